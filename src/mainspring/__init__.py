@@ -1,7 +1,6 @@
-"""Mainspring keeps the work of a fleet: durable background jobs, with a typed Python API.
+"""Mainspring runs durable background jobs and schedules, with a typed Python API.
 
-The names below are imported when they are first used: a server, and every command, starts without the client's and the
-worker's parts.
+The names below are imported at their first use, so that servers and commands start without loading the client and the worker.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
     from mainspring.worker.log_fields import JobLogFilter, add_job_fields
 
-_HOMES = {
+_MODULES = {
     "mainspring.app": ("App",),
     "mainspring.client.job": ("Job",),
     "mainspring.client.options": ("Rate", "Retry"),
@@ -63,7 +62,7 @@ _HOMES = {
     "mainspring.worker.current": ("CurrentJob", "JobStopped", "Snooze", "current_job"),
     "mainspring.worker.log_fields": ("JobLogFilter", "add_job_fields"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "App",
@@ -102,10 +101,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 

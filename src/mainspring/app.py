@@ -1,4 +1,4 @@
-"""What a user imports: the App, on which tasks are defined."""
+"""The App, on which users define tasks."""
 
 from __future__ import annotations
 
@@ -34,20 +34,19 @@ R = TypeVar("R")
 
 
 class App:
-    """Tasks, and the servers that their jobs go to.
+    """Tasks, and the servers to which their jobs are submitted.
 
-    ``server`` is ``HOST:PORT``, or several with commas, tried in that order; without it the environment's
-    MAINSPRING_SERVER when it is first needed, else 127.0.0.1:4730. ``tls``: speak TLS, with this context; without both,
-    with the files that MAINSPRING_TLS_CA, MAINSPRING_TLS_CERT and MAINSPRING_TLS_KEY name then.
+    ``server`` is ``HOST:PORT``, or several with commas, tried in that order. The default is MAINSPRING_SERVER, read at the
+    first connection, or else 127.0.0.1:4730. ``tls`` is the context for TLS connections. Without ``server`` and ``tls``, the App
+    uses the files of MAINSPRING_TLS_CA, MAINSPRING_TLS_CERT and MAINSPRING_TLS_KEY.
 
-    ``name`` tells Apps with schedules that share a store apart; without it, the name of the file that workers are
-    started with, without its ending.
+    ``name`` distinguishes Apps with schedules that share a store. The default is the name of the workers' file without its
+    suffix.
 
-    ``store`` is the store that its tasks are written for: a URL, or ``ZooKeeper(URL)``, on which tasks have no limits and
-    nothing is submitted in a transaction. ``mainspring run`` opens it where no other one is named; an App itself connects to
-    servers alone.
+    ``store`` is the store for which the tasks are written: a URL, or ``ZooKeeper(URL)``, which has neither limits nor
+    transactional submits. ``mainspring run`` opens it unless another store is given; an App itself only connects to servers.
 
-    Raises UsageError where the store is none.
+    Raises UsageError for an invalid store.
     """
 
     def __init__(
@@ -75,24 +74,24 @@ class App:
 
     @property
     def store(self) -> str | ZooKeeper | None:
-        """What the App was given as its store."""
+        """The store, as given to the App."""
         return self._store
 
     def servers(self) -> tuple[Address, ...]:
-        """Return the servers' addresses.  Raises SettingsError."""
+        """Return the servers' addresses. Raises SettingsError."""
         return servers_or_default(self._server)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the context to connect with; None: speak no TLS.  Raises SettingsError.
+        """Return the context for TLS; None: do not use TLS. Raises SettingsError.
 
-        What the environment says of TLS holds for the servers that it names, not for those that the program names.
+        The environment's TLS files apply only to servers from the environment or the default one, not to a ``server`` argument.
         """
         return self._tls if self._tls is not None or self._server else tls_of_environment()
 
     def connect_to(self, server: str | None) -> str | None:
-        """Talk to other servers from now on, named as in ``App(server)``; return what named them before.
+        """Connect to other servers from now on, given as in ``App(server)``; return the previous ones.
 
-        For tests, and for programs that learn their server late.
+        For tests, and for programs that get their server's address late.
         """
         if server is not None:
             check_text(server, "server", "HOST:PORT, or several with commas")
@@ -101,7 +100,7 @@ class App:
         return before
 
     @overload
-    def task(  # type: ignore[overload-overlap] # the first that fits is meant
+    def task(  # type: ignore[overload-overlap] # type checkers use the first overload that fits
         self, call: Callable[P, Coroutine[Any, Any, R]], /
     ) -> CoroutineTask[P, R]: ...
     @overload
@@ -150,18 +149,18 @@ class App:
     ) -> Any:
         """Define a task.
 
-        Its name on the wire is the function's ``__name__``, unless ``name`` says otherwise. Plain functions run in
-        threads or, with ``executor="process"``, in processes of their own, which a timeout or cancel can kill;
-        coroutines run on the worker's loop.
+        Its name on the wire is ``name``, by default the function's ``__name__``. Plain functions run in threads or, with
+        ``executor="process"``, in separate processes, which a timeout or cancel can kill; coroutines run on the worker's loop.
 
-        ``concurrency`` is how many of the task's jobs run at the same time, ``rate`` how many start in time, on all
-        nodes together; the same ``per_key`` for the jobs of one ``concurrency_key``. They hold while workers with this
-        task are connected, for whoever submits; ``mainspring functions`` shows and overrules them. The other options
-        are defaults for the task's jobs; see ``Submission.options``. With a constant ``unique`` one job of the task is live
-        at a time; with a function that makes it of the arguments, one for each of its values. An App on ZooKeeper does
-        not have limits and keys.
+        ``concurrency`` limits how many of the task's jobs run at a time, and ``rate`` how many start in a period, on all nodes
+        together. ``concurrency_per_key`` and ``rate_per_key`` limit the jobs of each ``concurrency_key``. The limits apply to all
+        clients while workers with this task are connected; ``mainspring functions`` shows and overrides them. An App on
+        ZooKeeper has no limits and keys.
 
-        Raises UsageError where an option is wrong, the name is taken, or the App's store keeps no limits.
+        The other options are defaults for the task's jobs; see ``Submission.options``. With a constant ``unique``, the task has
+        one live job at a time; with a function that computes it from the arguments, one for each value.
+
+        Raises UsageError if an option is wrong, the name is taken, or the App's store has no limits.
         """
         options = build_options(
             retry=retry,
@@ -172,13 +171,15 @@ class App:
             priority=priority,
             keep_unique=keep_unique,
         )
-        said = {
-            "concurrency": concurrency,
-            "concurrency_per_key": concurrency_per_key,
-            "rate": rate,
-            "rate_per_key": rate_per_key,
-        }
-        self._check({**said, "concurrency_key": concurrency_key})
+        self._check(
+            {
+                "concurrency": concurrency,
+                "concurrency_per_key": concurrency_per_key,
+                "rate": rate,
+                "rate_per_key": rate_per_key,
+                "concurrency_key": concurrency_key,
+            }
+        )
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         check_definition(name, executor)
         check_text_or_function(unique, "unique", check_unique)
@@ -216,26 +217,28 @@ class App:
         expires: Duration | None = None,
         priority: Priority | None = None,
     ) -> Define:
-        """Define a task that runs by itself, at times that one of these says.
+        """Define a task with a schedule: give ``cron``, ``every``, ``at`` or ``parent``.
 
-        ``cron``: an expression of five fields (minute, hour, day, month, day of the week), of six with the seconds first,
-        or a name such as ``@daily``; read by the clock of ``timezone``. ``every``: an even interval. ``at``: once.
-        ``parent``: whenever the parent, or all of several, have succeeded.
+        - ``cron``: an expression of five fields (minute, hour, day, month, day of the week), of six with the seconds first, or
+          a name such as ``@daily``; in the time zone ``timezone``.
+        - ``every``: an interval.
+        - ``at``: one time.
+        - ``parent``: run when the parent has succeeded; with several parents, when all have.
 
-        ``start`` and ``end`` bound the times. ``exclude`` names days on which it does not run. ``jitter``: each job
-        starts up to so much later. ``misfire``: what becomes of times that were missed while no node ran. ``overlap``:
-        what becomes of a time while an earlier run is not finished. ``wait_for_children``: a run is finished when those
-        after it are. ``args``: what the task is called with, a sequence or a dict of keyword arguments. ``unique`` of
-        its jobs and the rest are as for ``task``; ``name`` is that of the schedule as well.
+        ``start`` and ``end`` bound the times. ``exclude`` names days on which the schedule does not run. ``jitter`` delays each
+        job by a random time up to this. ``misfire`` is the policy for times that were missed while no node ran, ``overlap`` the
+        policy for a time while an earlier run is not finished. With ``wait_for_children``, a run is finished when its children's
+        runs are. ``args`` are the task's arguments: a sequence, or a dict of keyword arguments. ``name`` also names the schedule.
+        ``unique`` and the other options are as for ``task``.
 
-        A task that exists already may be given in place of a function: then only its schedule is defined, and the
-        options for its jobs are those that are given here, or else the task's own.
+        The decorator also accepts an existing task: it then defines only the schedule. Options that are not given here come from
+        the task.
 
-        Schedules are made in the store, changed and removed when workers of the App start. In the task,
-        ``current_job().fire_time`` is the time that a job stands for.
+        The workers of the App create, change and remove its schedules in the store when they start. In the task,
+        ``current_job().fire_time`` is the job's time.
 
-        Raises UsageError where something is wrong, here or when it is applied to the function; then also TypeError and
-        PayloadError where ``args`` do not fit it.
+        Raises UsageError for a wrong option. The returned decorator raises it too, and TypeError and PayloadError if ``args`` do
+        not fit the function.
         """
         timing = Timing(
             cron, every, at, parent, timezone, start, end, jitter, exclude, misfire, overlap, wait_for_children
@@ -259,56 +262,56 @@ class App:
         return Define(define)
 
     def include(self, *modules: str) -> None:
-        """Have workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.
+        """Let workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.
 
-        Of a package all modules are imported, and those of its packages. Nothing is imported now, so that these modules may
-        import this App's; workers, the processes of ``executor="process"`` and ``in_memory`` do it, with ``load_tasks``. A
-        program that submits a task imports its module as usual.
+        A package is imported with all its modules and subpackages. This method imports nothing, so that the modules can import
+        the App's module. Workers, the processes of ``executor="process"`` and ``in_memory`` import them, with ``load_tasks``. A
+        program that submits a task imports the task's module itself.
 
-        Raises UsageError for what is no full name of a module.
+        Raises UsageError for text that is not the full name of a module.
         """
         for module in modules:
             given: object = module
             if not isinstance(given, str) or not all(part.isidentifier() for part in given.split(".")):
-                raise UsageError(f"{given!r} is no module: name it in full, such as shop.tasks")
+                raise UsageError(f"{given!r} is not a module's name: give the full name, such as shop.tasks")
             if module not in self._included:
                 self._included.append(module)
 
     def load_tasks(self) -> None:
-        """Import the modules that ``include`` has named; does nothing for those that are imported.
+        """Import the modules of ``include`` that are not imported yet.
 
-        Raises SettingsError for one that is not there or whose import fails, with the cause chained.
+        Raises SettingsError for a module that does not exist or whose import fails, with the cause chained.
         """
-        for module in self._included:  # it grows where one of them includes others
+        for module in self._included:  # the list grows if one of them includes others
             import_included(module)
 
     def function(self, name: str) -> Submission[..., bytes]:
-        """Return a function of whatever language by its name.
+        """Return a function by its name, in any language.
 
-        Its ``submit`` takes one payload: bytes as they are, anything else as JSON; or keyword arguments, as a JSON
-        object. Its jobs' results are bytes.
+        Its ``submit`` takes one payload: bytes, which are sent unchanged, or another value, which is sent as JSON. With keyword
+        arguments, the payload is a JSON object. Its jobs' results are bytes.
 
-        Raises UsageError for what cannot be a function's name.
+        Raises UsageError for an invalid function name.
         """
         check_name(name)
         return Submission(name, Verbatim(name), self.connections, Options(), check=self._check)
 
     def job(self, handle: str) -> Job[bytes]:
-        """Return a job by its handle, with its result as bytes; the server is not asked yet.
+        """Return a job by its handle, with its result as bytes. This sends nothing to the server.
 
-        Raises UsageError for what cannot be a handle.
+        Raises UsageError for an invalid handle.
         """
         return Job(self.connections, check_handle(handle), bytes)
 
     def results(self, jobs: Sequence[Job[R]], timeout: Duration | None = None) -> Iterator[R]:
-        """Give the results of many jobs in order, asking for many at once; ``timeout`` is for all of them.
+        """Yield the results of many jobs in order, with many requests at once; ``timeout`` is for all jobs together.
 
-        Raises at the first job that did not succeed, as ``Job.result`` would.
+        At the first job that did not succeed, raises as ``Job.result``.
         """
         return results(self.connections, jobs, None if timeout is None else seconds(timeout, "timeout"))
 
     def aresults(self, jobs: Sequence[Job[R]]) -> AsyncIterator[R]:
-        """Give the results of many jobs in order, as ``results`` does."""
+        """Yield the results of many jobs in order, as ``results`` does."""
         return aresults(self.connections, jobs)
 
     def worker(
@@ -318,11 +321,11 @@ class App:
         servers: Iterable[Address] | None = None,
         selector: str | None = None,
     ) -> Worker:
-        """Return a worker of the App's tasks, for all of its servers; run it on an event loop.
+        """Return a worker for the App's tasks on all of its servers; run it on an event loop.
 
-        ``selector`` (``FILE.py[:name]`` or ``module[:name]``) is how processes of ``executor="process"`` find the App.
+        ``selector`` (``FILE.py[:name]`` or ``module[:name]``) names the App for processes of ``executor="process"``.
 
-        Raises SettingsError where a module that the App includes cannot be imported.
+        Raises SettingsError if a module that the App includes cannot be imported.
         """
         self.load_tasks()
         addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
@@ -330,9 +333,9 @@ class App:
         return Worker(self.registry, connectors, settings, selector=selector)
 
     def close(self) -> None:
-        """End the connection of the blocking methods; it is made again when it is needed."""
+        """Close the connection of the blocking methods. The next call opens a new one."""
         self.connections.close()
 
     async def aclose(self) -> None:
-        """End the connection of the running loop's asyncio methods."""
+        """Close the connection of the asyncio methods on the running loop."""
         await self.connections.aclose()

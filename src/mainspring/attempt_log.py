@@ -1,6 +1,6 @@
-"""Log lines about failed attempts: one for each, with a limit for functions that fail often.
+"""Log lines about failed attempts: one per attempt, with a limit for functions that fail often.
 
-Workers and nodes write these lines. Each attempt is logged by one of the two.
+Workers and nodes write these lines; each attempt is logged by one of the two.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 NAME: Final = "mainspring.attempts"
 LONGEST_ERROR: Final = 1000
-"""Characters of an error in a line, at most."""
+"""The most characters of an error in a line."""
 
 How = Literal["failed", "timed out", "lost", "given up"]
-"""How an attempt ended; ``given up``: its job has failed, for no other attempt follows one that was lost with a node."""
+"""How an attempt ended. ``given up``: it was lost with a node, and its job has failed because no attempt is left."""
 EVENTS: Final[dict[How, str]] = {
     "failed": "attempt failed",
     "timed out": "attempt timed out",
@@ -33,7 +33,7 @@ EVENTS: Final[dict[How, str]] = {
 class AttemptLog:
     """Writes the lines of one process, on its event loop.
 
-    ``clock`` is the loop's time, ``call_later`` calls a function after so many seconds.
+    ``clock`` returns the loop's time; ``call_later`` calls a function after a number of seconds.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class AttemptLog:
         self._clock = clock
         self._call_later = call_later
         self._limit = limit or KeyedLogLimit()
-        self._waits = False
+        self._timer_set = False
 
     def allows(self, function: str) -> bool:
-        """Say whether a line about a function may be written now. Others are counted, and their number is logged later."""
+        """Return whether a line about a function may be written now. Refused lines are counted and logged later."""
         now = self._clock()
         allowed = self._limit.allows(function, now)
-        self._tell_left_out(now)
-        if not allowed and not self._waits:
-            self._wait(now)
+        self._log_left_out(now)
+        if not allowed and not self._timer_set:
+            self._set_timer(now)
         return allowed
 
     def write(
@@ -66,7 +66,7 @@ class AttemptLog:
         next_retry: float | str | None,
         traceback: str | None = None,
     ) -> None:
-        """Write a line. ``next_retry`` is in seconds since 1970; None: there is none; a text: when is not known."""
+        """Write a line. ``next_retry`` is in seconds since 1970; None: no retry follows; a text: its time is unknown."""
         if isinstance(next_retry, float):
             next_retry = (
                 datetime.fromtimestamp(next_retry, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -83,25 +83,25 @@ class AttemptLog:
         )
 
     def close(self) -> None:
-        """Log how many lines were left out so far."""
-        self._tell_left_out(self._clock() + 1)
+        """Log the number of lines left out so far."""
+        self._log_left_out(self._clock() + 1)
 
-    def _tell_left_out(self, now: float) -> None:
+    def _log_left_out(self, now: float) -> None:
         for function, number in self._limit.left_out(now):
             _logger().warning(
                 "attempts failed that are not logged", function=_printable(function) or "(others)", left_out=number
             )
 
-    def _wait(self, now: float) -> None:
+    def _set_timer(self, now: float) -> None:
         end = self._limit.next_end
-        self._waits = end is not None
+        self._timer_set = end is not None
         if end is not None:
-            self._call_later(max(end - now, 0), self._over)
+            self._call_later(max(end - now, 0), self._span_ended)
 
-    def _over(self) -> None:
+    def _span_ended(self) -> None:
         now = self._clock()
-        self._tell_left_out(now)
-        self._wait(now)
+        self._log_left_out(now)
+        self._set_timer(now)
 
 
 def _logger() -> Any:

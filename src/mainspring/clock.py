@@ -1,8 +1,7 @@
-"""Time as an argument: the clocks' protocol and the words for the kinds of time.
+"""The protocol of clocks, and the terms for the kinds of time.
 
-*Wall* time says when something is due or has happened; people read it, and it can be stepped.
-*Monotonic* time measures how long something lasts: leases, timeouts, rates. It never goes back, and means nothing
-outside its process.
+*Wall* time is the time at which something is due or has happened. People read it, and it can be stepped.
+*Monotonic* time measures durations: leases, timeouts, rates. It never goes back, and has no meaning outside its process.
 Both are floats of seconds here, and integers of microseconds (``…_us``) in stores.
 """
 
@@ -14,7 +13,7 @@ MICROSECONDS = 1_000_000
 
 
 class Clock(Protocol):
-    """Tells both kinds of time."""
+    """A clock for both kinds of time."""
 
     def wall(self) -> float:
         """Return seconds since 1970-01-01 UTC."""
@@ -24,10 +23,10 @@ class Clock(Protocol):
 
 
 def to_us(seconds: float) -> int:
-    """Turn seconds into the stores' whole microseconds."""
+    """Convert seconds to the stores' whole microseconds."""
     return round(seconds * MICROSECONDS)
 
 
 def from_us(microseconds: int) -> float:
-    """Turn the stores' microseconds into seconds."""
+    """Convert the stores' microseconds to seconds."""
     return microseconds / MICROSECONDS

@@ -1,31 +1,31 @@
 """All errors of Mainspring, as one tree.
 
 MainspringError
-├── UsageError                what was asked for cannot be right, whatever the state of things
-│   ├── PayloadError          a payload or a result cannot be read as what the task declares
+├── UsageError                the request is wrong, whatever the state of the system
+│   ├── PayloadError          a payload or a result does not fit the task's types, or cannot be written as JSON
 │   └── SettingsError         a setting, an option or an address is wrong
-├── ServerError               a server answered with an error, or could not be asked
-│   ├── ConnectionLostError   no server could be reached, or the connection ended; the outcome is unknown
-│   ├── RefusedError          the server refused one request and said why
+├── ServerError               a server answered with an error, or could not answer
+│   ├── ConnectionLostError   no server could be reached, or the connection ended: the outcome is unknown
+│   ├── RefusedError          the server refused one request
 │   ├── NotFoundError         no job has that handle
-│   └── ConflictError         the job is not in a state that allows it
-├── StoreError                the durable record failed
-│   ├── StoreFullError        no space is left; nothing that was accepted is lost
-│   ├── StoreBusyError        another node has the store, or another program has locked it
+│   └── ConflictError         the state of the job does not allow the request
+├── StoreError                the store failed
+│   ├── StoreFullError        no space is left; no accepted job is lost
+│   ├── StoreBusyError        another node has the store open, or another program has locked it
 │   ├── StoreUnavailableError the store's server or file cannot be reached, or refuses connections
-│   ├── StoreFencedError      the node's term was ended by other nodes, for they took it for dead
+│   ├── StoreFencedError      other nodes ended the node's term, because they found it dead
 │   ├── StoreCorruptError     the store's content is damaged
 │   ├── StoreBrokenError      the disk failed; the process must end
 │   └── StoreForeignError     the file belongs to another program or to a newer version
 ├── WorkerFullError           a task waits for a job that its worker has no place for
-├── IllegalTransitionError    a job was asked for a step that its state does not allow: a defect of ours
-└── JobError                  how a job ended, for whoever waits for it
-    ├── JobFailed             all attempts failed; carries the last error
-    ├── JobCancelled          somebody cancelled it
+├── IllegalTransitionError    the state of a job does not allow a transition: a defect of Mainspring
+└── JobError                  how a job ended, for code that waits for it
+    ├── JobFailed             all attempts failed; has the last error
+    ├── JobCancelled          a client, an operator or its schedule cancelled it
     ├── JobExpired            it was not started in time
-    └── JobLost               the server does not know the handle (any more)
+    └── JobLost               the server does not have the handle, or no longer has it
 
-Errors carry data; the faces turn them into codes of their protocol.
+Errors have data as attributes; the faces translate them into codes of their protocol.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class MainspringError(Exception):
 
 
 class UsageError(MainspringError):
-    """A request that cannot be right, whatever the state of things."""
+    """A request that is wrong, whatever the state of the system."""
 
 
 class PayloadError(UsageError):
-    """A payload or a result cannot be read as what the task declares, or written as JSON."""
+    """A payload or a result does not fit the task's types, or cannot be written as JSON."""
 
 
 class SettingsError(UsageError):
@@ -48,7 +48,7 @@ class SettingsError(UsageError):
 
 
 class ServerError(MainspringError):
-    """A server answered with an error, or could not be asked."""
+    """A server answered with an error, or could not answer."""
 
 
 class ConnectionLostError(ServerError):
@@ -71,19 +71,19 @@ class NotFoundError(ServerError):
 
 
 class ConflictError(ServerError):
-    """The job is not in a state that allows what was asked."""
+    """The state of the job does not allow the request."""
 
 
 class StoreError(MainspringError):
-    """The durable record failed."""
+    """The store failed."""
 
 
 class StoreFullError(StoreError):
-    """No space is left; nothing that was accepted is lost."""
+    """No space is left; no accepted job is lost."""
 
 
 class StoreBusyError(StoreError):
-    """Another node has the store, or another program has locked it: another try may help."""
+    """Another node has the store open, or another program has locked it: a retry may succeed."""
 
 
 class StoreUnavailableError(StoreError):
@@ -91,7 +91,7 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreFencedError(StoreError):
-    """The node's term was ended: other nodes have its jobs, and nothing of the group has happened."""
+    """The node's term was ended: other nodes have its jobs, and the group was not committed."""
 
 
 class StoreCorruptError(StoreError):
@@ -99,10 +99,10 @@ class StoreCorruptError(StoreError):
 
 
 class StoreBrokenError(StoreError):
-    """The disk failed, and what is on it is known only after a new start: the process must end.
+    """The disk failed, and its contents are unknown until the next start: the process must end.
 
-    After a failed ``fsync`` the system may have thrown the unwritten pages away and forgotten about it, so that the next one
-    succeeds and proves nothing.
+    After a failed ``fsync`` the system may have discarded the unwritten pages, so that the next ``fsync`` succeeds although
+    they are lost.
     """
 
 
@@ -111,22 +111,22 @@ class StoreForeignError(StoreError):
 
 
 class WorkerFullError(MainspringError):
-    """A task waits for a job that has not started, and all places of its worker are held by tasks that wait in the same way."""
+    """A task waits for a job that has not started, while waiting tasks occupy all places of its worker."""
 
 
 class IllegalTransitionError(MainspringError):
-    """A job was asked for a step that its state does not allow: a defect of Mainspring itself."""
+    """The state of a job does not allow a transition: a defect of Mainspring itself."""
 
 
 class JobError(MainspringError):
-    """How a job ended, for whoever waits for it; ``handle`` names the job."""
+    """How a job ended, for code that waits for it; ``handle`` names the job."""
 
     def __init__(self, handle: str, message: str) -> None:
         super().__init__(message)
         self.handle = handle
 
 
-class JobFailed(JobError):  # noqa: N818 - an outcome, named as users say it
+class JobFailed(JobError):  # noqa: N818 - an outcome, named in the users' words
     """All attempts failed.
 
     ``type_name``, ``reason`` and ``traceback`` are those of the last attempt; ``attempt`` is its number, 1 is the first.
@@ -141,7 +141,7 @@ class JobFailed(JobError):  # noqa: N818 - an outcome, named as users say it
 
 
 class JobCancelled(JobError):  # noqa: N818
-    """Somebody cancelled the job."""
+    """A client, an operator or its schedule cancelled the job."""
 
 
 class JobExpired(JobError):  # noqa: N818
@@ -149,4 +149,4 @@ class JobExpired(JobError):  # noqa: N818
 
 
 class JobLost(JobError):  # noqa: N818
-    """The server does not know the handle: it never existed there, or its result is no longer kept."""
+    """The server does not have the handle: it never existed there, or its result is no longer kept."""

@@ -1,4 +1,4 @@
-"""Limits for log lines that clients or failing tasks can cause at any rate."""
+"""Limits for log lines that clients or failing tasks could cause at any rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class LogLimit:
-    """Lets one line through in so many seconds, and counts those that are left out. Times are monotonic seconds."""
+    """Allows one line per ``seconds``, and counts the lines that are left out. Times are monotonic seconds."""
 
     __slots__ = ("_left_out", "_next", "_seconds")
 
@@ -16,7 +16,7 @@ class LogLimit:
         self._left_out = 0
 
     def left_out(self, now: float) -> int | None:
-        """Return how many lines were left out before this one; None: leave this one out, too."""
+        """Return how many lines were left out before this one; None: leave out this one, too."""
         if now < self._next:
             self._left_out += 1
             return None
@@ -26,10 +26,10 @@ class LogLimit:
 
 
 class KeyedLogLimit:
-    """Lets so many lines through for each key and span, and counts those that are left out. Times are monotonic seconds.
+    """Allows ``lines`` lines per key and span, and counts the lines that are left out. Times are monotonic seconds.
 
-    A span lasts for ``seconds`` from its first line on. Of more than ``keys`` keys in one, those that come last share one limit,
-    that of the key "".
+    A key's span begins with its first line and lasts ``seconds``. While ``keys`` keys have a span, all other keys share the limit
+    of the key "".
     """
 
     def __init__(self, lines: int = 10, keys: int = 1000, seconds: float = 1.0) -> None:
@@ -37,10 +37,10 @@ class KeyedLogLimit:
         self._keys = keys
         self._span = seconds
         self._spans: dict[str, _Span] = {}  # in the order in which they began
-        self._over: list[tuple[str, int]] = []
+        self._ended: list[tuple[str, int]] = []
 
     def allows(self, key: str, now: float) -> bool:
-        """Say whether a line may be written."""
+        """Return whether a line may be written."""
         self._end_spans(now)
         if key not in self._spans and len(self._spans) >= self._keys:
             key = ""
@@ -51,14 +51,14 @@ class KeyedLogLimit:
         return span.lines <= self._lines
 
     def left_out(self, now: float) -> list[tuple[str, int]]:
-        """Return the keys whose lines were left out, with their numbers, for each span that is over; each is returned once."""
+        """Return each key with the number of lines left out, for spans that have ended since the last call."""
         self._end_spans(now)
-        over, self._over = self._over, []
-        return over
+        ended, self._ended = self._ended, []
+        return ended
 
     @property
     def next_end(self) -> float | None:
-        """When the first span is over in which lines were left out; None: none were."""
+        """The end of the first span in which lines were left out; None: there is no such span."""
         return min((one.end for one in self._spans.values() if one.lines > self._lines), default=None)
 
     def _end_spans(self, now: float) -> None:
@@ -69,29 +69,29 @@ class KeyedLogLimit:
                 return
             del self._spans[key]
             if span.lines > self._lines:
-                self._over.append((key, span.lines - self._lines))
+                self._ended.append((key, span.lines - self._lines))
 
 
-CAUSE_EVERY: Final = 60.0
+CAUSE_SPAN: Final = 60.0
 """Seconds between two lines with the same cause."""
-CAUSES: Final = 20
-"""Causes with lines of their own in that time."""
+MAX_CAUSES: Final = 20
+"""Causes with separate limits in that time."""
 
 
 class CauseLimit:
-    """Lets one line a minute through for each cause of what fails again and again. Times are monotonic seconds."""
+    """Allows one line per minute for each cause of a repeated failure. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._limit = KeyedLogLimit(1, CAUSES, CAUSE_EVERY)
+        self._limit = KeyedLogLimit(1, MAX_CAUSES, CAUSE_SPAN)
 
     def allows(self, cause: str, now: float) -> bool:
-        """Say whether a line may be written."""
-        self._limit.left_out(now)  # nobody asks for their number
+        """Return whether a line may be written."""
+        self._limit.left_out(now)  # discards the numbers, which are not logged
         return self._limit.allows(cause, now)
 
 
 class _Span:
-    """A span in which lines of one key were written: when it is over, and how many there were."""
+    """The end of a key's span, and the number of lines in it."""
 
     __slots__ = ("end", "lines")
 

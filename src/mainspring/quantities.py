@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: ``250ms 30s 5m 2h 3d`` and ``64M``."""
+"""Durations and sizes in text: ``250ms 30s 5m 2h 3d`` and ``64M``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS = {
     "ms": Decimal("1e-3"),
     "us": Decimal("1e-6"),
 }
-"""Seconds in each unit. They are decimal, so that 1h0.1s is the float that is written 3600.1."""
+"""Seconds in each unit, as decimals, so that 1h0.1s becomes the float 3600.1."""
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -26,8 +26,7 @@ _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 def parse_duration(text: str) -> float:
     """Return seconds for ``250ms``, ``30s``, ``5m``, ``2h``, ``3d``, ``1h30m`` or ``0``.
 
-    Raises SettingsError for anything else; a bare number has no unit and is refused, so that nobody's 30 minutes
-    become 30 seconds.
+    Raises SettingsError for other text. A number without a unit is refused, because 30 could be meant as minutes.
     """
     compact = text.strip()
     if compact == "0":
@@ -40,12 +39,12 @@ def parse_duration(text: str) -> float:
         total += Decimal(part[1]) * _UNITS[part[2]]
         position = part.end()
     if position == 0 or position != len(compact) or not isfinite(seconds := float(total)):
-        raise SettingsError(f"{text!r} is no duration: write a number and a unit, such as 250ms, 30s, 5m, 2h or 3d")
+        raise SettingsError(f"{text!r} is not a duration: write a number and a unit, such as 250ms, 30s, 5m, 2h or 3d")
     return seconds
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds, from 0 on, as `parse_duration` reads them, to the microsecond: ``250ms``, ``1.5s``, ``2s``, ``1h30m``."""
+    """Return seconds, 0 or more, in the form of `parse_duration`, to the microsecond: ``250ms``, ``1.5s``, ``1h30m``."""
     microseconds = round(seconds * 1_000_000)
     if microseconds < 1_000:
         return f"{microseconds}us" if microseconds else "0s"
@@ -59,14 +58,14 @@ def format_duration(seconds: float) -> str:
 
 
 def _amount(microseconds: int, factor: int, unit: str) -> str:
-    """Write a number of units with the fraction that it needs."""
+    """Return a number of units, with a fraction if necessary."""
     whole, fraction = divmod(microseconds, factor)
     digits = f"{fraction:0{len(str(factor)) - 1}}".rstrip("0")
     return f"{whole}.{digits}{unit}" if digits else f"{whole}{unit}"
 
 
 def spell_duration(seconds: float) -> str:
-    """Write seconds for a sentence: ``30 s``, ``1 min 30 s``, ``500 ms``."""
+    """Return a duration for a sentence: ``30 s``, ``1 min 30 s``, ``500 ms``."""
     parts = _DURATION_PART.findall(format_duration(seconds))
     return " ".join(f"{number} {'min' if unit == 'm' else unit}" for number, unit in parts)
 
@@ -74,16 +73,16 @@ def spell_duration(seconds: float) -> str:
 def parse_size(text: str) -> int:
     """Return bytes for ``4096``, ``512K``, ``64M`` or ``1.5G`` (powers of 1024).
 
-    Raises SettingsError for anything else.
+    Raises SettingsError for other text.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise SettingsError(f"{text!r} is no size: write bytes, or a number with K, M or G, such as 64M")
+        raise SettingsError(f"{text!r} is not a size: write bytes, or a number with K, M or G, such as 64M")
     return int(float(match[1]) * _SIZE_FACTORS[match[2].upper()])
 
 
 def format_size(size: int) -> str:
-    """Write bytes for people: whole below 1 KiB, one decimal above."""
+    """Return a size for people: whole bytes below 1 KiB, one decimal above."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,7 +1,7 @@
-"""Long work in slices, in turns with everything else that a node's loop has to do.
+"""Long work in slices, which alternate with the other work of a node's loop.
 
-Whoever connects, disconnects or asks can cause work for very many names at once. Done in one go it would hold up heartbeats,
-health checks and all other answers. So it is cut into steps of at most about a millisecond each, which take turns.
+A client's connection, disconnection or request can cause work for very many names. Done at once, it would delay heartbeats,
+health checks and all other answers. So it is divided into steps of at most about a millisecond each.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SLICE: Final = 0.005
-"""Seconds after which the loop has its turn again."""
+"""Seconds of steps in one turn of the loop."""
 
 
 class Slices:
-    """Runs steps, in the order in which they were put, a slice of them in each turn of the loop.
+    """Runs steps in the order of their arrival, one slice of them in each turn of the loop.
 
-    ``soon`` calls a function in a later turn of the loop; ``monotonic`` is the clock of the slices.
+    ``soon`` calls a function in a later turn of the loop; ``monotonic`` returns the time for the slices.
     """
 
     def __init__(self, soon: Callable[[Callable[[], None]], object], monotonic: Callable[[], float]) -> None:
@@ -29,14 +29,14 @@ class Slices:
         self._scheduled = False
 
     def put(self, step: Callable[[], None]) -> None:
-        """Run a step in one of the next slices; it may put the one that follows it."""
+        """Run a step in one of the next slices. A step may put the next one."""
         self._steps.append(step)
         if not self._scheduled:
             self._scheduled = True
             self._soon(self._slice)
 
     def start(self, work: Iterator[object]) -> None:
-        """Run work whose first slice is now: what is short ends at once."""
+        """Run work, the first slice of it now: short work ends at once."""
         end = self._monotonic() + SLICE
         for _ in work:
             if self._monotonic() >= end:
@@ -62,7 +62,7 @@ class Slices:
                 self._steps.popleft()()
                 if self._monotonic() >= end:
                     break
-        finally:  # a defect in one step must not end all of them
+        finally:  # an exception in one step must not stop the others
             self._scheduled = bool(self._steps)
             if self._scheduled:
                 self._soon(self._slice)

@@ -1,4 +1,4 @@
-"""The store that an App is made for, and what its tasks and jobs cannot have there."""
+"""The store of an App, and the options of tasks and jobs that the store does not support."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class ZooKeeper:
     """A store on ZooKeeper: ``zookeeper://host:2181,host:2181/chroot``.
 
-    It keeps no limits, and no transaction of a database reaches it: an App on it refuses both where they are given.
+    It supports neither limits nor transactional submits: an App on it refuses both.
 
-    Raises SettingsError for what is no such address.
+    Raises SettingsError for an invalid address.
     """
 
     url: str
@@ -26,7 +26,7 @@ class ZooKeeper:
     def __post_init__(self) -> None:
         given: object = self.url
         if not isinstance(given, str):
-            raise SettingsError(f"{given!r} is no address of ZooKeeper: {address.WRITE}")
+            raise SettingsError(f"{given!r} is not an address of ZooKeeper: {address.WRITE}")
         address.parse(given)
 
     def __repr__(self) -> str:
@@ -35,9 +35,9 @@ class ZooKeeper:
 
 
 def check_store(store: object) -> None:
-    """Check what a user gives an App as its store: a ZooKeeper, the URL of any other, or None.
+    """Check the store of an App: a ZooKeeper, the URL of another store, or None.
 
-    Raises UsageError for anything else; that is SettingsError for a URL that is wrong.
+    Raises UsageError for anything else; for an invalid URL it is a SettingsError.
     """
     if store is None or isinstance(store, ZooKeeper):
         return
@@ -45,29 +45,30 @@ def check_store(store: object) -> None:
         raise UsageError(f"store must be a URL or ZooKeeper(…); it is {store!r}")
     if store.startswith("zookeeper:"):
         raise UsageError(
-            "a store on ZooKeeper keeps no limits, and code is to say so: write store=ZooKeeper('zookeeper://…')"
+            "a store on ZooKeeper has no limits, which must show in the code: write store=ZooKeeper('zookeeper://…')"
         )
-    # Only who names a store needs what reads its address.
+    # Loaded only for Apps with a store.
     from mainspring.server.settings import parse_store  # noqa: PLC0415
 
     parse_store(store)
 
 
 def check_options(store: object, options: Mapping[str, object]) -> None:
-    """Raise UsageError for options of tasks and jobs, None or empty where they are not given, that an App's store cannot keep.
+    """Raise UsageError for options of tasks and jobs that an App's store does not support.
 
-    All options are those of limits, but ``connection``, a connection to submit by.
+    The options are limits and keys, and ``connection``, a database connection for a transactional submit. None and empty text
+    count as not given.
     """
     if not isinstance(store, ZooKeeper):
         return
     given = [name for name, value in options.items() if value is not None and value != ""]
     if "connection" in given:
         raise UsageError(
-            f"the App's store is {store!r}, which no transaction of a database reaches: leave out connection= and submit"
+            f"the App's store is {store!r}, which a database transaction cannot include: leave out connection= and submit"
             " after the commit, or use a store on PostgreSQL"
         )
     if given:
         raise UsageError(
-            f"the App's store is {store!r}, which keeps no limits: leave out {', '.join(f'{name}=' for name in given)},"
+            f"the App's store is {store!r}, which has no limits: leave out {', '.join(f'{name}=' for name in given)},"
             " or use a store on SQLite or PostgreSQL"
         )

@@ -1,4 +1,4 @@
-"""The tasks that are defined on an App, as its code holds them."""
+"""Tasks of an App as Python objects, and the decorators that define them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ C = TypeVar("C")
 
 
 class Defined(Submission[P, R], Generic[P, R, C]):
-    """A function that workers run, with the options that its jobs have by default. ``C`` is what a call of it returns."""
+    """A function that workers run, with the default options of its jobs. ``C`` is the return type of a call."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Defined(Submission[P, R], Generic[P, R, C]):
         functools.update_wrapper(self, call)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Run the function here, without any server."""
+        """Run the function in this process, without a server."""
         return self._call(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -53,32 +53,32 @@ class Defined(Submission[P, R], Generic[P, R, C]):
 
 
 class Task(Defined[P, R, R]):
-    """A function that workers run: called, it runs here and now; submitted, it becomes a job."""
+    """A function that workers run. A call runs it in this process; ``submit`` creates a job."""
 
 
 class CoroutineTask(Defined[P, R, "Coroutine[Any, Any, R]"]):
-    """A coroutine function that workers run: awaited, it runs here; submitted, it becomes a job."""
+    """A coroutine function that workers run. An awaited call runs it in this process; ``submit`` creates a job."""
 
 
 class Define:
-    """The decorator ``@app.task(…)``: keeps the kind of the function apart, for type checkers."""
+    """The decorator ``@app.task(…)``, typed for functions and for coroutine functions."""
 
     def __init__(self, define: Callable[[Callable[..., Any]], Any]) -> None:
         self._define = define
 
     @overload
-    def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
+    def __call__(  # type: ignore[overload-overlap] # type checkers use the first overload that fits
         self, call: Callable[P, Coroutine[Any, Any, R]], /
     ) -> CoroutineTask[P, R]: ...
     @overload
     def __call__(self, call: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, call: Callable[..., Any], /) -> Any:
-        """Define a task of a function.  Raises UsageError where it cannot be one."""
+        """Define a task from a function. Raises UsageError if the function cannot be a task."""
         return self._define(call)
 
 
 class Definitions:
-    """Makes the tasks and schedules of one App, and keeps them where workers look."""
+    """Creates the tasks and schedules of one App, and adds them to its registry and declarations for workers."""
 
     def __init__(self, registry: Registry, schedules: Declarations, connections: Connections, check: Check) -> None:
         self._registry = registry
@@ -96,7 +96,7 @@ class Definitions:
         limits: Limits = UNLIMITED,
         key: Key = "",
     ) -> Any:
-        """Define a task.  Raises UsageError where the function cannot be one, or the name is taken."""
+        """Define a task. Raises UsageError if the function cannot be a task, or the name is taken."""
         given = call.function.call if isinstance(call, Defined) else call
         function = build_function(given, name, executor, options, limits)
         self._registry.add(function)
@@ -113,9 +113,9 @@ class Definitions:
         timing: Timing,
         args: Arguments,
     ) -> Any:
-        """Define the schedule of a task, and the task where it is a mere function.
+        """Define a schedule for a task, or for a function, which becomes a task.
 
-        Raises as ``task``, and TypeError and PayloadError where the arguments do not fit.
+        Raises as ``task``, and TypeError and PayloadError if the arguments do not fit.
         """
         task = call
         if not isinstance(call, Defined):
@@ -124,8 +124,8 @@ class Definitions:
         positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
         payload = task.function.signature.encode(positional, named)
         submission = task if unique is None else task.options(unique=unique)
-        said = submission.unique_of(positional, named)
-        schedule = build_schedule(name or task.name, task.name, timing, chosen, said, payload)
+        job_unique = submission.unique_of(positional, named)
+        schedule = build_schedule(name or task.name, task.name, timing, chosen, job_unique, payload)
         self._schedules.check_parents(timing.parent)
         self._schedules.add(schedule)
         return task

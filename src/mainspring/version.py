@@ -1,4 +1,4 @@
-"""What this installation is."""
+"""The version of this installation, and whether its core is compiled."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 
 @cache
 def version() -> str:
-    """Return the installed version; ``unknown`` where the package runs from its source without being installed.
+    """Return the installed version; ``unknown`` if the package runs from its source and is not installed.
 
-    It is looked up once: that takes two milliseconds, and a node of a fleet says its version many times a second.
+    The result is cached: the look-up takes 2 ms, and a node of a fleet needs it many times a second.
     """
     from importlib import metadata  # noqa: PLC0415 - slow to load, and most commands do not show it
 
@@ -21,6 +21,6 @@ def version() -> str:
 
 
 def core() -> str:
-    """Say what the hot core is: ``compiled`` where it was built with ``MAINSPRING_COMPILE=1``, otherwise ``pure Python``."""
+    """Return ``compiled`` if the core was built with ``MAINSPRING_COMPILE=1``, otherwise ``pure Python``."""
     found = importlib.util.find_spec("mainspring.jobs.serving")
     return "compiled" if found is not None and not (found.origin or "").endswith(".py") else "pure Python"

@@ -95,7 +95,7 @@ async def chain(engine: Engine) -> list[Sequence[Operation]]:
     reads = Reads(engine, loop.call_soon)
     service = JobService(commits, reads, ManualClock(), Handles(), Hub(), earlier=lambda _: None)
     opened = await engine.open(NodeId("n"), loop.call_soon_threadsafe, service.followers)
-    service.handles.learn(opened.nodes)
+    service.handles.use_names(opened.nodes)
     service.begin(opened.term)
     side = Side(service)
     side.begin()

@@ -21,7 +21,7 @@ def test_names_of_nodes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "-n", ".n", "a b", "a:b", "ü", "a" * 33, "n\n"])
 def test_what_is_no_name_of_a_node(name: str) -> None:
-    with pytest.raises(SettingsError, match="is no name for a node"):
+    with pytest.raises(SettingsError, match="is not a valid name for a node"):
         node_id(name)
 
 

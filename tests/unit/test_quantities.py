@@ -33,8 +33,8 @@ def test_durations(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "5", "s", "-5s", "5 s", "5s!", "5x", "1h 30m", "nan", "1e3s", "٣s", "9" * 400 + "d"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no duration"):
+def test_an_invalid_duration_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is not a duration"):
         parse_duration(text)
 
 
@@ -94,8 +94,8 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "M", "-1", "64X", "1 2"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no size"):
+def test_an_invalid_size_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is not a size"):
         parse_size(text)
 
 

@@ -180,7 +180,7 @@ async def open_node(
         fires=jobs.schedules,
     )
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.followers)
-    handles.learn(opened.nodes)
+    handles.use_names(opened.nodes)
     service.begin(opened.term)
 
     status = Status(settings, service, peers, commits, schedules, clock, started)

@@ -129,7 +129,7 @@ class Fleet:
         opened = await self._engine.open(
             self._settings.name, asyncio.get_running_loop().call_soon_threadsafe, self._service.followers
         )
-        self._handles.learn(opened.nodes)
+        self._handles.use_names(opened.nodes)
         return opened.term
 
     # ---- callbacks of the lease manager ----

@@ -1,4 +1,4 @@
-"""For tests: an App in memory, a clock that they move, and the suites that an engine has to pass."""
+"""Tools for tests: an App in memory, a manual clock, and the conformance suites for engines."""
 
 from __future__ import annotations
 

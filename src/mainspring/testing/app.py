@@ -1,4 +1,4 @@
-"""An App's tasks in memory, with a clock that the test moves.
+"""An App's tasks in memory, with a clock that the test advances.
 
 ::
 
@@ -8,8 +8,8 @@
             fleet.advance("5m")
             assert job.result(timeout=5) == "third time lucky"
 
-What runs is the real thing: a node with a store in memory, and a worker, in a thread of the test's process. Only time is
-not: delays, backoffs, timeouts and times to expire pass when the test says so.
+A thread of the test's process runs a real worker and a real node, with a store in memory. Only the clock is simulated: delays,
+backoffs, timeouts and expiry times pass when the test advances it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,18 @@ if TYPE_CHECKING:
     from mainspring.app import App
     from mainspring.server.node import Node
 
-PATIENCE: Final = 10.0
-"""Seconds of real time for what should happen at once."""
+SETTLE_TIMEOUT: Final = 10.0
+"""Seconds of real time in which due jobs must end."""
 
-LATE: Final = 0.001
-"""By how many seconds a moment is passed: clocks are floats, and what is due at a moment must be due."""
+MARGIN: Final = 0.001
+"""Seconds by which the clock passes a due time: clocks are floats, and a job must be due despite rounding."""
+
+POLL_INTERVAL: Final = 0.001
+"""Seconds of real time between two checks for a condition."""
 
 
 class InMemory:
-    """A node and a worker of an App's tasks, as ``in_memory`` runs them.  Its methods are called by the test."""
+    """A node and a worker for an App's tasks, run by ``in_memory``. Tests call its methods."""
 
     def __init__(self, app: App, socket: Path, concurrency: int) -> None:
         self.clock = ManualClock()
@@ -65,34 +68,34 @@ class InMemory:
 
     @property
     def now(self) -> datetime:
-        """The time of the tasks' world, in UTC."""
+        """The simulated time, in UTC."""
         return datetime.fromtimestamp(self.clock.wall(), UTC)
 
     def settle(self) -> None:
-        """Wait until all jobs that are due have run, and nothing runs any more.
+        """Wait until all due jobs have run and no job runs.
 
-        Raises TimeoutError where that takes longer than ten seconds, because a task waits for something.
+        Raises TimeoutError after 10 s, for example because a task waits for something.
         """
-        self._do(self._quiet)
+        self._run_on_loop(self._quiet)
 
     def advance(self, span: Duration, *, settle: bool = True) -> None:
-        """Let time pass, such as ``"10m"``, a timedelta or seconds: from one moment at which something is due to the next.
+        """Advance the clock by a duration (``"10m"``, a timedelta or seconds), stopping at each due time.
 
-        At each, what is due runs to its end first, so that a job's second attempt is due when it would be. With
-        ``settle=False`` time passes while tasks run: that is how one runs into its timeout.
+        At each due time, due jobs run to their end before the clock moves on, so that a job's second attempt becomes due at the
+        right time. With ``settle=False`` time passes while tasks run: so a test can make a task exceed its timeout.
 
         Raises TimeoutError as ``settle`` does.
         """
         length = seconds(span, "the time to advance")
-        self._do(lambda: self._advance(length, settle=settle))
+        self._run_on_loop(lambda: self._advance(length, settle=settle))
 
-    def _do(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _run_on_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         asyncio.run_coroutine_threadsafe(action(), self._loop).result(None)
 
     # The thread.
 
     def start(self) -> None:
-        """Start the node and the worker; ``in_memory`` does."""
+        """Start the node and the worker. ``in_memory`` calls this."""
         self._thread.start()
         self._ready.wait()
         if self._failure is not None:
@@ -100,8 +103,8 @@ class InMemory:
             raise self._failure
 
     def stop(self) -> None:
-        """Stop the worker and the node; jobs that still run are handed back."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it has failed
+        """Stop the worker and the node; running jobs are released."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed after a failure
             self._loop.call_soon_threadsafe(functools.partial(self._worker.stop, now=True))
         self._thread.join()
         if self._failure is not None:
@@ -111,7 +114,7 @@ class InMemory:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised where the test sees it
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread
             self._failure = error
             self._ready.set()
 
@@ -141,7 +144,7 @@ class InMemory:
             await node.close()
 
     async def _declare(self, node: Node) -> None:
-        """Make the App's schedules."""
+        """Create the App's schedules."""
         declared: asyncio.Future[object] = self._loop.create_future()
         schedules = self._app.schedules
         node.schedules.declare(schedules.name or "test", schedules.all(), declared.set_result, declared.set_exception)
@@ -156,7 +159,7 @@ class InMemory:
                 await self._quiet()
             now = self.clock.monotonic()
             due = self._node.service.timers.next()
-            moment = target if due is None else min(max(due, now) + LATE, target)
+            moment = target if due is None else min(max(due, now) + MARGIN, target)
             self.clock.advance(max(moment - now, 0))
             self._node.tick()
             if moment >= target:
@@ -168,9 +171,9 @@ class InMemory:
     async def _quiet(self) -> None:
         if not await self._until(self._is_quiet):
             running = sorted({delivery.function.name for delivery in self._worker.held})
-            what = f"these tasks still run: {', '.join(running)}" if running else "jobs that are due do not start"
+            problem = f"these tasks still run: {', '.join(running)}" if running else "due jobs do not start"
             raise TimeoutError(
-                f"after {format_duration(PATIENCE)} {what} (advance(…, settle=False) lets time pass meanwhile)"
+                f"after {format_duration(SETTLE_TIMEOUT)} {problem} (advance(…, settle=False) lets time pass while tasks run)"
             )
 
     def _is_quiet(self) -> bool:
@@ -183,17 +186,17 @@ class InMemory:
         return not any(queue.waiting() for queue in node.service.queues() if queue.name in names)
 
     async def _until(self, done: Callable[[], bool]) -> bool:
-        """Look again and again, in real time: what is waited for lies in several parts, and none tells of all."""
-        deadline = self._loop.time() + PATIENCE
+        """Poll a condition in real time, because no single component reports it; return whether it became true in time."""
+        deadline = self._loop.time() + SETTLE_TIMEOUT
         while not done():
             if self._loop.time() > deadline:
                 return False
-            await asyncio.sleep(LATE)
+            await asyncio.sleep(POLL_INTERVAL)
         return True
 
 
 def _in_threads(registry: Registry) -> Registry:
-    """Return the same functions with those for processes in threads: a process could not import the test."""
+    """Return the same functions, with threads in place of processes: a process could not import the test."""
     copy = Registry()
     for function in registry:
         copy.add(replace(function, executor="thread") if function.executor == "process" else function)
@@ -202,9 +205,9 @@ def _in_threads(registry: Registry) -> Registry:
 
 @contextlib.contextmanager
 def in_memory(app: App, *, concurrency: int = 4) -> Iterator[InMemory]:
-    """Run an App's tasks in memory, and have its submits go there, until the block ends.
+    """Run an App's tasks in memory, and connect the App to them, until the block ends.
 
-    Tasks with ``executor="process"`` run in threads here. No port of the network is opened.
+    Tasks with ``executor="process"`` run in threads here. No network port is opened.
     """
     with tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
         socket = Path(directory) / "s"

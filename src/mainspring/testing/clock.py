@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that only tests advance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ START = 1_700_000_000.0
 
 
 class ManualClock:
-    """Both kinds of time for tests. Wall time begins at ``start``, monotonic time at 0; only the tests move them."""
+    """Both kinds of time for tests. Wall time begins at ``start``, monotonic time at 0; only tests change them."""
 
     def __init__(self, start: float = START) -> None:
         self._wall = start
@@ -17,16 +17,16 @@ class ManualClock:
         return self._wall
 
     def monotonic(self) -> float:
-        """Return seconds since this clock was made."""
+        """Return seconds since this clock was created."""
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; raises ValueError where it would go back."""
+        """Advance both kinds of time. Raises ValueError for a negative number."""
         if seconds < 0:
             raise ValueError("time does not go back; to set the wall clock back, use step()")
         self._wall += seconds
         self._monotonic += seconds
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock forward or back, as an administrator might: monotonic time does not notice."""
+        """Step the wall clock forward or back, as an administrator might; monotonic time does not change."""
         self._wall += seconds

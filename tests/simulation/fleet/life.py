@@ -41,7 +41,7 @@ class _Fleet(Fleet):
 
     async def _begin(self) -> Term:
         opened = await self._engine.open(self._settings.name, lambda function: function(), self._service.followers)
-        self._handles.learn(opened.nodes)
+        self._handles.use_names(opened.nodes)
         return opened.term
 
 
@@ -101,7 +101,7 @@ class FleetLife:
             **self._options,
         )
         opened = await way.open(self._settings.name, lambda function: function(), self.service.followers)
-        handles.learn(opened.nodes)
+        handles.use_names(opened.nodes)
         self.service.begin(opened.term)
         self.service.settling._chance = self.chance.random
         jobs = JobCalls(self.service)

@@ -137,7 +137,7 @@ async def opened(**options: Any) -> AsyncIterator[Node]:
     store = Store([MemoryScheduleSlice()])
     node = Node(store, **options)
     begun = await store.open(NodeId("n"), lambda function: function(), node.service.followers)
-    node.service.handles.learn(begun.nodes)
+    node.service.handles.use_names(begun.nodes)
     node.service.begin(begun.term)
     started = asyncio.get_running_loop().create_future()
     node.service.start(started.set_result, started.set_exception)

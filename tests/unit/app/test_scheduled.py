@@ -144,7 +144,7 @@ def nothing() -> None: ...
         ({"cron": 5}, "cron must be an expression"),
         ({"cron": "@daily", "every": 5}, "exclude each other"),
         ({"every": timedelta(milliseconds=1)}, "at least 100ms"),
-        ({"every": "5"}, "every: .5. is no duration"),
+        ({"every": "5"}, "every: .5. is not a duration"),
         ({"at": datetime(2030, 1, 1)}, "at has no time zone"),  # noqa: DTZ001
         ({"every": 5, "start": 5}, "start must be a datetime"),
         ({"cron": "@daily", "timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),

@@ -45,7 +45,7 @@ def test_a_password_is_not_shown() -> None:
         ("zookeeper://zk1:0/chroot", "a port is a number"),
         ("zookeeper://zk1/zookeeper/x", "choose another chroot"),
         ("zookeeper://zk1/x?acl=all", "acl=all"),
-        (None, "is no address of ZooKeeper"),
+        (None, "is not an address of ZooKeeper"),
     ],
 )
 def test_what_is_no_address_is_refused_where_it_is_written(url: Any, words: str) -> None:
@@ -74,7 +74,7 @@ def test_an_app_on_zookeeper_does_not_have(name: str) -> None:
     app = App(store=ZooKeeper(URL))
     with pytest.raises(
         UsageError,
-        match=rf"store is ZooKeeper\('{URL}'\), which keeps no limits: leave out {name}=, or use a store on SQLite",
+        match=rf"store is ZooKeeper\('{URL}'\), which has no limits: leave out {name}=, or use a store on SQLite",
     ):
         app.task(**{name: LIMITS[name]})
 
@@ -94,11 +94,11 @@ def double(number: int) -> int:
     [
         (
             {"concurrency_key": "k"},
-            "keeps no limits: leave out concurrency_key=, or use a store on SQLite or PostgreSQL",
+            "has no limits: leave out concurrency_key=, or use a store on SQLite or PostgreSQL",
         ),
         (
             {"concurrency_key": str},
-            "keeps no limits: leave out concurrency_key=, or use a store on SQLite or PostgreSQL",
+            "has no limits: leave out concurrency_key=, or use a store on SQLite or PostgreSQL",
         ),
         ({"connection": sqlite3}, "leave out connection= and submit after the commit, or use a store on PostgreSQL"),
     ],

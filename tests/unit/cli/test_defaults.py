@@ -95,10 +95,10 @@ def test_errors_in_the_file_are_named(tmp_path: Path, text: str, words: str) -> 
 
 def test_a_wrong_value_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('retention = "5"\n')
-    with pytest.raises(SettingsError, match=r"mainspring\.toml: retention: '5' is no duration"):
+    with pytest.raises(SettingsError, match=r"mainspring\.toml: retention: '5' is not a duration"):
         parse()
     monkeypatch.setenv("MAINSPRING_RETENTION", "6")
-    with pytest.raises(SettingsError, match="MAINSPRING_RETENTION: '6' is no duration"):
+    with pytest.raises(SettingsError, match="MAINSPRING_RETENTION: '6' is not a duration"):
         parse()
 
 

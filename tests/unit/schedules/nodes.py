@@ -97,7 +97,7 @@ class Node:
             shared=Shared(self.engine, lambda: True, nobody) if isinstance(self.engine, SharedMemoryEngine) else None,
         )
         opened = asyncio.run(self.engine.open(NodeId(name), lambda function: function(), self.service.followers))
-        handles.learn(opened.nodes)
+        handles.use_names(opened.nodes)
         self.service.begin(opened.term)
         self.term = opened.term
         self.is_first: Callable[[str], bool] = lambda one: first_in_line(one, world.terms()) == self.term

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.unit.storage.test_commit_queue import Desk
 
 from mainspring.errors import StoreBusyError, StoreFullError
-from mainspring.log_limit import CAUSE_EVERY, CAUSES
+from mainspring.log_limit import CAUSE_SPAN, MAX_CAUSES
 from mainspring.server.store_watch import LOG_LOCK_AFTER, PROBE_INTERVAL, UNREADY_AFTER, StoreWatch
 from mainspring.storage.operation import Probe
 
@@ -98,7 +98,7 @@ def test_a_cause_has_one_line_a_minute(desk: Watched, logs: list[MutableMapping[
     for _ in range(300):
         desk.refuse("full")
         desk.refuse("no right")
-        desk.now += CAUSE_EVERY / 128  # no rounding
+        desk.now += CAUSE_SPAN / 128  # no rounding
     assert [(line["error"], line["refused"]) for line in logs] == [
         (cause, number) for minute in (1, 257, 513) for cause, number in (("full", minute), ("no right", minute + 1))
     ]
@@ -111,7 +111,7 @@ def test_a_cause_has_one_line_a_minute(desk: Watched, logs: list[MutableMapping[
 def test_causes_that_are_all_different_do_not_fill_the_log(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:
     for number in range(500):
         desk.refuse(f"job {number}")
-    assert len(logs) == CAUSES + 1
+    assert len(logs) == MAX_CAUSES + 1
 
 
 def test_a_recovery_again_and_again_does_not_fill_the_log(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:

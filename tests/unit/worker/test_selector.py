@@ -194,5 +194,5 @@ def test_a_module_that_cannot_be_included_is_named(shop: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".tasks", "shop/tasks.py", "shop..tasks", 7])
 def test_what_is_no_module_is_refused_at_once(name: str) -> None:
-    with pytest.raises(UsageError, match=r"is no module: name it in full, such as shop.tasks"):
+    with pytest.raises(UsageError, match=r"is not a module's name: give the full name, such as shop.tasks"):
         App().include(name)
