@@ -93,7 +93,7 @@ class Listener:
             try:
                 connection, address = await self._next()
             except asyncio.CancelledError:
-                place.leave()
+                place.release()
                 raise
             self._greet_in_task(loop, place, connection, address)
             await asyncio.sleep(0)  # one connection for each turn of the loop, so that other tasks run too
@@ -119,9 +119,9 @@ class Listener:
             self._greetings.discard(greeting)
             if greeting.cancelled() or not greeting.result():
                 connection.close()  # a cancelled task may not have started
-                place.leave()
+                place.release()
             elif not self._bounded:
-                place.leave()
+                place.release()
 
         self._greetings.add(greeting)
         greeting.add_done_callback(greeted)

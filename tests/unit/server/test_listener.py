@@ -161,7 +161,7 @@ class Held(Echo):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self.place.leave()
+        self.place.release()
 
 
 @loops

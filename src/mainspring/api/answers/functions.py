@@ -70,7 +70,7 @@ class FunctionCalls:
             place = b"" if page.next is None else page.next
             if len(found) >= limit:
                 return self._listed(found, _token(place))
-        # The rest: functions of which something is limits_of_function, or that workers of other nodes have registered.
+        # The last part: functions with limits or pauses, and those that workers of other nodes have registered.
         after, most = place, limit - len(found)
         names = heapq.nsmallest(most + 1, (name for name in others if name > after))
         following = _token(names[-2]) if len(names) > most else None

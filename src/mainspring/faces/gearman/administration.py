@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mainspring.errors import StoreError
-    from mainspring.faces.gearman.kept_pieces import Made
     from mainspring.faces.gearman.listings import Pieces
     from mainspring.faces.gearman.peer import Peer
     from mainspring.faces.gearman.peers import Connected
+    from mainspring.faces.gearman.piece_cache import Piece
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
     from mainspring.jobs.roster import Page, Place
     from mainspring.wire.gearman.admin import Command
 
-LISTED = 10_000
-"""Jobs that ``show`` lists of each state."""
-PIECE = 64 * 1024
-"""Bytes of a list that are made at once, about."""
+JOBS_PER_STATE = 10_000
+"""The largest number of jobs of each state that ``show`` lists."""
+PIECE_SIZE = 64 * 1024
+"""Approximate number of bytes of a list that are built at once."""
 
 
 def command(peer: Peer, args: list[bytes]) -> None:
-    """Answer a line."""
+    """Answer one command line."""
     parsed = admin.parse(args[0])
     if isinstance(parsed, bytes):
         peer.outbox.send(parsed)
@@ -67,22 +67,22 @@ def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
 
 
 def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pieces:
-    """List very many functions."""
+    """List the functions page by page, because there are very many."""
     service = peer.service
     yield lambda then: service.counted(lambda: then(None))
     place: Place | None = BEGIN
     while place is not None:
-        piece, place = yield partial(peer.face.kept.ask, (line, place), partial(_page, peer, line, place))
+        piece, place = yield partial(peer.face.piece_cache.get, (line, place), partial(_page, peer, line, place))
         yield piece
 
 
 def _page(
-    peer: Peer, line: Callable[[admin.FunctionStatus], bytes], place: Place, then: Callable[[Made | StoreError], None]
+    peer: Peer, line: Callable[[admin.FunctionStatus], bytes], place: Place, then: Callable[[Piece | StoreError], None]
 ) -> None:
-    def made(page: Page) -> None:
+    def found(page: Page) -> None:
         then((b"".join([line(_function(peer, queue)) for queue in page.functions]), page.next))
 
-    peer.service.page_of_functions(place, made, then)
+    peer.service.page_of_functions(place, found, then)
 
 
 def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
@@ -90,7 +90,7 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
     if peer.face.elsewhere is not None:
         others = peer.face.elsewhere(queue.name)
         total, workers = total + others.foreground, workers + others.workers
-        # What other nodes say may be some seconds old: of the jobs that the store has, no more can run there than it counts.
+        # Other nodes' counts may be some seconds old: no more of the stored jobs can run there than the store counts as away.
         running += min(others.running, queue.away + others.foreground)
     return admin.FunctionStatus(queue.name, total, running, workers, *queue.waiting_by_priority())
 
@@ -111,7 +111,7 @@ def _many_workers(peers: list[Connected]) -> Pieces:
             continue
         lines.append(_worker_line(other))
         size += len(lines[-1])
-        if size >= PIECE:
+        if size >= PIECE_SIZE:
             yield b"".join(lines)
             lines, size = [], 0
     if lines:
@@ -138,7 +138,7 @@ def _show_unique_jobs(peer: Peer, _: Command) -> None:
 
 
 def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
-    """List the live jobs: those in memory, then those in the store."""
+    """List the live jobs: first those in memory, then those in the store."""
     Listing(peer, _jobs(peer, line), COST)
 
 
@@ -148,7 +148,7 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     for start in range(0, len(in_memory), PAGE):
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE]])
     for state in (State.PENDING, State.SCHEDULED):
-        stored: list[Job] = yield partial(_list, peer, ListJobs(state=state, limit=LISTED))
+        stored: list[Job] = yield partial(_list, peer, ListJobs(state=state, limit=JOBS_PER_STATE))
         stored.reverse()
         for start in range(0, len(stored), PAGE):
             yield b"".join([line(job, True) for job in stored[start : start + PAGE]])
@@ -158,33 +158,33 @@ def _list(peer: Peer, query: ListJobs, then: Callable[[list[Job] | StoreError], 
     peer.service.gather(query, lambda page: then(page.items), then, lambda: not peer.reading.ended)
 
 
-def _cancel_job(peer: Peer, asked: Command) -> None:
+def _cancel_job(peer: Peer, command: Command) -> None:
     slot = peer.outbox.reserve()
 
     def done(cancelled: Cancelled) -> None:
-        known = cancelled.state in {"cancelled", "running"}
-        peer.outbox.fill(slot, admin.OK if known else admin.UNKNOWN_JOB)
+        is_cancelled = cancelled.state in {"cancelled", "running"}
+        peer.outbox.fill(slot, admin.OK if is_cancelled else admin.UNKNOWN_JOB)
 
-    request = Cancel(asked.args[0].decode("utf-8", "replace"), "cancelled by an administrator")
+    request = Cancel(command.args[0].decode("utf-8", "replace"), "cancelled by an administrator")
     peer.face.api.start(request, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
 
 
-def _create_function(peer: Peer, asked: Command) -> None:
-    if len(asked.args[0]) > FUNCTION_LIMIT:
+def _create_function(peer: Peer, command: Command) -> None:
+    if len(command.args[0]) > FUNCTION_LIMIT:
         peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE %b\r\n" % LONG_NAME.replace(" ", "+").encode())
         return
-    if not peer.service.admits(asked.args[0]):
+    if not peer.service.admits(command.args[0]):
         text = peer.service.too_many_functions().replace(" ", "+").encode()
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
-    peer.service.create_function(asked.args[0])
+    peer.service.create_function(command.args[0])
     peer.outbox.send(admin.OK)
 
 
-def _drop_function(peer: Peer, asked: Command) -> None:
-    """Unlike gearmand, also refuse where jobs are queued: they would never run."""
+def _drop_function(peer: Peer, command: Command) -> None:
+    """Drop a function without jobs. Unlike gearmand, refuse if jobs are queued, because they would never run."""
     slot = peer.outbox.reserve()
-    name = asked.args[0]
+    name = command.args[0]
 
     def found(functions: Mapping[bytes, FunctionQueue]) -> None:
         queue = functions.get(name)
@@ -202,8 +202,8 @@ def _drop_function(peer: Peer, asked: Command) -> None:
     peer.service.find_functions([name], found, failed)
 
 
-def _maxqueue(peer: Peer, asked: Command) -> None:
-    peer.service.limit_queue(asked.args[0], admin.queue_limits(asked.args[1:]))
+def _maxqueue(peer: Peer, command: Command) -> None:
+    peer.service.limit_queue(command.args[0], admin.queue_limits(command.args[1:]))
     peer.outbox.send(admin.OK)
 
 
@@ -219,12 +219,12 @@ def _verbose(peer: Peer, _: Command) -> None:
     peer.outbox.send(admin.verbose_reply(peer.face.settings.verbosity))
 
 
-def _shutdown(peer: Peer, asked: Command) -> None:
+def _shutdown(peer: Peer, command: Command) -> None:
     if not (peer.address == "localhost" or peer.address.startswith("127.") or peer.address == "::1"):
         peer.outbox.send(b"ERR REFUSED shutdown+is+taken+from+this+machine+only\r\n")
         return
     peer.outbox.send(admin.OK)
-    peer.face.shut_down(asked.args == (b"graceful",))
+    peer.face.shut_down(command.args == (b"graceful",))
 
 
 _COMMANDS: dict[str, Callable[[Peer, Command], None]] = {

@@ -1,4 +1,4 @@
-"""The packets that hand a job to a worker, in Gearman's words and in the extension's."""
+"""The packets that assign a job to a worker, in plain Gearman and in the extension."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def plain_assignment(held: Held, kind: int) -> bytes:
-    """Return the packet that hands a job to a plain worker; ``kind`` is how it asked for one."""
+    """Return the packet that assigns a job to a plain worker; ``kind`` is the packet type that its request selects."""
     job = held.job
     if kind == _JOB_ASSIGN:
         return response(_JOB_ASSIGN, held.handle, job.function, job.payload)
@@ -30,7 +30,7 @@ def plain_assignment(held: Held, kind: int) -> bytes:
 
 
 def extended_assignment(held: Held, service: JobService) -> bytes:
-    """Return the packet that hands a job to a worker of the extension."""
+    """Return the packet that assigns a job to a worker of the extension."""
     job = held.job
     info: dict[str, object] = {
         "attempt": job.attempt + 1,
@@ -55,5 +55,5 @@ def extended_assignment(held: Held, service: JobService) -> bytes:
     if policy is not None:
         info["max_attempts"] = policy.max_attempts
         if options is not None and options.retry is not None:
-            info["retry"] = policy  # the worker knows its own already
+            info["retry"] = policy  # the worker has its own policy already
     return response(Type.ASSIGN, held.handle, held.lease, job.function, job.unique, _encode(info), job.payload)

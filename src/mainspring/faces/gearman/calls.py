@@ -1,4 +1,4 @@
-"""CALL: what tools ask of a node, over the Gearman port. It reads requests, has the API answer them, and writes what it says."""
+"""CALL: requests of tools over the Gearman port. This module reads requests, passes them to the API, and writes its answers."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Worker
 
 COST = 64
-"""The number of unanswered questions that a call counts as: it may list a thousand jobs."""
+"""The number of unanswered requests that a call counts as, because it may list a thousand jobs."""
 CALL_ID_LIMIT = 1024
-"""Bytes of a call's id: a watch keeps it as long as the connection, and sends it with each event."""
-MOST_SLOTS = 1_000_000
+"""Bytes of a call's id. A watch keeps the id as long as the connection lasts, and sends it with each event."""
+SLOTS_LIMIT = 1_000_000
 WATCHER_BACKLOG = 2**20
-"""Bytes that a watcher may leave unread before it misses events."""
+"""Bytes that a watcher may leave unread; above it, events are left out."""
 _NOTHING: dict[str, object] = {}
 
 
 class Caller(Protocol):
-    """A peer, as far as its calls need it."""
+    """The part of a peer that its calls use."""
 
     unanswered: Outstanding
     outbox: Outbox
     outgoing: Outgoing
     end_watch: Callable[[], None] | None
-    """Ends the watch of this connection, where it has one; called when the connection ends."""
+    """Ends the watch of this connection, if it has one; called when the connection ends."""
     searches: list[CallInProgress]
-    """Calls under way that only read, and some that are over: ended when the connection ends."""
+    """Calls in progress that only read, and some that have ended; all are ended when the connection ends."""
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
 
     def as_worker(self) -> Worker:
-        """Return the worker that the peer is, or is from now on."""
+        """Return this peer's worker; create it on first use."""
 
 
 class Isolates(Request[None]):
-    """The worker on this connection runs a job in a process of its own where it has to be alone."""
+    """Set that the worker on this connection runs a job in a process of its own if the job must run alone."""
 
     call = "worker.isolates"
 
 
 class Slots(Request[None]):
-    """How many jobs the worker on this connection runs at a time."""
+    """Set how many jobs the worker on this connection runs at the same time."""
 
     call = "worker.slots"
-    slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)]
+    slots: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_LIMIT)]
 
 
 class Calls:
-    """Answers the calls of all peers: those of the API, and those that are about the peer's connection."""
+    """Handles the calls of all peers: those of the API, and those about the peer's own connection."""
 
     def __init__(self, api: Api, jobs: JobCalls) -> None:
         self._api = api
@@ -79,7 +79,7 @@ class Calls:
         self._requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
 
     def __call__(self, peer: Caller, call_id: bytes, method: str, params: bytes) -> None:
-        """Answer one call."""
+        """Handle one call."""
         if len(call_id) > CALL_ID_LIMIT:
             message = b"the id of a CALL has at most %d bytes, and this one has %d"
             peer.refuse(b"ARGUMENT_TOO_LARGE", message % (CALL_ID_LIMIT, len(call_id)))

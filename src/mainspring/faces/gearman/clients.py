@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _PENDING = int(State.PENDING)
 LATEST_EPOCH = 253_402_300_800
-"""The year 10000."""
-LONGEST_NUMBER = 20
-"""Letters of a number in WORK_STATUS that are read for GET_STATUS."""
+"""The year 10000 in seconds since 1970."""
+NUMBER_LIMIT = 20
+"""Bytes of a number of WORK_STATUS that GET_STATUS reads."""
 _NUMBER = re.compile(rb"\s*([+-]?\d+)")
-LONGEST_FIELD = 200
-"""Letters of one field of SUBMIT_JOB_SCHED that are read."""
+FIELD_LIMIT = 200
+"""Characters of one field of SUBMIT_JOB_SCHED that are read."""
 
 
 def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
@@ -50,12 +50,12 @@ def _submit_epoch(peer: Peer, args: list[bytes]) -> None:
 
 
 def _submit_sched(peer: Peer, args: list[bytes]) -> None:
-    """Run once, at the next time (UTC) that fits; an empty field fits any."""
+    """Run a job once, at the next time (UTC) that matches; an empty field matches any value."""
     function, unique, *fields, payload = args
     checked = peer.submits.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return
-    expression = " ".join(field.decode("ascii", "replace")[:LONGEST_FIELD] or "*" for field in fields)
+    expression = " ".join(field.decode("ascii", "replace")[:FIELD_LIMIT] or "*" for field in fields)
     now = datetime.fromtimestamp(peer.service.wall(), UTC)
     try:
         if len(expression.split()) != len(fields):
@@ -99,7 +99,7 @@ def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
 
 
 def lone_handle(args: list[bytes]) -> bytes:
-    """Return the handle of a packet that has nothing else: some clients end it with a NUL, and gearmand reads up to that."""
+    """Return the handle of a packet without other arguments. Some clients append a NUL, which gearmand also ignores."""
     return args[0].partition(b"\0")[0]
 
 
@@ -117,9 +117,9 @@ def _get_status(peer: Peer, args: list[bytes]) -> None:
     slot = peer.outbox.reserve()
 
     def found(job: Job | None) -> None:
-        known = job is not None and not State(job.state).ended
+        is_live = job is not None and not State(job.state).ended
         running = b"1" if job is not None and State(job.state).held else b"0"
-        answer = response(Type.STATUS_RES, handle, b"1", running, b"0", b"0") if known else unknown
+        answer = response(Type.STATUS_RES, handle, b"1", running, b"0", b"0") if is_live else unknown
         peer.outbox.fill(slot, answer)
 
     peer.service.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True)
@@ -131,8 +131,8 @@ def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _counted(text: bytes) -> bytes:
-    """Return what a worker said of its progress as the 32 bits that gearmand makes of it: clients read a number there."""
-    found = _NUMBER.match(text[:LONGEST_NUMBER])
+    """Return a number of a worker's progress, reduced to 32 bits as gearmand does: clients expect a number."""
+    found = _NUMBER.match(text[:NUMBER_LIMIT])
     return b"%d" % (int(found[1]) & 0xFFFFFFFF) if found else b"0"
 
 
@@ -141,36 +141,38 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
     service = peer.service
     slot = peer.outbox.reserve()
 
-    def answer(held: Held | None, known: bool, waiting: int) -> None:
-        status = _held_status(held) if held is not None else (b"1" if known else b"0", b"0", b"0", b"0")
+    def answer(held: Held | None, is_live: bool, waiting: int) -> None:
+        status = _held_status(held) if held is not None else (b"1" if is_live else b"0", b"0", b"0", b"0")
         peer.outbox.fill(slot, response(Type.STATUS_RES_UNIQUE, unique, *status, b"%d" % waiting))
 
     held = service.foreground_of(unique)
     if held is not None:
-        answer(held, known=True, waiting=len(service.listeners_of(held.job.id)))
+        answer(held, is_live=True, waiting=len(service.listeners_of(held.job.id)))
         return
 
     def found(other: Found | None) -> None:
         if other is None:
-            answer(None, known=False, waiting=0)
+            answer(None, is_live=False, waiting=0)
         else:
             held = service.find_held(other.id)
-            answer(held, known=True, waiting=len(service.listeners_of(other.id)))
+            answer(held, is_live=True, waiting=len(service.listeners_of(other.id)))
 
-    service.find_unique(unique, found, lambda _: answer(None, known=False, waiting=0))
+    service.find_unique(unique, found, lambda _: answer(None, is_live=False, waiting=0))
 
 
 def _echo(peer: Peer, args: list[bytes]) -> None:
-    """Answer once everything that the peer sent before is on disk; where some of it was refused, end the connection instead.
+    """Answer once everything that the peer sent before is committed. If the store refused some of it, end the connection instead.
 
-    What a peer that is no worker sends is answered when it is on disk, and answers keep their order: that is enough.
+    Answers to other peers only have to keep their order, because each of their requests is answered after its commit.
     """
     service = peer.service
     answer = response(Type.ECHO_RES, args[0])
 
     def refused() -> bool:
         worker = peer.worker
-        return worker is not None and worker.refused and not worker.streams  # those that stream are told of each job
+        return (
+            worker is not None and worker.refused and not worker.streams
+        )  # workers that stream get an answer for each job
 
     if peer.worker is None or service.is_settled():
         if refused():
@@ -193,7 +195,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
 
 def _option(peer: Peer, args: list[bytes]) -> None:
     option = args[0]
-    if option.lower() == b"exceptions":  # in any case, as gearmand takes it
+    if option.lower() == b"exceptions":  # in upper or lower case, as in gearmand
         peer.plain.exceptions = True
     elif option == EXTENSION:
         peer.wire.extended = True

@@ -30,11 +30,11 @@ def _refuse(peer: Peer, message: str) -> None:
 def _register(peer: Peer, args: list[bytes]) -> None:
     function, text = args
     try:
-        said = decode_register(text) if text else RegisterOptions()
-        check_seconds(said, "timeout", "heartbeat")
-        if said.retry is not None:
-            check_retry(said.retry)
-        limits = None if said.limits is None else limits_of(said.limits)
+        options = decode_register(text) if text else RegisterOptions()
+        check_seconds(options, "timeout", "heartbeat")
+        if options.retry is not None:
+            check_retry(options.retry)
+        limits = None if options.limits is None else limits_of(options.limits)
     except (ValueError, UsageError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
@@ -42,15 +42,17 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         given = ", ".join(name for name, value in told(limits).items() if value is not None).encode()
         peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NOT_KEPT.encode()))
         return
-    ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry, limits=limits)
+    ability = Ability(
+        timeout=options.timeout, requeue=False, heartbeat=options.heartbeat, retry=options.retry, limits=limits
+    )
     peer.worker_side.register(function, ability)
 
 
 def _ready(peer: Peer, args: list[bytes]) -> None:
     if not args[0].isdigit() or len(args[0]) > 6:
-        _refuse(peer, "READY takes a number of jobs below a million")
+        _refuse(peer, "the number of jobs of READY is from 0 to 999999")
         return
-    peer.worker_side.take(int(args[0]))
+    peer.worker_side.ready(int(args[0]))
 
 
 def _heartbeat(peer: Peer, args: list[bytes]) -> None:
@@ -74,7 +76,7 @@ def _heartbeat(peer: Peer, args: list[bytes]) -> None:
 
 def _pause(peer: Peer, args: list[bytes]) -> None:
     del args
-    peer.worker_side.take_none()
+    peer.worker_side.withdraw()
     peer.outbox.write(response(Type.PAUSED))
 
 

@@ -1,4 +1,4 @@
-"""What all peers of the Gearman port share."""
+"""The state that all peers of the Gearman port share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from mainspring.faces.gearman.calls import Calls
-from mainspring.faces.gearman.kept_pieces import Kept
+from mainspring.faces.gearman.piece_cache import PieceCache
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
 from mainspring.wire.gearman.connection import MAX_BODY
@@ -24,56 +24,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GearmanSettings:
-    """What the Gearman port does, and its bounds for one peer."""
+    """Settings of the Gearman port, and its limits for one peer."""
 
     max_packet: int = MAX_BODY
     """Bytes of one packet's body."""
     max_value: int = 2**32 - 1
-    """Bytes of a payload or result that the store can take: a larger payload is refused, a larger result is a failure."""
+    """Bytes of a payload or result that the store accepts: a larger payload is refused, a larger result fails its job."""
     queued_jobs: int = 4096
-    """Submits of a peer that wait for the store; above it reading from it pauses, until half of them are stored."""
+    """Submits of a peer that wait for the store. Above it reading from the peer pauses, until half of them are stored."""
     queued_bytes: int = 8 * 2**20
-    """The same in bytes of what they hold in memory; a single larger submit is taken, and the next one waits."""
+    """The same limit in bytes of memory. A single larger submit is accepted, and the next one waits."""
     functions: int = 10_000
     """Functions that one worker may register for."""
     unanswered: int = 1024
-    """Questions of a peer that wait for the store, a CALL and a list of jobs as 64; above it reading from it pauses likewise. The
-    bound in bytes is the one of submits."""
+    """Requests of a peer that wait for the store; a CALL and a list of jobs count as 64. Above it reading from the peer pauses,
+    until half of them are answered. Their limit in bytes is the one of submits."""
     slice: float = 0.02
-    """Seconds that a peer's requests of one read may take at a time; then it is the others' turn."""
+    """Seconds that the requests of one read of a peer may take before other peers are served."""
     exceptions: bool = False
-    """Send WORK_EXCEPTION also to clients that did not ask for it."""
+    """Send WORK_EXCEPTION also to clients that did not request it."""
     version: str = "1.1.20"
-    """What ``version`` answers."""
+    """The answer to ``version``."""
     verbosity: str = "ERROR"
-    """What ``verbose`` answers: the log's level in gearmand's words."""
+    """The answer to ``verbose``: the log's level in gearmand's terms."""
     unsent_bytes: int = 8 * 2**20
-    """Answers that a peer has not read; above it reading from it pauses, and above 16 times as much it is disconnected."""
+    """Bytes of answers that a peer has not read. Above it reading from the peer pauses; above 16 times it the peer is cut off."""
     connections: int = 0
-    """How many at a time; 0: as many as there may be."""
+    """Connections at the same time; 0: no limit."""
     idle_timeout: float | None = None
     """Seconds without a byte after which a peer without jobs is disconnected."""
     packet_timeout: float = 60.0
     """Seconds without a byte in the middle of a packet after which a peer is disconnected."""
 
 
-TOLD_EVERY = 60.0
-"""Seconds between two lines of the log about the same trouble."""
+LOG_INTERVAL = 60.0
+"""Seconds between two log lines about refused connections."""
 
 log = structlog.get_logger("mainspring.gearman")
 
 
 class Elsewhere(NamedTuple):
-    """The jobs and workers that the other nodes have for a function, as of their last heartbeats."""
+    """The jobs and workers of a function on the other nodes, according to their last heartbeats."""
 
     running: int
     workers: int
     foreground: int
-    """Jobs that are in a node's memory alone: the store does not count them."""
+    """Jobs that are only in a node's memory: the store does not count them."""
 
 
 class GearmanFace:
-    """What a node's Gearman ports do, and for whom."""
+    """The state and the services of a node's Gearman ports."""
 
     def __init__(
         self,
@@ -90,21 +90,21 @@ class GearmanFace:
         self.settings = settings
         self.api = api
         self.calls = Calls(api, job_calls)
-        """Answers the CALLs of the extension."""
+        """Handles the CALLs of the extension."""
         self.shut_down = shut_down
-        """Ends the node; True: politely."""
+        """Ends the node; True: after its running jobs."""
         self.peers = peers
         self.elsewhere = elsewhere
-        """Where ``status`` counts a fleet: returns the other nodes' part."""
-        self.kept = Kept(service.monotonic)
-        """Pieces of long answers that several peers ask for."""
-        self._crowded = LogLimit(TOLD_EVERY)
+        """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
+        self.piece_cache = PieceCache(service.monotonic)
+        """Pieces of long answers that several peers request."""
+        self._crowded = LogLimit(LOG_INTERVAL)
         self._created: dict[int, bytes] = {}
 
     def created(self, job_id: int) -> bytes:
-        """Return ``JOB_CREATED`` with ``%d`` for the id, right for all ids of one term: they have the same number of digits.
+        """Return ``JOB_CREATED`` with ``%d`` for the id. It is right for one term, whose ids have equally many digits.
 
-        The node's term changes where its store is shared, and answers to what was asked under the last one come later.
+        On a shared store the node's term may change, and answers to requests of the previous term may come later.
         """
         term = job_id // TERM_SPAN
         template = self._created.get(term)
@@ -115,8 +115,8 @@ class GearmanFace:
             self._created[term] = template
         return template
 
-    def arrived(self, peer: Connected) -> bool:
-        """Take a new peer; return False where there are too many."""
+    def admit(self, peer: Connected) -> bool:
+        """Add a new peer. Return False if there are too many connections."""
         self.peers.add(peer)
         limit = self.settings.connections
         if not limit or len(self.peers.connected) <= limit:
@@ -129,22 +129,22 @@ class GearmanFace:
             )
         return False
 
-    def left(self, peer: Connected) -> None:
-        """Forget a peer that is gone."""
+    def remove(self, peer: Connected) -> None:
+        """Remove a disconnected peer."""
         self.peers.remove(peer)
 
     def end_silent(self) -> None:
-        """Disconnect the peers that have been silent for too long; to be called every second or so."""
+        """Disconnect the peers that have been silent for too long. Call it about every second."""
         now = self.service.monotonic()
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers.connected):
-            silent = now - peer.reading.heard
-            if peer.reading.held_up:
-                continue  # it is the server that does not read
+            silent = now - peer.reading.last_read
+            if peer.reading.paused_by_server:
+                continue  # the server itself has paused reading
             if (peer.wire.buffered and silent > packet) or (idle is not None and silent > idle and not peer.busy()):
                 peer.close()
 
     def close(self) -> None:
-        """End all connections once what was written to them is out."""
+        """End all connections once their written data is sent."""
         for peer in list(self.peers.connected):
             peer.close()

@@ -1,6 +1,6 @@
-"""How a peer that waits for a job is told of it: in Gearman's words, or in the extension's.
+"""The messages to a peer that waits for a job, in plain Gearman and in the extension.
 
-A large body is sent apart from its head, by reference: however many peers wait for it, there is one copy.
+A large body is sent separately from its head and by reference, so that there is one copy for any number of waiting peers.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.outgoing import Outgoing
     from mainspring.jobs.model import Job
 
-APART: Final = 65_536
-"""Bodies of more bytes are not copied behind their heads."""
+COPY_LIMIT: Final = 65_536
+"""Bytes of a body above which it is not copied behind its head."""
 
 _SUCCEEDED = int(State.SUCCEEDED)
 _WORK_COMPLETE = int(Type.WORK_COMPLETE)
 
 
 class _Progress:
-    """Progress goes to both kinds in the same packets; a peer that leaves more than ``most`` bytes unread is disconnected."""
+    """Progress, in the same packets for both kinds of peers. A peer with more than ``most`` unread bytes is disconnected."""
 
     def __init__(self, outbox: Outbox, outgoing: Outgoing, most: int) -> None:
         self._outbox = outbox
@@ -32,29 +32,29 @@ class _Progress:
         self.gone = False
 
     def has_room(self) -> bool:
-        """Say whether the peer has not too much to read."""
+        """Return whether the peer has read enough of its data to get more."""
         return not self._outgoing.full
 
     def data(self, handle: bytes, data: bytes) -> None:
-        """Part of the result."""
+        """Send a part of the result."""
         self._part(Type.WORK_DATA, handle, data)
 
     def warning(self, handle: bytes, data: bytes) -> None:
-        """A warning."""
+        """Send a warning."""
         self._part(Type.WORK_WARNING, handle, data)
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
-        """How far the worker is."""
+        """Send the progress of the worker."""
         self._push(response(Type.WORK_STATUS, handle, numerator, denominator))
 
     def _part(self, kind: int, handle: bytes, data: bytes) -> None:
-        if len(data) > APART:
+        if len(data) > COPY_LIMIT:
             self._push(response_head(kind, len(data), handle), data)
         else:
             self._push(response(kind, handle, data))
 
     def _push(self, data: bytes, body: bytes = b"") -> None:
-        """Send what the peer did not ask for just now, unless it has left too much unread."""
+        """Send data that is no answer to a request, unless the peer has left too much unread."""
         if self._outgoing.unread > self._most:
             self._outgoing.abort()
             return
@@ -63,9 +63,9 @@ class _Progress:
             self._outbox.send(body, body)
 
     def _send(self, job: Job, kind: int, *args: bytes) -> None:
-        """Send a packet that ends with the job's result, which is kept as long as it is on its way."""
+        """Send a packet that ends with the job's result, and keep the job until it is sent."""
         outbox = self._outbox
-        if len(job.result) > APART:
+        if len(job.result) > COPY_LIMIT:
             outbox.send(response_head(kind, len(job.result), *args))
             outbox.send(job.result, job)
         else:
@@ -73,17 +73,17 @@ class _Progress:
 
 
 class PlainListener(_Progress):
-    """A Gearman client in the foreground."""
+    """A Gearman client that waits for a foreground job."""
 
     def __init__(self, outbox: Outbox, outgoing: Outgoing, most: int, *, exceptions: bool) -> None:
         super().__init__(outbox, outgoing, most)
         self.exceptions = exceptions
-        """Send it WORK_EXCEPTION."""
+        """Whether it gets WORK_EXCEPTION."""
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
-        """Tell the outcome in one of Gearman's three words."""
+        """Send the outcome in one of Gearman's three packets."""
         if job.state == _SUCCEEDED:
-            if len(job.result) > APART:
+            if len(job.result) > COPY_LIMIT:
                 self._send(job, Type.WORK_COMPLETE, handle)
             else:
                 self._outbox.send(response(_WORK_COMPLETE, handle, job.result))
@@ -93,7 +93,7 @@ class PlainListener(_Progress):
             self._outbox.send(response(Type.WORK_FAIL, handle))
 
     def unknown(self, handle: bytes) -> None:
-        """Gearman has no word for it."""
+        """Send WORK_FAIL, because Gearman has no packet for an unknown job."""
         self._outbox.send(response(Type.WORK_FAIL, handle))
 
 
@@ -101,11 +101,11 @@ class ResultListener(_Progress):
     """A client of the extension that waits for a result."""
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
-        """Send RESULT."""
+        """Send RESULT with the job's outcome."""
         del exception
         state = State(job.state).name.lower().encode()
         self._send(job, Type.RESULT, handle, state, b"%d" % job.attempt, job.error)
 
     def unknown(self, handle: bytes) -> None:
-        """Send RESULT."""
+        """Send RESULT with the state ``unknown``."""
         self._outbox.send(response(Type.RESULT, handle, b"unknown", b"0", b"", b""))

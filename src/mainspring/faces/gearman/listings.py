@@ -1,7 +1,7 @@
-"""Answers of any length to commands of the administration protocol: made and sent a piece at a time.
+"""Answers of any length to commands of the administration protocol, built and sent piece by piece.
 
-A piece is made when the peer has read most of what was sent before, in turns with everything else: neither the time that an
-answer takes nor its length matters to others.
+A piece is built when the peer has read most of the previous ones, and other work runs between two pieces. A long answer therefore
+delays no other peer, whatever its duration or length.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.outbox import Slot
     from mainspring.faces.gearman.peer import Peer
 
-Question = Callable[[Callable[[Any], None]], None]
-"""Calls a function with its answer, at once or later."""
-Pieces = Generator[bytes | Question, Any, None]
-"""Yields pieces of an answer, and questions, whose answers are sent to it; of a StoreError, the peer is told."""
+StoreRequest = Callable[[Callable[[Any], None]], None]
+"""Calls a function with the result of a request, at once or later."""
+Pieces = Generator[bytes | StoreRequest, Any, None]
+"""Yields pieces of an answer, and requests, whose results are sent to it. A StoreError is answered with an error."""
 
 
 class Listing:
-    """One answer on its way to a peer."""
+    """One answer that is being sent to a peer."""
 
     def __init__(self, peer: Peer, pieces: Pieces, cost: int) -> None:
         self._peer = peer
         self._pieces = pieces
         self._put = peer.service.soon
         self._answer: Any = None
-        self._begun = False
+        self._has_begun = False
         peer.outbox.stream(cost, self._begin)
 
     def _begin(self, slot: Slot) -> None:
@@ -44,22 +44,22 @@ class Listing:
             self._pieces.close()
             return
         if peer.outgoing.unread > WINDOW:
-            peer.outgoing.then(lambda: self._put(self._step))
+            peer.outgoing.when_writable(lambda: self._put(self._step))
             return
         answer, self._answer = self._answer, None
         if isinstance(answer, StoreError):
             self._fail(answer)
             return
         try:
-            said = self._pieces.send(answer)
+            piece = self._pieces.send(answer)
         except StopIteration:
             self._end(admin.END)
             return
-        if callable(said):
-            said(self._answered)
+        if callable(piece):
+            piece(self._answered)
         else:
-            self._begun = True
-            peer.outbox.write(said)
+            self._has_begun = True
+            peer.outbox.write(piece)
             self._put(self._step)
 
     def _answered(self, answer: Any) -> None:
@@ -67,8 +67,8 @@ class Listing:
         self._put(self._step)
 
     def _fail(self, error: StoreError) -> None:
-        """Say why there is no answer. One that has begun must not look whole: the connection ends before its last line."""
-        if self._begun:
+        """Answer with an error. If part of the answer is sent, close the connection before the last line, to show the loss."""
+        if self._has_begun:
             self._peer.close()
         else:
             self._end(f"ERR STORE {error}\r\n".encode())

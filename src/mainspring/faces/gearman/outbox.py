@@ -1,4 +1,4 @@
-"""Answers in the order of their requests, although some have to wait for the disk."""
+"""Answers in the order of their requests, although some of them wait for the store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Write(Protocol):
-    """Writes bytes, and keeps their owner as long as they are on their way."""
+    """Writes bytes, and keeps their owner until they are sent."""
 
     def __call__(self, data: bytes, owner: object = None, /) -> object:
-        """Write."""
+        """Write bytes."""
 
 
 class Slot:
-    """The place of an answer that is not known yet."""
+    """The place of an answer that is not complete yet."""
 
     __slots__ = ("begin", "data", "owner", "units")
 
@@ -28,13 +28,13 @@ class Slot:
         self.data = data
         self.owner = owner
         self.begin: Callable[[Slot], None] | None = None
-        """Called when all before it is out."""
+        """Called when all earlier answers are written."""
 
 
 class Outbox:
-    """What goes to one peer. While nothing is waited for, everything is written at once.
+    """The answers and messages to one peer. While no answer is pending, everything is written at once.
 
-    What is waited for, and the answers that wait behind it, are counted as ``unanswered``.
+    Pending answers, and the answers behind them, are counted in ``unanswered``.
     """
 
     __slots__ = ("_slots", "_unanswered", "write")
@@ -42,18 +42,18 @@ class Outbox:
     def __init__(self, write: Write, unanswered: Outstanding) -> None:
         self._unanswered = unanswered
         self.write = write
-        """Writes out of order: for what no request is waiting for."""
+        """Writes immediately, out of order: for messages that answer no request."""
         self._slots: deque[Slot] = deque()
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def divert(self, write: Write) -> None:
-        """Write by another function from now on."""
+        """Use another function to write from now on."""
         self.write = write
 
     def send(self, data: bytes, owner: object = None) -> None:
-        """Write after everything that was sent or reserved before. ``owner`` is kept with it on the way."""
+        """Write after everything that was sent or reserved before. ``owner`` is kept until the data is sent."""
         if self._slots:
             self._slots.append(Slot(1, data, owner))
             self._unanswered.add(1, len(data))
@@ -63,14 +63,14 @@ class Outbox:
             self.write(data, owner)
 
     def reserve(self, units: int = 1) -> Slot:
-        """Keep a place for an answer that costs as much as so many plain ones."""
+        """Reserve a place for an answer that counts as a number of plain ones."""
         slot = Slot(units)
         self._slots.append(slot)
         self._unanswered.add(units)
         return slot
 
     def stream(self, units: int, begin: Callable[[Slot], None]) -> None:
-        """Keep a place for an answer that is written in pieces, once it is its turn: ``begin`` is called then.
+        """Reserve a place for an answer that is written in pieces. ``begin`` is called once all earlier answers are written.
 
         ``write`` writes the pieces, and ``fill`` the last one.
         """
@@ -81,7 +81,7 @@ class Outbox:
             slot.begin = begin
 
     def fill(self, slot: Slot, data: bytes) -> None:
-        """Put an answer in its place; it goes out when all before it have. An empty one gives the place up."""
+        """Complete an answer. It is written once all earlier ones are. Empty data frees the place without an answer."""
         slot.data = data
         slots = self._slots
         if slots[0] is slot and len(slots) == 1:
@@ -93,16 +93,16 @@ class Outbox:
         self._unanswered.add(0, len(data))
         ready: list[bytes] = []
         units = size = 0
-        while slots and (known := slots[0].data) is not None:
+        while slots and (ready_data := slots[0].data) is not None:
             first = slots.popleft()
             units += first.units
-            size += len(known)
+            size += len(ready_data)
             if first.owner is None:
-                ready.append(known)
+                ready.append(ready_data)
                 continue
             self._write_all(ready)
             ready = []
-            self.write(known, first.owner)
+            self.write(ready_data, first.owner)
         self._write_all(ready)
         if units:
             self._unanswered.remove(units, size)

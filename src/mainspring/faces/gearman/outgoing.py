@@ -1,7 +1,7 @@
-"""The bytes on their way to one peer, of which the transport has only a window.
+"""The outgoing bytes of one peer, of which the transport holds only a window.
 
-A transport may copy what it cannot send, and TLS encrypts it first: a result that forty peers do not read would be there forty
-times. So what the transport cannot send soon stays here, by reference, and is handed over in slices.
+A transport may copy bytes that it cannot send, and TLS encrypts them first: a result that forty peers do not read would be in
+memory forty times. Bytes that the transport cannot send soon therefore stay here, by reference, and are written in slices.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WINDOW: Final = 262_144
-"""Bytes that the transport may hold before the rest stays here; also those of a slice."""
+"""Bytes that the transport may hold before further bytes stay here; also the size of a slice."""
 
 
 class Outgoing:
     """Writes to a transport in the order of the calls.
 
-    Above ``limit`` bytes that wait here ``pressure(True)`` is called, and ``pressure(False)`` once a quarter of that is left.
+    Above ``limit`` queued bytes ``pressure(True)`` is called, and ``pressure(False)`` once a quarter of that is queued.
     """
 
     __slots__ = ("_closing", "_limit", "_next", "_pressure", "_queue", "_stopped", "_transport", "_waiting", "full")
@@ -43,12 +43,12 @@ class Outgoing:
 
     @property
     def unread(self) -> int:
-        """The bytes that the peer has not taken yet."""
+        """Return the number of bytes that the peer has not received yet."""
         transport = self._transport
         return self._waiting + (transport.get_write_buffer_size() if transport is not None else 0)
 
     def write(self, data: bytes, owner: object = None) -> None:
-        """Send bytes. ``owner`` is kept with them, as long as they are here."""
+        """Send bytes. ``owner`` is kept while they are queued here."""
         transport = self._transport
         if transport is None:
             return
@@ -64,19 +64,19 @@ class Outgoing:
             self._pressure(True)
 
     def stop(self) -> None:
-        """The transport has enough."""
+        """Write no more to the transport, because its buffer is full."""
         self._stopped = True
 
-    def go_on(self) -> None:
-        """The transport takes more."""
+    def resume(self) -> None:
+        """Write to the transport again."""
         self._stopped = False
         self._feed()
         following, self._next = self._next, None
         if following is not None:
             following()
 
-    def then(self, following: Callable[[], None]) -> None:
-        """Call a function when the transport takes more; one waits for that at a time."""
+    def when_writable(self, following: Callable[[], None]) -> None:
+        """Call a function when the transport accepts more; a new function replaces the previous one."""
         self._next = following
 
     def _feed(self) -> None:
@@ -98,7 +98,7 @@ class Outgoing:
             self._pressure(False)
 
     def close(self) -> None:
-        """End the connection once all is out."""
+        """End the connection once everything is written."""
         self._closing = True
         if self._transport is not None and not self._queue:
             self._transport.close()
@@ -109,7 +109,7 @@ class Outgoing:
             self._transport.abort()
 
     def lost(self) -> None:
-        """The connection has ended: nothing is sent any more."""
+        """Discard everything, because the connection has ended."""
         self._transport = None
         self._next = None
         self._queue.clear()

@@ -1,4 +1,4 @@
-"""What one peer has asked for that is not done yet, and when that is too much."""
+"""The requests of one peer that are in progress, and their limit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class Outstanding:
-    """Counts requests of a peer that wait for the store, and what they hold in memory.
+    """Counts the requests of a peer that wait for the store, and their memory.
 
     Above ``limit`` requests or ``limit_bytes`` bytes ``pressure(True)`` is called, and ``pressure(False)`` once at most half of
-    either is left: nobody is paused and let go for each request. Results are not counted: they are bounded by the jobs that a
-    worker was handed, and its heartbeats come on the same connection.
+    both is left, so that a peer is not paused and resumed for each request. Results are not counted: the jobs that a worker holds
+    bound them, and its heartbeats use the same connection.
     """
 
     __slots__ = ("_bytes", "_full", "_limit", "_limit_bytes", "_number", "_pressure")
@@ -26,7 +26,7 @@ class Outstanding:
         self._full = False
 
     def add(self, number: int, size: int = 0) -> None:
-        """So many requests with so many bytes begin to wait."""
+        """Count requests with a total of ``size`` bytes."""
         self._number += number
         self._bytes += size
         if not self._full and (self._number > self._limit or self._bytes > self._limit_bytes):
@@ -34,7 +34,7 @@ class Outstanding:
             self._pressure(True)
 
     def remove(self, number: int, size: int = 0) -> None:
-        """So many of them are done."""
+        """Remove requests that are done from the counts."""
         self._number -= number
         self._bytes -= size
         if self._full and self._number * 2 <= self._limit and self._bytes * 2 <= self._limit_bytes:

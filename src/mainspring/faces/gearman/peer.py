@@ -1,4 +1,4 @@
-"""The other end of a connection on the Gearman port: what is read from it and written to it, and what it is."""
+"""The remote end of a connection on the Gearman port: a client, a worker or an administrator."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Worker
     from mainspring.wire.gearman.connection import Message
 
-LEFT_UNREAD = 16
-"""A peer that leaves so many times as much unread as pauses it is disconnected."""
+UNREAD_FACTOR = 16
+"""A peer that leaves this multiple of ``unsent_bytes`` unread is disconnected."""
 
 
 class Peer:
-    """A client, a worker, both, or somebody with a text command; ``handle`` takes its messages."""
+    """A client, a worker, both, or an administrator; ``handle`` receives its messages."""
 
     def __init__(self, face: GearmanFace, handle: Callable[[list[Message]], None]) -> None:
         settings = face.settings
@@ -46,27 +46,27 @@ class Peer:
         )
         self.outgoing = Outgoing(settings.unsent_bytes, self._unread)
         self.outbox = Outbox(self.outgoing.write, self.unanswered)
-        most = LEFT_UNREAD * settings.unsent_bytes
+        most = UNREAD_FACTOR * settings.unsent_bytes
         self.plain = PlainListener(self.outbox, self.outgoing, most, exceptions=settings.exceptions)
         self.results = ResultListener(self.outbox, self.outgoing, most)
         self.submits = Submits(face, self.reading, self.outbox, self.unanswered, self.plain, self.results)
         self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name)
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
-        """Calls under way that only read, and some that are over."""
+        """Calls in progress that only read, and some that have ended."""
 
     @property
     def worker(self) -> Worker | None:
-        """The worker that the peer is; None where it is none."""
+        """Return the worker of this peer; None if it is none."""
         return self.worker_side.worker
 
     def name(self) -> str:
-        """Return the client id, or the address where it has none."""
+        """Return the client id, or the address of a peer without one."""
         own = self.client_id
         return self.address if own == b"-" else own.decode("utf-8", "backslashreplace")
 
     def busy(self) -> bool:
-        """Say whether the peer waits for something, or is a worker."""
+        """Return whether the peer waits for an answer or is a worker."""
         return (
             bool(self.outbox)
             or self.worker is not None
@@ -75,7 +75,7 @@ class Peer:
         )
 
     def as_worker(self) -> Worker:
-        """Return the worker that the peer is, or is from now on."""
+        """Return this peer's worker; create it on first use."""
         return self.worker_side.as_worker()
 
     def refuse(self, code: bytes, message: bytes) -> None:
@@ -85,7 +85,7 @@ class Peer:
     # ---- the connection ----
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Read and write by a transport from now on."""
+        """Use a transport from now on."""
         self.reading.connect(transport)
         self.outgoing.connect(transport)
         name = transport.get_extra_info("peername")
@@ -94,17 +94,17 @@ class Peer:
         self.descriptor = sock.fileno() if sock is not None else -1
 
     def _unread(self, full: bool) -> None:
-        """The peer does not read its answers: stop reading its requests, and hand it no more jobs and outcomes; or go on."""
+        """Stop reading from a peer that does not read its answers, and send it no jobs and outcomes; or resume both."""
         self.reading.pause(UNREAD, paused=full)
         if full:
-            self.worker_side.hold_back()
+            self.worker_side.withhold()
             return
-        self.worker_side.go_on()
+        self.worker_side.resume()
         self.service.has_room(self.plain)
         self.service.has_room(self.results)
 
     def end(self) -> None:
-        """End the connection once everything is answered that was asked for."""
+        """End the connection once all requests are answered."""
         if self.outbox:
             self.outbox.divert(self._write_the_rest)
         else:
@@ -116,12 +116,12 @@ class Peer:
             self.close()
 
     def close(self) -> None:
-        """End the connection once what was written is out."""
+        """End the connection once the written data is sent."""
         self.reading.end()
         self.outgoing.close()
 
     def lost(self) -> None:
-        """The peer is gone: its jobs go to other workers, and foreground jobs that only it waited for are dropped."""
+        """Release the jobs of a disconnected peer, and drop the foreground jobs that only it waited for."""
         self.reading.end()
         self.outbox.divert(self._discard)
         self.outgoing.lost()
@@ -134,4 +134,4 @@ class Peer:
         self.worker_side.gone()
 
     def _discard(self, data: bytes, owner: object = None) -> None:
-        """The peer is gone."""
+        """Write nothing, because the peer has disconnected."""

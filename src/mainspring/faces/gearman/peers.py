@@ -1,4 +1,4 @@
-"""Who is connected to the Gearman ports of a node."""
+"""The peers that are connected to the Gearman ports of a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Connected(Protocol):
-    """A peer, as far as the face and the list of workers need it."""
+    """The part of a peer that the face and the list of workers use."""
 
     address: str
     descriptor: int
@@ -21,37 +21,37 @@ class Connected(Protocol):
 
     @property
     def worker(self) -> Worker | None:
-        """The worker that the peer is."""
+        """Return the worker of this peer."""
 
     def busy(self) -> bool:
-        """Say whether the peer waits for something, or is a worker."""
+        """Return whether the peer waits for an answer or is a worker."""
 
     def close(self) -> None:
-        """End the connection once what was written is out."""
+        """End the connection once the written data is sent."""
 
 
 class Peers:
-    """The peers of all Gearman ports of a node, in the order in which they came."""
+    """The peers of all Gearman ports of a node, in the order of their connection."""
 
     def __init__(self) -> None:
         self.connected: dict[Connected, None] = {}
         self.ever = 0
-        """How many there have been."""
+        """Number of connections since the start."""
         self._paused = False
 
     def add(self, peer: Connected) -> None:
-        """Take a new peer."""
+        """Add a new peer."""
         self.connected[peer] = None
         self.ever += 1
         if self._paused:
             peer.reading.pause("store", paused=True)
 
     def remove(self, peer: Connected) -> None:
-        """Forget a peer that is gone."""
+        """Remove a disconnected peer."""
         self.connected.pop(peer, None)
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on reading from all peers, those to come too: the store cannot keep up."""
+        """Pause or resume reading from all current and future peers, because the store cannot keep up."""
         self._paused = paused
         for peer in self.connected:
             peer.reading.pause("store", paused=paused)

@@ -1,4 +1,4 @@
-"""A connection on the Gearman port, as asyncio has it: bytes to messages, and messages to handlers."""
+"""The asyncio protocol of the Gearman port: it parses bytes into messages and calls their handlers."""
 
 from __future__ import annotations
 
@@ -48,39 +48,39 @@ HANDLERS: dict[int, Handler] = {
     FATAL: _fatal,
     OVERSIZED: workers.oversized,
 }
-"""What answers each kind of message, but for submissions that gather in batches."""
+"""The handlers of all messages except submissions, which are gathered in batches."""
 
 
 TLS_REQUIRED = response(Type.ERROR, b"TLS_REQUIRED", b"this port speaks TLS")
-"""What is sent in place of a handshake to a client that speaks no TLS."""
-_TOO_MANY = response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server has all the connections it takes")
+"""The answer to a plain-text client on a TLS port, in place of a handshake."""
+_TOO_MANY = response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server accepts no more connections")
 
 
 class GearmanProtocol(asyncio.Protocol):
-    """One connection; ``peer`` is its other end."""
+    """One connection; ``peer`` is its remote end."""
 
     def __init__(self, face: GearmanFace) -> None:
         self._face = face
         self.peer = Peer(face, self._handle)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer has connected."""
+        """Admit the peer of a new connection, or refuse it."""
         # uvloop's transports are none of asyncio's by class.
         self._transport = cast("asyncio.Transport", transport)
         self.peer.connected(self._transport)
-        if not self._face.arrived(self.peer):
+        if not self._face.admit(self.peer):
             self.peer.outgoing.write(_TOO_MANY)
             self.peer.close()
 
     def data_received(self, data: bytes) -> None:
-        """Handle what one read has brought, as far as it is this peer's turn."""
-        self.peer.reading.take(self.peer.wire.receive(data))
+        """Handle the messages of one read, for as long as the peer's slice lasts."""
+        self.peer.reading.receive(self.peer.wire.receive(data))
 
     def _handle(self, messages: list[Message]) -> None:
-        """Handle messages: runs of background submits as one batch each.
+        """Handle messages, with runs of background submits as one batch each.
 
-        One read can ask for seconds of work and for answers of any size. So the rest is kept where it has taken its time, or
-        where reading is paused meanwhile.
+        One read can contain seconds of work and requests for answers of any size. The rest is therefore deferred when the slice
+        has passed or reading was paused.
         """
         peer = self.peer
         submits = peer.submits
@@ -101,28 +101,28 @@ class GearmanProtocol(asyncio.Protocol):
                 if reading.ended:
                     break
                 if reading.paused or monotonic() > end:
-                    reading.keep(left)
+                    reading.defer(left)
                     break
         if submits.batch:
             submits.flush()
 
     def eof_received(self) -> bool:
-        """The peer sends no more. It may still read (``echo status | nc``): it gets the answers that are under way."""
+        """Answer the pending requests of a peer that only reads from now on (``echo status | nc``), then close."""
         if self._transport.get_extra_info("ssl_object") is not None:
             return False  # TLS has no half-closed connections
         self.peer.end()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer is gone."""
+        """Remove the disconnected peer."""
         del exc
-        self._face.left(self.peer)
+        self._face.remove(self.peer)
         self.peer.lost()
 
     def pause_writing(self) -> None:
-        """The transport has enough for now."""
+        """Stop writing, because the transport's buffer is full."""
         self.peer.outgoing.stop()
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
-        self.peer.outgoing.go_on()
+        """Write again."""
+        self.peer.outgoing.resume()

@@ -1,4 +1,4 @@
-"""When a peer is read from: not while it has too much under way, and never for longer than its turn."""
+"""Reading from a peer: paused while it has too many requests in progress, and limited to one slice at a time."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ if TYPE_CHECKING:
     from mainspring.wire.gearman.connection import Message
 
 UNREAD = "unread"
-"""The reason to pause that is the peer's own: it does not read its answers."""
+"""The reason for a pause that a peer causes by not reading its answers."""
 _TURN = "turn"
 
 
 class Reading:
-    """Hands what was read to ``handle``, which may `keep` a rest of it for later.
+    """Passes messages to ``handle``, which may `defer` the rest of them.
 
-    Reading is paused for reasons, each of which is given once and taken back once, and while there is a rest.
+    Reading is paused while there is a reason or a deferred message. Each reason is set once and removed once.
     """
 
-    __slots__ = ("_clock", "_handle", "_reasons", "_rest", "_timers", "_transport", "ended", "heard")
+    __slots__ = ("_clock", "_handle", "_reasons", "_rest", "_timers", "_transport", "ended", "last_read")
 
     def __init__(self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock) -> None:
         self._transport: asyncio.Transport
-        self.heard = 0.0
-        """Monotonic time of the last bytes, or of the time when they could have come again."""
+        self.last_read = 0.0
+        """Monotonic time of the last bytes, or of the last time that reading resumed."""
         self._handle = handle
         self._timers = timers
         self._clock = clock
         self._reasons: set[str] = set()
         self._rest: list[Message] = []
         self.ended = False
-        """The connection ends: nothing is handled any more."""
+        """Whether the connection is ending; then no message is handled any more."""
 
     def connect(self, transport: asyncio.Transport) -> None:
         """Read from this transport."""
         self._transport = transport
-        self.heard = self._clock.monotonic()
+        self.last_read = self._clock.monotonic()
 
     # ---- what was read ----
 
-    def take(self, messages: list[Message]) -> None:
-        """Handle what one read has brought, or put it behind what is left of the last one."""
-        self.heard = self._clock.monotonic()
+    def receive(self, messages: list[Message]) -> None:
+        """Handle the messages of one read, or append them to the deferred ones."""
+        self.last_read = self._clock.monotonic()
         if self._rest:
-            self._rest += messages  # a TLS transport may have had it already when it was paused
+            self._rest += messages  # TLS may deliver bytes that it decrypted before the pause
         else:
             self._handle(messages)
 
-    def keep(self, messages: Iterable[Message]) -> None:
-        """Leave messages for the next turn, once the others had theirs and nothing pauses it any more."""
+    def defer(self, messages: Iterable[Message]) -> None:
+        """Keep messages until other peers were served and no reason for a pause is left."""
         self._rest = list(messages)
         if self._rest and not self._reasons:
             self._transport.pause_reading()
@@ -61,9 +61,9 @@ class Reading:
 
     def _next_turn(self) -> None:
         self._reasons.add(_TURN)
-        self._timers.at(self._clock.monotonic(), self._go_on)
+        self._timers.at(self._clock.monotonic(), self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._reasons.discard(_TURN)
         if self._reasons:
             return
@@ -76,20 +76,20 @@ class Reading:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is handled now."""
+        """Return whether messages are not handled at the moment."""
         return bool(self._reasons)
 
     def paused_for(self, why: str) -> bool:
-        """Say whether this is a reason at the moment."""
+        """Return whether this reason is set."""
         return why in self._reasons
 
     @property
-    def held_up(self) -> bool:
-        """Whether nothing is read for another reason than that the peer does not read itself."""
+    def paused_by_server(self) -> bool:
+        """Return whether reading is paused for another reason than the peer's unread answers."""
         return bool(self._reasons - {UNREAD})
 
     def pause(self, why: str, *, paused: bool) -> None:
-        """Stop reading for a reason, or go on once the last reason is gone."""
+        """Pause reading for a reason, or remove the reason; reading resumes after the last one."""
         if paused:
             if not self._reasons and not self.ended:
                 self._transport.pause_reading()
@@ -97,13 +97,13 @@ class Reading:
         elif why in self._reasons:
             self._reasons.discard(why)
             if not self._reasons and not self.ended:
-                self.heard = self._clock.monotonic()  # as far as one would have listened
+                self.last_read = self._clock.monotonic()  # the peer could not be read during the pause
                 if self._rest:
                     self._next_turn()
                 else:
                     self._transport.resume_reading()
 
     def end(self) -> None:
-        """Handle nothing any more: the connection ends."""
+        """Handle no more messages, because the connection is ending."""
         self.ended = True
         self._rest = []

@@ -1,4 +1,4 @@
-"""SETTLE: how a worker of the extension ends a delivery, also one that ended before and is settled again."""
+"""SETTLE: the end of a delivery by a worker of the extension, including repeated settlements."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _failure = msgspec.json.Decoder(JobFailure).decode
 
 
 def settle(peer: Peer, args: list[bytes]) -> None:
-    """End a delivery with the outcome that its worker reports; the answer comes when that is on disk."""
+    """End a delivery with the reported outcome. The answer is sent when the settlement is committed."""
     handle, lease, outcome, text, data = args
-    said = outcome
+    reported = outcome
     held = peer.worker_side.running(handle)
     if held is None or held.lease != lease:
-        _settle_again(peer, args)
+        _settle_ended(peer, args)
         return
     readable = True
     try:
@@ -39,7 +39,7 @@ def settle(peer: Peer, args: list[bytes]) -> None:
         detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {why}"), final=True)
         outcome = b"failed"
 
-    acknowledge = _acknowledge(peer, handle, lease, said)
+    acknowledge = _acknowledge(peer, handle, lease, reported)
     service = peer.service
     if outcome == b"succeeded":
         if len(data) > peer.face.settings.max_value:
@@ -56,7 +56,7 @@ def settle(peer: Peer, args: list[bytes]) -> None:
             final=detail.final,
             exception=exception,
             acknowledge=acknowledge,
-            reported=readable,  # otherwise the worker does not know of this failure
+            reported=readable,  # otherwise the worker did not report this failure
         )
     elif outcome == b"released":
         service.released(held, acknowledge)
@@ -65,16 +65,16 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     elif outcome == b"cancelled":
         service.cancelled(held, held.cancelled or ASKED, acknowledge)
     else:
-        message = f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}"
+        message = f"SETTLE has no outcome {outcome.decode('utf-8', 'replace')!r}"
         peer.refuse(b"INVALID_ARGUMENTS", message.encode())
 
 
 def _acknowledge(
-    peer: Peer, handle: bytes, lease: bytes, said: bytes, slot: Slot | None = None
+    peer: Peer, handle: bytes, lease: bytes, reported: bytes, slot: Slot | None = None
 ) -> Callable[[bool], None]:
     def acknowledge(recorded: bool) -> None:
         if recorded:
-            peer.service.remember(handle, lease, said)
+            peer.service.remember(handle, lease, reported)
         _settled(peer, handle, lease, b"recorded" if recorded else b"stale", slot)
 
     return acknowledge
@@ -89,22 +89,23 @@ def _settled(peer: Peer, handle: bytes, lease: bytes, verdict: bytes, slot: Slot
 
 
 def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, lease: bytes) -> None:
-    """Answer a SETTLE that is over the limit: the same would come at every attempt, so the job has failed.
+    """Fail the job of a SETTLE that is over the limit, because the same one would follow each attempt.
 
-    The answer has a place: where the connection ends after it, it ends once this is written, or the same would be sent again.
+    The answer has a reserved place, so that a connection that ends after it ends once the answer is written. Otherwise the worker
+    would send the same SETTLE retry.
     """
     held = peer.worker_side.running(handle)
     slot = peer.outbox.reserve()
     if held is None or held.lease != lease:
-        _settle_again(peer, [handle, lease, b"failed", b"", b""], slot)
+        _settle_ended(peer, [handle, lease, b"failed", b"", b""], slot)
     else:
         error = failure("ResultTooLarge", explanation.decode())
         acknowledge = _acknowledge(peer, handle, lease, b"failed", slot)
         peer.service.failed(held, error, final=True, acknowledge=acknowledge)
 
 
-def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> None:
-    """A settlement of a delivery that is over: sent again because its answer was lost, or too late."""
+def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> None:
+    """Answer a settlement of a delivery that has ended: a repeated one whose answer was lost, or one that is late."""
     handle, lease, outcome, _, data = args
     service = peer.service
 
@@ -122,29 +123,29 @@ def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
         return
 
     def found(job: Job | None) -> None:
-        # The first one may have been on its way to the disk when this one came.
-        known = (handle, lease, outcome) in service.remembered
-        known = known or (job is not None and _ended_by(job, lease, outcome, data))
-        if not known and service.settles:
-            again()
+        # The first settlement may not have been committed yet when this one arrived.
+        is_recorded = (handle, lease, outcome) in service.remembered
+        is_recorded = is_recorded or (job is not None and _ended_by(job, lease, outcome, data))
+        if not is_recorded and service.settles:
+            retry()
         else:
-            answer(b"recorded" if known else b"stale")
+            answer(b"recorded" if is_recorded else b"stale")
 
     def look() -> None:
-        service.find(job_id, found, lambda _: again(), room=len(data))
+        service.find(job_id, found, lambda _: retry(), room=len(data))
 
-    def again() -> None:
-        """The store could not say, or has not taken the first one yet."""
+    def retry() -> None:
+        """Retry, because the store could not answer, or has not committed the first settlement yet."""
         service.later(AGAIN, look)
 
     look()
 
 
 def _ended_by(job: Job, lease: bytes, outcome: bytes, data: bytes) -> bool:
-    """Say whether a job has ended by a settlement, which may have been before this run of the node.
+    """Return whether this settlement ended a job, possibly before this run of the node.
 
-    The term stays with a job that has ended, and an attempt is counted once: together they name the delivery. It may have ended
-    otherwise than its worker says, by a timeout.
+    An ended job keeps its term, and each attempt is counted once: together they identify the delivery. A timeout may have ended
+    the job instead of the worker's report.
     """
     if not lease.startswith(b"%d.%d." % (job.term, job.attempt)):
         return False

@@ -1,4 +1,4 @@
-"""What a peer submits: background jobs in batches, foreground jobs behind them, and the answers in their places."""
+"""Submissions of a peer: background jobs in batches, foreground jobs behind them, and the answers in their places."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _PENDING = int(State.PENDING)
 _JOB_CREATED = int(Type.JOB_CREATED)
 _MISFITS = {Code.INVALID: b"INVALID_FUNCTION_NAME", Code.TOO_LARGE: b"ARGUMENT_TOO_LARGE"}
-"""Gearman's codes for what is wrong with a submission itself."""
+"""Gearman's error codes for an invalid submission."""
 
 
 class Submits:
-    """The submissions of one peer: ``plain`` and ``results`` are how it waits for a job."""
+    """The submissions of one peer, which waits for jobs through the listeners ``plain`` and ``results``."""
 
     __slots__ = (
         "_ahead",
@@ -58,28 +58,28 @@ class Submits:
         self._plain = plain
         self._results = results
         self.batch: list[Job] = []
-        """What has gathered for the store."""
+        """The next batch for the store."""
         self._waits: list[bool] = []
-        """For a batch of the extension: which of its submissions wait for their result."""
+        """For a batch of the extension: whether each submission waits for its result."""
         self._unstored = Outstanding(
             face.settings.queued_jobs,
             face.settings.queued_bytes,
             lambda full: reading.pause("unstored", paused=full),
         )
         self._ahead = 0
-        """Submissions that foreground ones have to come after: background ones, and foreground ones that wait for those."""
+        """Submissions that later foreground ones must follow: background ones, and foreground ones that wait for these."""
 
     # ---- checks ----
 
     def check(
         self, function: bytes, unique: bytes, payload: bytes, priority: int, listener: PlainListener | None = None
     ) -> bytes | None:
-        """Return the unique to use, or answer the submission otherwise and return None.
+        """Return the unique to use. If the submission is invalid or joins a job, answer it and return None.
 
         ``listener`` is given for a foreground job.
         """
         if len(unique) > UNIQUE_LIMIT:
-            self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")  # in gearmand's words
+            self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")  # gearmand's message
             return None
         problem = misfit(function, unique, payload, self._face.settings.max_value)
         if problem is not None:
@@ -90,11 +90,11 @@ class Submits:
             if not self._service.admits(function):
                 self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions().encode())
                 return None
-            queue = self._service.known(function)  # it counts from now on
+            queue = self._service.known(function)  # the function counts from now on
         if unique == b"-":
             unique = unique_of_payload(payload) if payload else unique_of_empty_payload(self._service.next_id())
         if queue is not None and queue.maximum is not None and queue.is_full(priority):
-            # A foreground job of this unique is joined on the usual way: the store has not heard of it.
+            # A foreground job of this unique can be joined without the store, which does not contain it.
             if unique and self._service.joins_foreground(function, unique):
                 return unique
             if not unique:
@@ -105,12 +105,12 @@ class Submits:
         return unique
 
     def refuse(self, code: bytes, message: bytes) -> None:
-        """Answer a submission with an error, in its place."""
+        """Answer a submission with an error, in the order of its submission."""
         self.flush()
         self._outbox.send(response(Type.ERROR, code, message))
 
     def _join(self, function: bytes, unique: bytes, listener: PlainListener | None) -> None:
-        """A full queue takes no new job, but can be joined."""
+        """Join a job of a full queue, which accepts no new job."""
         self.flush()
         slot = self._outbox.reserve()
         handle = self._service.handle_of
@@ -125,7 +125,7 @@ class Submits:
     # ---- background ----
 
     def background(self, priority: int, args: list[bytes]) -> None:
-        """Add one of Gearman's background submissions to the batch, or refuse it."""
+        """Add a plain background submission to the batch, or refuse it."""
         if self._waits:
             self.flush()
         function, unique, payload = args
@@ -134,17 +134,17 @@ class Submits:
             self.batch.append(Job(self._service.next_id(), function, payload, checked, priority, _PENDING))
 
     def gather(self, job: Job, *, wait: bool) -> None:
-        """Add a submission of the extension to the batch; ``flush_plain`` comes before it."""
+        """Add a submission of the extension to the batch. Call ``flush_plain`` first."""
         self.batch.append(job)
         self._waits.append(wait)
 
     def flush_plain(self) -> None:
-        """Send Gearman's submissions to the store, if these are what has gathered: the extension's are answered otherwise."""
+        """Send the batch to the store if it has plain submissions, which are answered differently from the extension's."""
         if not self._waits:
             self.flush()
 
     def flush(self) -> None:
-        """Send what has gathered to the store: either Gearman's submissions or the extension's."""
+        """Send the batch to the store; its submissions are either all plain or all of the extension."""
         batch = self.batch
         if not batch:
             return
@@ -168,11 +168,11 @@ class Submits:
             self._store(batch, self._created)
 
     def store(self, job: Job) -> None:
-        """Submit one of Gearman's background jobs."""
+        """Submit a plain background job."""
         self._store([job], self._created)
 
     def _store(self, jobs: list[Job], answer: Callable[[list[int], dict[int, Any]], bytes]) -> None:
-        """Submit background jobs; their answers come in their place."""
+        """Submit background jobs, and reserve the place of their answers."""
         slot = self._outbox.reserve()
         number = len(jobs)
         size = sum([len(job.function) + len(job.payload) for job in jobs])
@@ -196,7 +196,7 @@ class Submits:
         return b"".join([response(_JOB_CREATED, handle(job_id)) for job_id in ids])
 
     def _submitted(self, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
-        """Return what answers a batch of SUBMIT: one SUBMITTED each, and those who wait are noted."""
+        """Return a function that answers a batch of SUBMIT with one SUBMITTED each, and registers the waiting submitters."""
 
         def answer(ids: list[int], joined: dict[int, Found]) -> bytes:
             handle = self._service.handle_of
@@ -213,7 +213,7 @@ class Submits:
         return answer
 
     def wait_for(self, job_id: int, handle: bytes) -> None:
-        """Have the peer get a job's RESULT."""
+        """Send the RESULT of a job to the peer once the job has ended."""
         self._unanswered.add(1)
         self._service.wait(
             job_id,
@@ -225,13 +225,13 @@ class Submits:
     # ---- foreground ----
 
     def foreground(self, job: Job) -> None:
-        """Submit a foreground job, behind the background ones that this peer sent before: where workers find them."""
+        """Submit a foreground job after the earlier background jobs of this peer, so that workers receive them in this order."""
         job.created_us = round(self._service.wall() * 1_000_000)
         outbox = self._outbox
         if outbox or self._service.asks_the_store(job):
             self._behind_others(job)
             return
-        # Nothing is before it, and the answer is known at once.
+        # No answer is pending, and the store is not needed.
         self._service.submit_foreground(
             job,
             self._plain,

@@ -1,4 +1,4 @@
-"""A peer as a worker: what it runs and is ready for, and how dispatch reaches it."""
+"""The worker side of a peer: its functions, its readiness for jobs, and the messages of the dispatcher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_JOB = response(Type.NO_JOB)
 
 
 class WorkerSide:
-    """The worker that a peer is, from its first word as such; ``name`` returns what people know it by."""
+    """The worker of a peer, created by its first worker request; ``name`` returns its name for people."""
 
     __slots__ = ("_face", "_name", "_outbox", "_places", "_reading", "_service", "assigns", "grabs", "worker")
 
@@ -37,23 +37,23 @@ class WorkerSide:
         self._name = name
         self.worker: Worker | None = None
         self.assigns: int = Type.JOB_ASSIGN
-        """How this worker is handed jobs: as it asked last."""
+        """The packet type of assignments, set by the worker's last request for a job."""
         self.grabs: deque[Slot] = deque()
-        """The places of the answers to those requests for a job that wait for one, oldest first."""
+        """The places of the answers to requests for a job that are pending, oldest first."""
         self._places = 0
-        """Jobs that this worker is ready for, and is not sent because it has too much to read."""
+        """Jobs that this worker is ready for but does not get yet, because it has not read its data."""
 
     # ---- requests of the peer ----
 
     def as_worker(self) -> Worker:
-        """Return this peer as a worker; it becomes one with its first word as such."""
+        """Return this peer's worker; create it on first use."""
         worker = self.worker
         if worker is None:
             worker = self.worker = Worker(self)
         return worker
 
     def register(self, function: bytes, ability: Ability) -> None:
-        """This worker can run a function; it gets an error where it has too many."""
+        """Register this worker for a function, or answer with an error if it has too many."""
         worker = self.as_worker()
         limit = self._face.settings.functions
         if len(function) > FUNCTION_LIMIT:
@@ -68,52 +68,52 @@ class WorkerSide:
     def _refuse(self, code: bytes, message: bytes) -> None:
         self._outbox.send(response(Type.ERROR, code, message))
 
-    def take(self, places: int) -> None:
-        """This worker is ready for so many more jobs, once it has read those that were sent to it."""
+    def ready(self, places: int) -> None:
+        """Set that this worker is ready for more jobs, after it has read the data that was sent to it."""
         if self._reading.paused_for(UNREAD):
             self._places += places
         else:
             self._service.ready(self.as_worker(), places)
 
-    def take_none(self) -> None:
-        """This worker is ready for no jobs."""
+    def withdraw(self) -> None:
+        """Set that this worker is ready for no jobs."""
         self._places = 0
         self._service.withdraw(self.as_worker())
 
     def running(self, handle: bytes) -> Held | None:
-        """Return the job that this worker has under a handle."""
+        """Return the job that this worker runs under a handle."""
         return self.worker.running.get(handle) if self.worker is not None else None
 
     # ---- changes of the connection ----
 
-    def hold_back(self) -> None:
-        """The peer does not read what it is sent: hand it no more jobs."""
+    def withhold(self) -> None:
+        """Assign no more jobs to a peer that does not read its data."""
         worker = self.worker
         if worker is not None and worker.streams:
             self._places += worker.credit
             self._service.withdraw(worker)
 
-    def go_on(self) -> None:
-        """The peer has read: hand it the jobs that were held back."""
+    def resume(self) -> None:
+        """Assign the withheld jobs to a peer that has read its data."""
         if self._places:
             places, self._places = self._places, 0
-            self.take(places)
+            self.ready(places)
 
     def gone(self) -> None:
-        """The connection has ended: its jobs go to other workers."""
+        """Release the jobs of a worker whose connection has ended."""
         if self.worker is not None:
             self._service.gone(self.worker)
 
-    # ---- how dispatch reaches it ----
+    # ---- messages of the dispatcher ----
 
     def wake(self) -> None:
         """Send NOOP."""
         self._outbox.write(_NOOP)
 
     def assign(self, held: Held) -> None:
-        """Hand a job over at once, in the way that the worker asked for it.
+        """Assign a job at once, in the form that the worker has requested.
 
-        It does not wait for its place among the answers: until those are known, it might not be this worker's any more.
+        The assignment does not wait for earlier answers: until these are complete, the job might be assigned to another worker.
         """
         worker = self.worker
         streams = worker is not None and worker.streams
@@ -124,14 +124,14 @@ class WorkerSide:
             self._outbox.fill(self.grabs.popleft(), b"")
 
     def no_job(self) -> None:
-        """Answer the oldest request for a job that waited for the store, in its place."""
+        """Answer the oldest pending request for a job, in its place."""
         self._outbox.fill(self.grabs.popleft(), NO_JOB)
 
     def name(self) -> str:
-        """Return the client id, or the address where it has none."""
+        """Return the client id, or the address of a peer without one."""
         return self._name()
 
     def stop(self, held: Held, reason: bytes) -> None:
-        """Send STOP; a plain worker cannot be told."""
+        """Send STOP; plain Gearman has no such message."""
         if self.worker is not None and self.worker.streams:
             self._outbox.write(response(Type.STOP, held.handle, held.lease, reason))

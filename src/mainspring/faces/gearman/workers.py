@@ -1,4 +1,4 @@
-"""Gearman's requests of workers, and what the server says to them."""
+"""Handlers of Gearman's requests of workers."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ _NOOP = response(Type.NOOP)
 _NOT_FOUND = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
 _NO_DATA_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job does not exist on server")
 _NO_EXCEPTION_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"An exception was received for a job that does not exist")
-_PLAIN = Ability()
+_PLAIN_ABILITY = Ability()
 _NUMBER = re.compile(rb"[ \t\n\v\f\r]*\+?0*([0-9]+)")
-_LONGEST = 10**12 - 1
-"""Milliseconds, about 31 years, that stand for any longer timeout."""
+_MAX_TIMEOUT = 10**12 - 1
+"""Milliseconds, about 31 years, which replace any longer timeout."""
 CLIENT_ID_LIMIT = 1024
-"""Bytes of a client id. It is kept as long as the connection, and each `workers` line lists all of them."""
+"""Bytes of a client id. The server keeps it for the whole connection, and each list of `workers` contains all of them."""
 PROGRESS_LIMIT = 64
-"""Bytes of each number of WORK_STATUS: both are kept as long as the job runs."""
+"""Bytes of each number of WORK_STATUS, which the server keeps while the job runs."""
 
 
 # ---- abilities ----
 
 
 def _can_do(peer: Peer, args: list[bytes]) -> None:
-    peer.worker_side.register(args[0], _PLAIN)
+    peer.worker_side.register(args[0], _PLAIN_ABILITY)
 
 
 def _can_do_timeout(peer: Peer, args: list[bytes]) -> None:
-    """Gearman's page says seconds, its server takes milliseconds: at least 1,000, and 0 or less for none."""
+    """Register with a timeout. Gearman's page says seconds, its server reads milliseconds: at least 1,000; 0 or less: none."""
     function, text = args
     milliseconds = _milliseconds(text)
     peer.worker_side.register(function, Ability(timeout=max(milliseconds, 1000) / 1000 if milliseconds else None))
 
 
 def _milliseconds(text: bytes) -> int:
-    """Read a number as gearmand does, with C's ``strtol``: up to the first byte that is no part of it; 0 for a negative one.
+    """Read a number as gearmand does, with C's ``strtol``: up to the first byte after the number; 0 for a negative one.
 
-    Libraries send texts that are no numbers (older Go ones four raw bytes), and an error would leave the function unregistered.
+    Libraries send other texts (older Go ones send four raw bytes), and an error would leave the function unregistered.
     """
     found = _NUMBER.match(text)
     if found is None:
         return 0
     digits = found[1]
-    return int(digits) if len(digits) <= 12 else _LONGEST
+    return int(digits) if len(digits) <= 12 else _MAX_TIMEOUT
 
 
 def _cant_do(peer: Peer, args: list[bytes]) -> None:
@@ -64,7 +64,7 @@ def _cant_do(peer: Peer, args: list[bytes]) -> None:
 
 def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
     del args
-    # What it says next comes after that.
+    # Later messages must follow the change.
     peer.reading.pause("reset", paused=True)
     peer.service.unregister_all(peer.worker_side.as_worker(), lambda: peer.reading.pause("reset", paused=False))
 
@@ -77,7 +77,7 @@ def _set_client_id(peer: Peer, args: list[bytes]) -> None:
         peer.client_id = args[0] or b"-"
 
 
-# ---- asking for jobs ----
+# ---- requesting jobs ----
 
 
 def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
@@ -122,7 +122,7 @@ def _complete(peer: Peer, args: list[bytes]) -> None:
 
 
 def oversized(peer: Peer, args: list[bytes]) -> None:
-    """End the job of a result that is over the limit."""
+    """Fail the job of a result that is over the limit."""
     explanation, handle, *lease = args
     if lease:
         settle_oversized(peer, explanation, handle, lease[0])
@@ -140,7 +140,7 @@ def _fail(peer: Peer, args: list[bytes]) -> None:
     if held is not None:
         peer.service.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
     elif peer.worker is not None and peer.worker.excepted == handle:
-        peer.worker.excepted = None  # Perl's library sends both, and an error would end it
+        peer.worker.excepted = None  # Perl's library sends both packets, and an error would end it
     else:
         _not_found(peer, handle)
 
@@ -184,7 +184,7 @@ def _status(peer: Peer, args: list[bytes]) -> None:
 
 
 def _not_found(peer: Peer, handle: bytes, answer: bytes = _NOT_FOUND) -> None:
-    """The job was cancelled or given to another worker meanwhile, or never was this worker's."""
+    """Answer a report about a job that was cancelled, assigned to another worker, or never this worker's."""
     if not peer.service.pass_over(peer.worker, handle):
         peer.outbox.send(answer)
 

@@ -27,17 +27,17 @@ HEALTH: Final = ("/healthz", "/readyz")
 
 
 class NodeView(Protocol):
-    """What these pages show of a node; the methods return at once."""
+    """The state of a node that these pages show. The methods return at once."""
 
     def healthy(self) -> bool:
-        """Tell whether the node can do its work at all: False asks for a restart."""
+        """Return whether the node works at all; False requests a restart."""
 
     def ready(self) -> bool:
-        """Tell whether the node takes new work: False while it starts, drains, or its store refuses writes."""
+        """Return whether the node accepts new work: False while it starts or drains, or its store refuses writes."""
 
 
 Figures = Callable[[], "Iterable[Measure | Distribution]"]
-"""Returns the figures of this moment, at once."""
+"""Returns the current figures, at once."""
 
 
 def http_app(view: NodeView, figures: Figures, *, version: str) -> Starlette:
@@ -70,7 +70,7 @@ def _verdict(good: bool, yes: str, no: str) -> Response:
 
 
 class _NodeCollector:
-    """Turns a node's figures into Prometheus' families at each scrape."""
+    """Converts a node's figures to Prometheus' metric families at each scrape."""
 
     def __init__(self, figures: Figures, version: str) -> None:
         self._figures = figures

@@ -1,9 +1,9 @@
-"""The places that a port has for connections.
+"""The limit on a port's connections.
 
-A connection is accepted only once it has a place, so a port holds no more descriptors and buffers than it has places. Where
-none is free, the connection that has been idle longest is ended. Idle is one that is not *working*: it has sent no whole
-request yet, or its last answer is out. Only some of the places may be working, so there is always an idle connection that can
-make way for a new one.
+A connection is accepted only once it has a place, so a port never holds more descriptors and buffers than it has places. If no
+place is free, the connection that has been idle longest is closed. A connection is idle if it is not *working*: it has sent no
+complete request yet, or its last answer is sent. Only some of the places may be working, so an idle connection can always be
+closed for a new one.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from mainspring.log_limit import LogLimit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOLD_EVERY = 60.0
-"""Seconds between two lines of the log about the same trouble."""
+LOG_INTERVAL = 60.0
+"""Seconds between two log lines about the same problem."""
 log = structlog.get_logger("mainspring.server")
 
 
 class Connections:
-    """The connections of a port: ``limit`` at a time, of which ``working`` may have a request under way.
+    """The connections of a port: at most ``limit``, of which at most ``working`` have a request in progress.
 
-    ``port`` names it in the log. Each socket of the port takes a place for the connection that it waits for, so ``limit`` is
-    larger than ``working`` and their number together.
+    ``port`` is its name in the log. Each socket of the port occupies a place for its next connection, so ``limit`` has to be
+    larger than ``working`` plus the number of sockets.
     """
 
     def __init__(self, limit: int, working: int, *, port: str) -> None:
         self.limit = limit
-        self.most_working = working
+        self.working_limit = working
         self._port = port
         self._taken: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
-        """The one that has been idle longest comes first."""
+        """Idle connections; the one that has been idle longest is first."""
         self._working: set[Connection] = set()
         self._ending: set[Connection] = set()
         self._left = asyncio.Event()
-        self._ended = LogLimit(TOLD_EVERY)
-        self._refused = LogLimit(TOLD_EVERY)
+        self._ended = LogLimit(LOG_INTERVAL)
+        self._refused = LogLimit(LOG_INTERVAL)
 
     def __len__(self) -> int:
-        """Return how many places are taken; a socket that waits for its next connection has one."""
+        """Return the number of occupied places, including those of sockets that wait for a connection."""
         return len(self._taken)
 
     async def place(self) -> Connection:
-        """Return a place for the next connection as soon as one is free; an idle connection is ended for it."""
+        """Return a place for the next connection once one is free; close an idle connection for it."""
         while len(self._taken) >= self.limit:
             self._left.clear()
             if not self._ending:
@@ -61,33 +61,33 @@ class Connections:
     def _end_oldest(self) -> None:
         connection = next(iter(self._idle), None)
         if connection is None:
-            return  # another socket of the port waits for a connection: it will be idle at first
+            return  # another socket of the port waits for a connection, which will be idle at first
         del self._idle[connection]
         self._ending.add(connection)
         if self._ended.left_out(asyncio.get_running_loop().time()) is not None:
             log.warning("idle connections are ended for new ones", port=self._port, connections=self.limit)
         connection.end()
 
-    def rest(self, connection: Connection) -> None:
-        """A connection is idle from now on."""
+    def set_idle(self, connection: Connection) -> None:
+        """Mark a connection as idle."""
         if connection in self._taken and connection not in self._ending:
             self._working.discard(connection)
             self._idle.pop(connection, None)
             self._idle[connection] = None
 
-    def work(self, connection: Connection) -> bool:
-        """A connection has a request; return whether it may be answered, or too many others are under way."""
+    def set_working(self, connection: Connection) -> bool:
+        """Mark a connection as working. Return False if too many other requests are in progress."""
         if connection in self._idle:
-            if len(self._working) >= self.most_working:
+            if len(self._working) >= self.working_limit:
                 if self._refused.left_out(asyncio.get_running_loop().time()) is not None:
-                    log.warning("requests are refused", port=self._port, under_way=self.most_working)
+                    log.warning("requests are refused", port=self._port, under_way=self.working_limit)
                 return False
             del self._idle[connection]
             self._working.add(connection)
         return True
 
-    def leave(self, connection: Connection) -> None:
-        """A connection has ended: its place is free."""
+    def release(self, connection: Connection) -> None:
+        """Free the place of a connection that has ended."""
         for among in (self._taken, self._working, self._ending):
             among.discard(connection)
         self._idle.pop(connection, None)
@@ -95,11 +95,11 @@ class Connections:
 
 
 def _nothing() -> None:
-    """Nobody has connected yet."""
+    """Do nothing, because there is no connection yet."""
 
 
 class Connection:
-    """One place, and what its connection tells about itself."""
+    """One place, with the state of its connection."""
 
     __slots__ = ("_connections", "_end")
 
@@ -108,22 +108,22 @@ class Connection:
         self._end: Callable[[], object] = _nothing
 
     def begin(self, end: Callable[[], object]) -> None:
-        """The connection is there, and idle; ``end`` ends it at once, so that it leaves."""
+        """Set the place's connection, which is idle; ``end`` closes it at once."""
         self._end = end
-        self.rest()
+        self.set_idle()
 
     def end(self) -> None:
-        """End it at once, where it is there."""
+        """Close the connection at once, if there is one."""
         self._end()
 
-    def rest(self) -> None:
-        """See Connections."""
-        self._connections.rest(self)
+    def set_idle(self) -> None:
+        """Mark the connection as idle."""
+        self._connections.set_idle(self)
 
-    def work(self) -> bool:
-        """See Connections."""
-        return self._connections.work(self)
+    def set_working(self) -> bool:
+        """Mark the connection as working. Return False if too many other requests are in progress."""
+        return self._connections.set_working(self)
 
-    def leave(self) -> None:
-        """See Connections."""
-        self._connections.leave(self)
+    def release(self) -> None:
+        """Free the place."""
+        self._connections.release(self)

@@ -1,4 +1,4 @@
-"""A node's figures, as they are shown to monitoring. Apart from the pages: a node without an HTTP port loads no HTTP server."""
+"""A node's figures for monitoring. They are separate from the pages, so that a node without an HTTP port loads no HTTP server."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How many durations were up to which bounds, by labels: a histogram of Prometheus."""
+    """A histogram of durations, by labels."""
 
     name: str
     help: str
     """As in Measure."""
 
     bounds: Sequence[float]
-    """Upper bounds in seconds, rising."""
+    """Upper bounds in seconds, ascending."""
 
     samples: Sequence[tuple[Mapping[str, str], Sequence[int], float]]
-    """Labels; how many durations were up to each bound and above the one before, then those above; the sum in seconds."""
+    """Labels; the number of durations between each bound and the previous one, and above the last one; the sum in seconds."""

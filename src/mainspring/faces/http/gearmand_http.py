@@ -10,10 +10,10 @@
 
                                     cba
 
-Each connection carries one request and is closed after its answer. As in gearmand the path is taken as it stands,
-without decoding and with its query; ``X-Gearman-Unique`` names the work, ``X-Gearman-Background: true`` is answered
-``JOB_CREATED`` once the job is on disk, ``X-Gearman-Priority`` is ``high`` or ``low``. What gearmand drops without a
-word (other methods, broken requests) is answered with the status that says why.
+Each connection carries one request and is closed after its answer. As in gearmand, the path is used unchanged, without
+decoding and with its query; ``X-Gearman-Unique`` is the job's unique, ``X-Gearman-Background: true`` is answered with
+``JOB_CREATED`` once the job is stored, ``X-Gearman-Priority`` is ``high`` or ``low``. Requests that gearmand drops without an
+answer (other methods, malformed requests) are answered with an HTTP status.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from mainspring.api.submitting import PriorityName
     from mainspring.faces.http.connections import Connection
 
-PIECE = 64 * 1024
+PIECE_SIZE = 64 * 1024
 """Bytes of an answer that are written at a time."""
 HEAD_LIMIT = 8 * 1024
 """Bytes of a request's head."""
 
 _STATUS = {Code.INVALID: "400 BAD_REQUEST", Code.TOO_LARGE: "413 TOO_LARGE"}
-"""HTTP's codes for what is wrong with the request itself."""
+"""HTTP status of problems with the request itself."""
 _CODES = {Code.TOO_MANY_FUNCTIONS: "TOO_MANY_FUNCTIONS"}
-"""Gearman's codes for problems; that of all others is ``QUEUE_ERROR``."""
+"""Gearman's codes of other problems; the default is ``QUEUE_ERROR``."""
 
 
 class _Reply(NamedTuple):
-    """How a submission was answered."""
+    """The answer to a submission."""
 
     command: str
     handle: str
@@ -62,7 +62,7 @@ class _Request:
 
 
 class _BadRequestError(MainspringError):
-    """Answered with an HTTP status; ``status`` is the code and its phrase."""
+    """A request that is answered with an HTTP status; ``status`` is the code and its phrase."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class _BadRequestError(MainspringError):
 
 
 class GearmandHttp:
-    """Serves connections that others accept, see `protocol`; `close` ends them all."""
+    """Serves accepted connections, see `protocol`; `close` ends them all."""
 
     def __init__(self, api: Api, *, banner: str, max_payload: int, read_timeout: float) -> None:
         self._api = api
@@ -80,13 +80,13 @@ class GearmandHttp:
         self._open: set[asyncio.Task[None]] = set()
 
     def protocol(self, connection: Connection) -> asyncio.BaseProtocol:
-        """Return what serves one connection."""
+        """Return the protocol for one connection."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         return asyncio.StreamReaderProtocol(reader, partial(self._serve, connection), loop=loop)
 
     async def _serve(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the connection's request and close it."""
+        """Answer the connection's request and close the connection."""
         connection.begin(writer.transport.abort)
         task = asyncio.current_task()
         assert task is not None
@@ -102,14 +102,14 @@ class GearmandHttp:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-            connection.leave()
+            connection.release()
 
     async def _send(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
-        """Send an answer; the client has ``read_timeout`` to take each piece."""
-        writer.transport.set_write_buffer_limits(1, 0)  # drain waits until all is sent
+        """Send an answer; the client has ``read_timeout`` seconds to read each piece."""
+        writer.transport.set_write_buffer_limits(1, 0)  # drain waits until everything is sent
         try:
-            for start in range(0, len(answer), PIECE):
-                writer.write(answer[start : start + PIECE])
+            for start in range(0, len(answer), PIECE_SIZE):
+                writer.write(answer[start : start + PIECE_SIZE])
                 await asyncio.wait_for(writer.drain(), self._read_timeout)
         except TimeoutError:
             writer.transport.abort()
@@ -122,7 +122,7 @@ class GearmandHttp:
         await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _answer(self, connection: Connection, reader: asyncio.StreamReader) -> bytes | None:
-        """Return the whole answer; None where the client has gone, or was too slow."""
+        """Return the complete answer; None if the client has disconnected or was too slow."""
         try:
             async with asyncio.timeout(self._read_timeout):
                 request = await self._read(reader)
@@ -130,7 +130,7 @@ class GearmandHttp:
             return self._refusal(error.status, str(error))
         except (asyncio.IncompleteReadError, TimeoutError):
             return None
-        if not connection.work():
+        if not connection.set_working():
             return self._refusal("503 SERVICE_UNAVAILABLE", "too many requests are under way: try again")
         if not request.function:
             return self._head("404 NOT_FOUND", ("Content-Length", "0"), banner_first=True)
@@ -147,10 +147,10 @@ class GearmandHttp:
         return self._outcome(reply.command, reply.handle, data)
 
     async def _submit(self, request: _Request, reader: asyncio.StreamReader) -> _Reply | None:
-        """Submit and wait, while the client is there; None once it has gone. Raises ApiError."""
+        """Submit a job and return its reply; None if the client disconnects first. Raises ApiError."""
         background = request.headers.get("x-gearman-background", "").lower() == "true"
-        wanted = request.headers.get("x-gearman-priority", "").lower()
-        priority: PriorityName = "high" if wanted == "high" else "low" if wanted == "low" else "normal"
+        requested = request.headers.get("x-gearman-priority", "").lower()
+        priority: PriorityName = "high" if requested == "high" else "low" if requested == "low" else "normal"
         unique = request.headers.get("x-gearman-unique", "").encode("latin-1")
         if unique == b"-":
             unique = unique_of_payload(request.payload)
@@ -160,14 +160,14 @@ class GearmandHttp:
         else:
             submission = Run(request.function, request.payload, unique, priority)
         job = asyncio.ensure_future(self._reply(submission))
-        gone = asyncio.ensure_future(_until_end(reader))
+        disconnected = asyncio.ensure_future(_until_end(reader))
         try:
-            await asyncio.wait({job} if background else {job, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({job} if background else {job, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             return job.result() if job.done() else None
         finally:
-            for pending in (job, gone):
+            for pending in (job, disconnected):
                 pending.cancel()
-            await asyncio.gather(job, gone, return_exceptions=True)
+            await asyncio.gather(job, disconnected, return_exceptions=True)
 
     async def _reply(self, request: Submit | Run) -> _Reply:
         if isinstance(request, Submit):
@@ -205,7 +205,7 @@ class GearmandHttp:
             raise _BadRequestError("411 LENGTH_REQUIRED", "send the payload with a Content-Length")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            raise _BadRequestError("400 BAD_REQUEST", "Content-Length is no number")
+            raise _BadRequestError("400 BAD_REQUEST", "Content-Length is not a number")
         size = int(length[:20])
         if size > self._max_payload:
             raise _BadRequestError("413 TOO_LARGE", f"payloads here have at most {self._max_payload} bytes")
@@ -227,7 +227,7 @@ class GearmandHttp:
         return self._head(status, ("Content-Type", "text/plain"), ("Content-Length", str(len(text)))) + text
 
     def _head(self, status: str, *headers: tuple[str, str], banner_first: bool = False) -> bytes:
-        """Write a head; ``Server`` comes last, except in gearmand's 404."""
+        """Return a response head; ``Server`` is the last header, except in gearmand's 404."""
         banner = ("Server", f"Gearman/{self._banner}")
         ordered = (banner, *headers) if banner_first else (*headers, banner)
         lines = [f"HTTP/1.0 {status}", *(f"{name}: {value}" for name, value in ordered)]
@@ -246,7 +246,7 @@ def _request_line(line: str) -> tuple[str, bytes]:
 
 
 async def _until_end(reader: asyncio.StreamReader) -> None:
-    """Return when the client has closed the connection; whatever it still sends is dropped."""
+    """Return when the client has closed the connection; drop any further data from it."""
     with contextlib.suppress(ConnectionError):
         while await reader.read(4096):
             pass

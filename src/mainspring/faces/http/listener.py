@@ -1,4 +1,4 @@
-"""An HTTP server inside a loop that belongs to somebody else, on connections that others accept."""
+"""An HTTP server inside an existing event loop, on connections that the node's listeners accept."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from mainspring.faces.http.connections import Connection
 
 
-PATIENCE: Final = 30.0
-"""Seconds that a client has to send a request, and to take each piece of its answer."""
-PIECE: Final = 16 * 1024
-"""Bytes of an answer that are written at a time: the next piece waits until they are out. TLS keeps some more from our sight."""
+REQUEST_TIMEOUT: Final = 30.0
+"""Seconds that a client has to send a request, and to read each piece of its answer."""
+PIECE_SIZE: Final = 16 * 1024
+"""Bytes of an answer that are written at a time. The next piece waits until they are sent; TLS buffers some more."""
 KEEP_ALIVE: Final = 15
 """Seconds until the first byte of another request."""
 HEAD_LIMIT: Final = 16 * 1024
@@ -36,11 +36,13 @@ _TOO_MANY = PlainTextResponse("too many requests are under way: try again\n", 50
 class HttpListener:
     """Serves an application on connections, see `protocol`.
 
-    ``reserved`` are the paths of small answers that are given at any load, such as those of health checks. ``patience`` is in
-    seconds, as ``PATIENCE``.
+    ``reserved`` are the paths of small answers that are given under any load, such as those of health checks. ``request_timeout``
+    is in seconds, like ``REQUEST_TIMEOUT``.
     """
 
-    def __init__(self, app: ASGIApp, *, reserved: Collection[str] = (), patience: float = PATIENCE) -> None:
+    def __init__(
+        self, app: ASGIApp, *, reserved: Collection[str] = (), request_timeout: float = REQUEST_TIMEOUT
+    ) -> None:
         config = uvicorn.Config(
             app,
             http=H11Protocol,
@@ -54,14 +56,14 @@ class HttpListener:
             h11_max_incomplete_event_size=HEAD_LIMIT,
         )
         config.load()
-        logging.getLogger("uvicorn.error").addFilter(_of_strangers)
+        logging.getLogger("uvicorn.error").addFilter(_is_loggable)
         self._server = _QuietServer(config)
         self._reserved = frozenset(reserved)
-        self._patience = patience
+        self._request_timeout = request_timeout
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to answer; returns when connections are taken."""
+        """Start to serve; return once connections are accepted."""
         self._task = asyncio.create_task(self._server.serve([]), name="http")
         while not self._server.started:
             if self._task.done():
@@ -70,13 +72,17 @@ class HttpListener:
             await asyncio.sleep(0.001)  # uvicorn has no event for this
 
     def protocol(self, connection: Connection) -> asyncio.Protocol:
-        """Return what serves one connection."""
+        """Return the protocol for one connection."""
         return _Protocol(
-            self._server.config, self._server.server_state, connection, reserved=self._reserved, patience=self._patience
+            self._server.config,
+            self._server.server_state,
+            connection,
+            reserved=self._reserved,
+            request_timeout=self._request_timeout,
         )
 
     async def stop(self) -> None:
-        """End the open connections within about a second."""
+        """Close the open connections within about a second."""
         if self._task is not None:
             self._server.should_exit = True
             await self._task
@@ -84,7 +90,7 @@ class HttpListener:
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves signals to the node."""
+    """A server that leaves signals to the node."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -92,9 +98,9 @@ class _QuietServer(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Says when its connection works and when it is idle, and ends it where its client does not go on.
+    """Marks its connection as working or idle, and closes it if its client stalls.
 
-    uvicorn limits the time between requests alone, and knows no limit on answers that nobody reads.
+    uvicorn only limits the time between requests, not the time that a client takes to read an answer.
     """
 
     def __init__(
@@ -104,28 +110,28 @@ class _Protocol(H11Protocol):
         connection: Connection,
         *,
         reserved: Collection[str],
-        patience: float,
+        request_timeout: float,
     ) -> None:
         super().__init__(config, state, {})
         self._application, self.app = self.app, self._answer
         self._connection = connection
         self._reserved = reserved
-        self._patience = patience
+        self._request_timeout = request_timeout
         self._timer: asyncio.TimerHandle | None = None
-        self._lost = False
+        self._is_lost = False
         self._unsent = False
-        """Whether part of an answer is still here."""
-        self._moved = False
-        """Whether the client has sent something, or taken a piece, since the last look."""
+        """Whether part of an answer is not sent yet."""
+        self._has_progress = False
+        """Whether the client has sent data or read a piece since the last check."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._connection.begin(transport.abort)
-        self._rest()
-        transport.set_write_buffer_limits(1, 0)  # so that resume_writing says that all is sent
+        self._set_idle()
+        transport.set_write_buffer_limits(1, 0)  # so that resume_writing means that everything is sent
 
     def data_received(self, data: bytes) -> None:
-        self._moved = True
+        self._has_progress = True
         super().data_received(data)
 
     def pause_writing(self) -> None:
@@ -134,61 +140,61 @@ class _Protocol(H11Protocol):
 
     def resume_writing(self) -> None:
         self._unsent = False
-        self._moved = True
+        self._has_progress = True
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        self._rest()  # what may still be here is less than a piece
+        self._set_idle()  # less than a piece may still be unsent
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
+        self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
-        self._connection.leave()
+        self._connection.release()
         super().connection_lost(exc)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request whose whole head has come."""
+        """Answer a request whose head is complete."""
 
         async def in_pieces(message: Message) -> None:
             body = message.get("body", b"")
-            last = max(len(body) - 1, 0) // PIECE * PIECE
-            for start in range(0, last, PIECE):
-                await send({**message, "body": body[start : start + PIECE], "more_body": True})
+            last = max(len(body) - 1, 0) // PIECE_SIZE * PIECE_SIZE
+            for start in range(0, last, PIECE_SIZE):
+                await send({**message, "body": body[start : start + PIECE_SIZE], "more_body": True})
             await send({**message, "body": body[last:]} if last else message)
 
         if scope["path"] in self._reserved:
             await self._application(scope, receive, send)
-        elif self._connection.work():
-            self._moved = True
-            self._look()
+        elif self._connection.set_working():
+            self._has_progress = True
+            self._check_progress()
             await self._application(scope, receive, in_pieces)
         else:
             await _TOO_MANY(scope, receive, send)
 
-    def _rest(self) -> None:
-        """The connection is idle, and has a while for its next request."""
-        self._connection.rest()
+    def _set_idle(self) -> None:
+        """Mark the connection as idle, and start the timeout for its next request."""
+        self._connection.set_idle()
         self._wait(self.transport.abort)
 
-    def _look(self) -> None:
-        """A request is under way: end it where it waits for its client, and that has not gone on since the last look."""
-        if not self._moved and (self._unsent or self.conn.their_state is h11.SEND_BODY):
+    def _check_progress(self) -> None:
+        """Close the connection of the current request if the client has to act and has not done so since the last check."""
+        if not self._has_progress and (self._unsent or self.conn.their_state is h11.SEND_BODY):
             self.transport.abort()
         else:
-            self._moved = False
-            self._wait(self._look)
+            self._has_progress = False
+            self._wait(self._check_progress)
 
     def _wait(self, then: Callable[[], None]) -> None:
-        if self._lost:
-            return  # a request may come to its answer after its connection has gone
+        if self._is_lost:
+            return  # a request may be answered after its connection has ended
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(self._patience, then)
+        self._timer = self.loop.call_later(self._request_timeout, then)
 
 
-def _of_strangers(record: logging.LogRecord) -> bool:
-    """Keep out of the log what strangers could fill it with: requests that cannot be read, or are too many."""
+def _is_loggable(record: logging.LogRecord) -> bool:
+    """Return whether a record is logged: unreadable and excess requests are not, or clients could fill the log."""
     error = record.exc_info[1] if record.exc_info else None
     return record.levelno >= logging.ERROR and not isinstance(error, h11.ProtocolError)

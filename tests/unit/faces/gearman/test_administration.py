@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.jobs.a_node import unexpected
 
-from mainspring.faces.gearman.kept_pieces import KEPT_FOR
+from mainspring.faces.gearman.piece_cache import CACHE_SECONDS
 from mainspring.jobs.roster import PAGE, Place
 from mainspring.wire.gearman.packets import Type, request
 
@@ -164,7 +164,7 @@ def test_listings_of_many_functions_share_what_was_made_of_late(node: Node, monk
     first, second = node.connect().text("status"), node.connect().text("status")
     assert first == second
     assert len(made) == 3
-    node.wait(KEPT_FOR + 0.1)
+    node.wait(CACHE_SECONDS + 0.1)
     node.connect().text("status")
     assert len(made) == 6
 

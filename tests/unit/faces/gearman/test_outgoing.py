@@ -58,7 +58,7 @@ def test_bytes_leave_in_order_whenever_the_transport_takes_some(steps: list[int 
     expected = b""
     for number, size in enumerate(steps):
         if size is None:
-            outgoing.go_on()
+            outgoing.resume()
         else:
             data = bytes([number + 65]) * size
             expected += data
@@ -67,7 +67,7 @@ def test_bytes_leave_in_order_whenever_the_transport_takes_some(steps: list[int 
         assert pressed == [True, False] * (len(pressed) // 2) + [True] * outgoing.full
         assert outgoing.full or outgoing.unread <= 10
     while outgoing.unread:
-        outgoing.go_on()
+        outgoing.resume()
     assert transport.all() == expected
     assert max((len(data) for data in transport.taken), default=0) <= WINDOW
     assert not outgoing.full
@@ -97,7 +97,7 @@ def test_an_owner_is_kept_as_long_as_its_bytes_are_here() -> None:
     outgoing.write(bytes(2 * WINDOW), owner)
     del owner
     assert alive() is not None
-    outgoing.go_on()
+    outgoing.resume()
     assert alive() is None
     outgoing.write(bytes(2 * WINDOW), owner := Owner())
     alive = weakref.ref(owner)
@@ -112,7 +112,7 @@ def test_a_connection_ends_once_all_is_out() -> None:
     outgoing.write(bytes(2 * WINDOW))
     outgoing.close()
     assert not transport.closed
-    outgoing.go_on()
+    outgoing.resume()
     assert transport.closed
     outgoing, transport, _ = connected()
     outgoing.close()
@@ -122,12 +122,12 @@ def test_a_connection_ends_once_all_is_out() -> None:
 def test_what_follows_is_called_once_when_the_transport_takes_more() -> None:
     outgoing, _, _ = connected()
     called: list[str] = []
-    outgoing.then(lambda: called.append("first"))
+    outgoing.when_writable(lambda: called.append("first"))
     assert not called
-    outgoing.go_on()
-    outgoing.go_on()
+    outgoing.resume()
+    outgoing.resume()
     assert called == ["first"]
-    outgoing.then(lambda: called.append("behind the end"))
+    outgoing.when_writable(lambda: called.append("behind the end"))
     outgoing.lost()
-    outgoing.go_on()
+    outgoing.resume()
     assert called == ["first"]

@@ -42,9 +42,9 @@ def figures() -> list[Measure | Distribution]:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp, patience: float = 30.0) -> AsyncIterator[tuple[str, int]]:
+async def serving(app: ASGIApp, request_timeout: float = 30.0) -> AsyncIterator[tuple[str, int]]:
     """Serve an application: 8 connections at a time, of which 2 may work."""
-    http = HttpListener(app, reserved=HEALTH, patience=patience)
+    http = HttpListener(app, reserved=HEALTH, request_timeout=request_timeout)
     await http.start()
     async with accepting(http.protocol, 8, 2) as address:
         yield address
@@ -115,9 +115,9 @@ async def until_closed(address: Any, said: bytes) -> bytes:
     return heard
 
 
-def listening(patience: float, ask: Callable[[Any], Coroutine[Any, Any, None]], app: ASGIApp | None = None) -> None:
+def listening(timeout: float, ask: Callable[[Any], Coroutine[Any, Any, None]], app: ASGIApp | None = None) -> None:
     async def run() -> None:
-        async with serving(app or http_app(View(), figures, version="9.9"), patience) as address:
+        async with serving(app or http_app(View(), figures, version="9.9"), timeout) as address:
             await ask(address)
 
     asyncio.run(run())
