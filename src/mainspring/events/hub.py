@@ -1,4 +1,4 @@
-"""Where things that happened are told to whoever wants to watch."""
+"""A hub that publishes events to subscribers of the same process."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ if TYPE_CHECKING:
 
 
 class Hub:
-    """Hands events to watchers. Publishers look at ``active`` first, so that nobody pays where nobody watches."""
+    """Publishes events to subscribers. Publishers check ``active`` first and create no event without a subscriber."""
 
     def __init__(self) -> None:
-        self._watchers: dict[Callable[[Any], None], None] = {}
+        self._subscribers: dict[Callable[[Any], None], None] = {}
         self.active = False
 
-    def watch(self, watcher: Callable[[Any], None]) -> None:
-        """Call a function with every event from now on."""
-        self._watchers[watcher] = None
+    def subscribe(self, subscriber: Callable[[Any], None]) -> None:
+        """Call a function with each event from now on."""
+        self._subscribers[subscriber] = None
         self.active = True
 
-    def leave(self, watcher: Callable[[Any], None]) -> None:
+    def unsubscribe(self, subscriber: Callable[[Any], None]) -> None:
         """Stop calling a function."""
-        self._watchers.pop(watcher, None)
-        self.active = bool(self._watchers)
+        self._subscribers.pop(subscriber, None)
+        self.active = bool(self._subscribers)
 
     def publish(self, event: Any) -> None:
-        """Tell all watchers; a watcher must not raise."""
-        for watcher in list(self._watchers):
-            watcher(event)
+        """Call all subscribers; they must not raise."""
+        for subscriber in list(self._subscribers):
+            subscriber(event)

@@ -1,7 +1,7 @@
-"""How the nodes of one store tell each other what is in it: best effort, never the guarantee.
+"""Messages between the nodes of one store. No guarantee depends on them.
 
-What is told may be lost, and told again; what one node tells another stays in order. Whoever listens also looks into the store
-now and then, so that a loss costs time only.
+Messages may be lost or repeated; those of one node to another stay in order. The receiver also reads the store from time to
+time, so a lost message costs only a delay.
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ if TYPE_CHECKING:
 
 
 class Settled(NamedTuple):
-    """Jobs that clients of the receiving node wait for have ended; their outcomes are in the store."""
+    """Jobs have ended for which clients of the receiving node wait; their outcomes are in the store."""
 
     ids: Sequence[int]
 
 
 class Pending(NamedTuple):
-    """Due jobs of these functions were stored, and whoever has workers for them may claim them."""
+    """Due jobs of these functions were stored; nodes with workers for them may claim them."""
 
     functions: Sequence[bytes]
 
 
 class Progress(NamedTuple):
-    """What a worker elsewhere says of a job that a client of the receiving node waits for."""
+    """A progress report of a job for which a client of the receiving node waits."""
 
     id: int
     kind: Literal["data", "warning", "status"]
     first: bytes
-    """The data; of a status the numerator."""
+    """The data; the numerator for a status."""
     second: bytes = b""
     """The denominator."""
 
 
 class Stop(NamedTuple):
-    """Somebody wants a job cancelled that a worker of the receiving node runs."""
+    """A request to cancel a job that a worker of the receiving node runs."""
 
     id: int
     reason: str
 
 
 class Ask(NamedTuple):
-    """A question of another node about a job that the receiving node holds. Nodes of older versions do not answer."""
+    """A request for the state of a job that the receiving node holds. Nodes of older versions do not answer."""
 
     id: int
     by: int
-    """The term of the node that asks."""
+    """The term of the requesting node."""
 
 
 class Running(NamedTuple):
-    """The answer to ``Ask``: the state of a job that one of the node's workers runs."""
+    """The answer to `Ask`: the state of a job that a worker of the answering node runs."""
 
     id: int
     started_us: int
-    """When the worker got it; 0 where the node has not given it to a worker, and then the rest is empty."""
+    """When the worker got it; 0 if the node has not assigned it to a worker, and then the other fields are empty."""
     attempt: int = 0
-    """Which attempt it is, the one under way included."""
+    """The number of the attempt under way."""
     worker: str = ""
     numerator: bytes = b"0"
     denominator: bytes = b"0"
 
 
 class Abandoned(NamedTuple):
-    """Something is left of terms that have ended: the receiving node gives it back. An engine says so to its own node."""
+    """Ended terms still hold jobs: the receiving node recovers them. An engine sends this to its own node."""
 
     terms: Sequence[int]
 
@@ -73,13 +73,13 @@ Message = Settled | Pending | Progress | Stop | Ask | Running | Abandoned
 
 
 class Relay(Protocol):
-    """The port that a shared store has for it."""
+    """The port of a shared store for messages."""
 
-    def listen(self, ear: Callable[[Message], None]) -> None:
-        """Call a function with every message for this node, on the node's thread, from now on.
+    def listen(self, on_message: Callable[[Message], None]) -> None:
+        """Call a function with each message for this node, on the node's thread, from now on.
 
-        The engine itself sends ``Settled`` and ``Pending`` after the commit of what makes them true, and may send ``Abandoned``.
+        The engine itself sends `Settled` and `Pending` after the commits that cause them, and may send `Abandoned`.
         """
 
     def send(self, to: int, message: Message) -> None:
-        """Tell the node that has a term something; one that is not there hears nothing."""
+        """Send a message to the node of a term; without such a node it is dropped."""

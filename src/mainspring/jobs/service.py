@@ -168,7 +168,7 @@ class JobService:
         self.handle_of, self.id_of = handles.of, handles.parse
         self.put, self.soon, self.run_sliced = commits.put, slices.put, slices.start
         self.ask, self.gather = reads.ask, reads.gather
-        self.watch, self.unwatch = hub.watch, hub.leave
+        self.watch, self.unwatch = hub.subscribe, hub.unsubscribe
         self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
         self.foreground_of = table.foreground_of
         self.queue_of, self.queues = dispatch.queues.get, dispatch.queues.values

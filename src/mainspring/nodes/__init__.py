@@ -1,1 +1,1 @@
-"""Many nodes on one store: who is there, whose lease has ended, and who takes which jobs."""
+"""Nodes that share a store: membership, leases, and the strategies that divide jobs among them."""

@@ -162,10 +162,10 @@ class Keeper:
 
     async def _beat(self) -> None:
         clock = self._clock
-        sent_at = self.lease.beating(clock.monotonic())
+        sent_at = self.lease.begin_beat(clock.monotonic())
         self._counter += 1
         rows = await self._port.beat(self._node.row(self._counter))
-        self.lease.beaten(sent_at, clock.monotonic())
+        self.lease.confirm_beat(sent_at, clock.monotonic())
         self._observe(rows, sent_at)
         before = clock.monotonic()
         if before - self._timed < TIME_FOR and abs(clock.wall() - before - self._pace) < SET:

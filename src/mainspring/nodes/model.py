@@ -1,4 +1,4 @@
-"""The values of the nodes slice: what a node says of itself, and what it may take of a function's jobs."""
+"""The values of the nodes slice: the row of a node, and its share of a function's jobs."""
 
 from __future__ import annotations
 
@@ -11,73 +11,72 @@ from mainspring.nodes.lease import LEASE
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself with each heartbeat, and what the others know of it.
+    """A node's description in the store, which each of its heartbeats writes and all nodes read.
 
-    There is one row per term that has not ended. A node that leaves politely takes its row away; whoever recovers a dead
-    node's jobs ends its term and takes the row away with it.
+    Each term that has not ended has one row. A node that stops gracefully deletes its row. A node that recovers a dead one ends
+    its term and deletes its row.
     """
 
     term: int
-    """The number of this run of the node: never used before, higher than all earlier ones."""
+    """The number of this run of the node: unique, and higher than all earlier ones."""
     name: str
-    """The node's name. A node that starts again has its name back and a new term, so two rows may have one name for a while."""
+    """The node's name. A restarted node has the same name and a new term, so two rows may have one name for a while."""
     counter: int
-    """Rises with each heartbeat; nothing else shows that a node is alive."""
+    """Rises with each heartbeat, and is the only sign of life."""
     lease: float = LEASE
-    """After how many seconds without a heartbeat the others may take its jobs."""
+    """Seconds without a heartbeat after which other nodes may recover its jobs."""
     weight: int = 1
-    """Its size beside the others', for the strategies that share by it; 0: takes only what the others leave."""
+    """Its size relative to others, for strategies that use it; 0: it claims only jobs that the others leave."""
     capacity: int = 0
-    """How many jobs its workers hold and would take now: those that run, and what they take in advance where jobs are brief. The
-    face of a node calls it ``prefetch``."""
+    """How many jobs its workers hold and would accept now: running jobs, and brief jobs that they accept in advance. The
+    node's API calls it ``prefetch``."""
     slots: int | None = None
-    """How many jobs its workers can run at a time; None: its version does not say."""
+    """How many jobs its workers can run at the same time; None: an older version wrote the row."""
     running: int = 0
     """How many jobs it holds."""
     functions: tuple[bytes, ...] = ()
     """The functions that its workers serve."""
     loads: tuple[tuple[int, int], ...] = ()
-    """Of each of these functions, how many workers serve it and how many jobs of it run."""
+    """For each of these functions, how many workers serve it and how many of its jobs run."""
     foreground: tuple[int, ...] = ()
-    """Of each of these functions, how many jobs the node has in memory alone; empty where an older version wrote the row."""
+    """For each of these functions, how many jobs exist only in the node's memory; empty if an older version wrote the row."""
     address: str = ""
     """``host:port`` of its Gearman port, or empty."""
     version: str = ""
     """The version of Mainspring that it runs."""
     draining: bool = False
-    """It takes no more jobs: it is about to leave, or somebody asked it to."""
+    """It claims no more jobs: it is about to stop, or an operator drains it."""
     started_us: int = 0
     """When this term began; microseconds of wall time, for people to read."""
     cluster: str = ""
-    """Who else knows whether this node lives (`nodes.store.Cluster.id`); empty: nobody, only its heartbeats tell."""
+    """The cluster that also tracks this node (`nodes.store.Cluster.id`); empty: none, only heartbeats do."""
     lost: bool = False
-    """That one says that it does not: it is dead now, however young its last heartbeat is. Nobody writes this of himself."""
+    """Its session in that cluster has ended: it is dead now, however recent its last heartbeat is. Readers set it."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What a node may claim of one function's pending jobs now.
+    """The pending jobs of one function that a node may claim now.
 
-    A job that has been due for less than ``overdue`` seconds may be claimed where its slot is among ``slots``, at most
-    ``limit`` of those. One that has been due for longer may be claimed whatever its slot and whatever the limit, so that no
-    rule strands it. The node's own room bounds both.
+    It may claim up to ``limit`` jobs whose slots are among ``slots``. It may claim any number of jobs that have been due for
+    ``overdue`` seconds, whatever their slots, so that no rule strands them. The free places of the node's workers bound both.
 
-    It is a rule for manners, not for safety: what keeps two nodes from holding one job is the claim itself.
+    A share balances load. It is not needed for safety: the claim itself prevents that two nodes hold one job.
     """
 
     slots: frozenset[int] | None = None
-    """Of the 0 to SLOTS - 1; None: all."""
+    """Numbers from 0 to SLOTS - 1; None: all."""
     limit: int | None = None
-    """None: as many as it has room for."""
+    """None: no limit."""
     overdue: float = 0.0
-    """Infinite in NOTHING alone."""
+    """In seconds; infinite only in NO_SHARE."""
 
-    def takes(self, slot: int, waited: float) -> bool:
-        """Whether a job of this slot that has been due for ``waited`` seconds may be claimed, the limit aside."""
+    def includes(self, slot: int, waited: float) -> bool:
+        """Return whether the share has a job of this slot that has been due for ``waited`` seconds, without the limit."""
         return waited >= self.overdue or self.slots is None or slot in self.slots
 
 
-EVERYTHING: Final = Share()
-"""Whatever it has room for."""
+FULL_SHARE: Final = Share()
+"""All jobs for which the node has room."""
 
-NOTHING: Final = Share(slots=frozenset(), limit=0, overdue=math.inf)
-"""Not one job: the node does not serve the function, or is draining."""
+NO_SHARE: Final = Share(slots=frozenset(), limit=0, overdue=math.inf)
+"""No jobs: the node does not serve the function, or is draining."""

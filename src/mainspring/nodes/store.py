@@ -1,6 +1,6 @@
-"""The ports that the nodes slice needs: rows of nodes and the ends of their terms, and who else knows of deaths.
+"""The ports of the nodes slice: rows of nodes and ends of terms in the store, and a cluster that tracks nodes beside it.
 
-All of it goes past the commit queue, over a connection of its own: a busy or a blocked group must not cost a node its lease.
+These requests bypass the commit queue on their own connection: a slow or blocked group must not cost a node its lease.
 """
 
 from __future__ import annotations
@@ -15,65 +15,63 @@ if TYPE_CHECKING:
 
 
 class MembershipPort(Protocol):
-    """What the nodes of a store know of each other. Each method raises StoreUnavailableError where the store is away."""
+    """The rows and terms of a store's nodes. Each method raises StoreUnavailableError if the store is away."""
 
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
-        """Write a node's own row, counter and all, and return the rows of all nodes.
+        """Write a node's own row with its new counter, and return the rows of all nodes.
 
-        Whether it drains is not the node's to write: `ask_to_drain` has the last word, whatever the row says.
-        Raises StoreFencedError where its term has ended.
+        The store ignores the row's ``draining``: only `ask_to_drain` sets it. Raises StoreFencedError if the term has ended.
         """
 
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes, as `beat` does."""
 
     async def now(self) -> float:
-        """Return the wall time of the store's own clock, in seconds: nodes set theirs by it."""
+        """Return the wall time of the store's clock in seconds; nodes set their clocks by it."""
 
     async def end(self, term: int, counter: int | None = None) -> bool:
-        """End a term, and take its row away: no group is committed under it from now on.
+        """End a term and delete its row: the store refuses further groups under it. Return whether the term has ended.
 
-        With a ``counter``, only where the row still has it: the node may have come back meanwhile. A group that is under way is
-        waited for, or broken off. Says whether the term has ended, by this call or before.
+        With a ``counter``, end it only if the row still has this counter: the node may have come back meanwhile. A group under
+        way is awaited or aborted. The result is True also if the term had ended before.
         """
 
     async def abandoned(self) -> Sequence[int]:
-        """Return the ended terms that still hold jobs, or whose clients' waiting is still noted."""
+        """Return ended terms that still hold jobs, or still have records of waiting clients."""
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Note that the node of a row shall drain, or no longer; says whether there is such a row.
+        """Store that the node of a row shall drain, or no longer. Return whether this row exists.
 
-        It holds for the node's name: also under its next terms, whoever has ended this one, until the node leaves by closing its
-        store. Rows are returned with it.
+        The request applies to the node's name, also in its next terms, until the node closes its store. Rows show it.
         """
 
 
 class Cluster(Protocol):
-    """Who knows which nodes of a store live, and carries what they tell each other, in the store's place.
+    """A service that tracks the live nodes of a store and carries their messages, instead of the store.
 
-    It only makes things quicker: where it is away, heartbeats in the store and looks into it do as well.
+    It only reduces delays: without it, heartbeats in the store and reads of the store do the same.
     """
 
     id: str
-    """The same for all nodes that watch each other there; empty where this node has never reached it."""
+    """The same for all nodes that watch each other there; empty until this node has reached it."""
 
-    async def open(self, heard: Callable[[Message], None]) -> None:
-        """Begin to be there, once it can be reached; returns at once. ``heard`` is called with each message for this node."""
+    async def open(self, on_message: Callable[[Message], None]) -> None:
+        """Connect in the background and return at once. ``on_message`` is called with each message for this node."""
 
     async def join(self, node: str, term: int) -> None:
-        """Be there under a term from now on, as soon as it can be reached."""
+        """Register this node under a term, as soon as the cluster can be reached."""
 
     def joined(self, term: int) -> bool:
-        """Whether this node is there under a term, as far as it knows."""
+        """Return whether this node is registered under a term, as far as it can detect."""
 
     async def gone(self, terms: Collection[int]) -> Collection[int]:
-        """Return those of some terms that are surely not there any more; none where nobody can say."""
+        """Return those terms that are certainly no longer registered; none if the cluster cannot be reached."""
 
     def send(self, to: int, message: Message) -> bool:
-        """Tell the node that has a term something; False where it is not known to be there."""
+        """Send a message to the node of a term; return False if the cluster has not reported that node."""
 
-    def tell_all(self, message: Message) -> None:
-        """Tell all others something."""
+    def broadcast(self, message: Message) -> None:
+        """Send a message to all other nodes."""
 
     async def close(self) -> None:
-        """Leave, within some seconds."""
+        """Leave the cluster, within some seconds."""

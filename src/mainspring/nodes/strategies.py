@@ -1,11 +1,11 @@
-"""Strategies: the agreed rules by which nodes share work without talking to each other.
+"""Strategies: rules by which nodes share work without messages to each other.
 
-Each node works out its own share from what all nodes said with their last heartbeats. Nodes that see the same rows come to
-shares that fit together. For some seconds after a node came, left or died they may not; then two nodes look for the same job,
-and the store gives it to one, or none looks for it, and after ``overdue`` seconds everybody does. So a strategy can make a job
-wait for as long as it says. It can neither lose a job nor run it twice.
+Each node computes its own share from the rows of all nodes' last heartbeats. Nodes that see the same rows compute shares that
+fit together. For some seconds after a node joined, left or died the shares may not fit. Then two nodes try to claim the same job
+and the store gives it to one of them; or no node tries until ``overdue`` seconds have passed, when all do. So a strategy can
+delay a job by ``overdue`` seconds. It can neither lose a job nor run it twice.
 
-Only nodes that serve the function and are not draining count. A node alone takes everything.
+Only nodes that serve the function and do not drain count. A single node may claim everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.errors import SettingsError
 from mainspring.ids import SLOTS
-from mainspring.nodes.model import EVERYTHING, NOTHING, Share
+from mainspring.nodes.model import FULL_SHARE, NO_SHARE, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,80 +30,80 @@ if TYPE_CHECKING:
 
 
 class Strategy(Protocol):
-    """A rule for sharing: the same rows give the same answer on every node, whatever was asked before."""
+    """A rule for sharing: the same rows give the same result on every node, independent of earlier calls."""
 
     def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:
-        """Return what the node ``me`` may claim of the function's jobs now.
+        """Return the node ``me``'s share of the function's jobs.
 
-        ``me`` is as of now. ``live_rows`` are as of the others' last heartbeats; a row in it with the term of ``me`` is of no
-        account. It is called before each claim, with the same tuple as long as nothing is known anew.
+        ``me`` is current. ``live_rows`` are as old as the others' last heartbeats; a row with the term of ``me`` is ignored.
+        The node calls this before each claim, with the same tuple until a new observation.
         """
 
 
 class _AmongOthers(ABC):
-    """A strategy that has a rule for nodes beside others.
+    """A strategy with a rule for functions that several nodes serve.
 
-    Who counts for which function is worked out once for each tuple of rows, because there is a claim each few milliseconds.
+    The nodes of each function are computed once for each tuple of rows, because nodes claim every few milliseconds.
     """
 
     def __init__(self) -> None:
         self._rows: tuple[NodeRow, ...] = ()
-        self._crews: dict[bytes, list[NodeRow]] = {}
+        self._serving: dict[bytes, list[NodeRow]] = {}
 
     def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:
-        """Return nothing where this node does not count, everything where it is alone, and otherwise what the rule says."""
+        """Return no share for a node that does not count, the full share for a single node, and otherwise the rule's."""
         if me.draining or function not in me.functions:
-            return NOTHING
+            return NO_SHARE
         others = self._others(function, me, live_rows)
-        return self._among(me, others) if others else EVERYTHING
+        return self._among(me, others) if others else FULL_SHARE
 
     @abstractmethod
     def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
-        """Return what the node ``me`` may claim of a function that others serve too."""
+        """Return the share of the node ``me`` in a function that others serve too."""
 
     def _others(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> list[NodeRow]:
         if live_rows is not self._rows:
-            self._rows, self._crews = live_rows, {}
+            self._rows, self._serving = live_rows, {}
             for row in live_rows:
                 if not row.draining:
                     for served in row.functions:
-                        self._crews.setdefault(served, []).append(row)
-        return [row for row in self._crews.get(function, ()) if row.term != me.term]
+                        self._serving.setdefault(served, []).append(row)
+        return [row for row in self._serving.get(function, ()) if row.term != me.term]
 
 
 class Default:
-    """Everybody takes what he has room for.
+    """Each node claims as many jobs as its workers have room for.
 
-    For nearly all fleets: busy nodes ask less often and for less, so the work goes where there is room, and nothing ever waits
-    for a node that is slow. Nodes may ask for the same jobs at the same moment; the store lets each skip what another has.
+    For nearly all fleets. Busy nodes claim less often and fewer jobs, so jobs go to nodes with room, and no job waits for a slow
+    node. Nodes may claim at the same moment; the store lets each skip jobs that another one is claiming.
     """
 
     def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:  # noqa: ARG002
-        """Return everything, where this node counts."""
-        return NOTHING if me.draining or function not in me.functions else EVERYTHING
+        """Return the full share if this node counts."""
+        return NO_SHARE if me.draining or function not in me.functions else FULL_SHARE
 
 
 class IdHash(_AmongOthers):
-    """Every slot has one node, and keeps it while others come and go.
+    """Each slot belongs to one node and stays there while other nodes join and leave.
 
-    For work that is quicker where its like was done before (files on a local disk, caches, connections to one customer's
-    system): jobs of one unique go to one node. Slots go to nodes by weighted rendezvous hashing of the nodes' names: each node
-    draws a number for each slot, and the least one wins. So a node that comes takes its part from all, one that leaves gives
-    its part to all, and no other slot moves: about 1/n of them. A node that starts again has its old slots back.
+    For jobs that run faster on a node that has run similar jobs (files on a local disk, caches, connections to one customer's
+    system): all jobs of one unique go to one node. Weighted rendezvous hashing of the nodes' names assigns the slots: each node
+    draws a number for each slot, and the lowest wins. So only about 1/n of the slots move: a joining node gets its part from
+    all others, and a leaving node gives its part to all others. A restarted node has its old slots again.
 
-    Shares are only about even: of 3 nodes each has a third of the slots give or take a tenth of that. A job whose node is busy
-    for longer than ``overdue`` seconds goes to any other: raise it where the place matters more than the time.
+    Shares are only roughly even: each of 3 nodes has a third of the slots, give or take a tenth of that. A job whose node is busy
+    for longer than ``overdue`` seconds goes to any other node. Raise ``overdue`` if locality matters more than delay.
     """
 
     def __init__(self, *, overdue: float = 2.0) -> None:
-        """Leave a job to its own node for ``overdue`` seconds."""
+        """Reserve a job for its own node for ``overdue`` seconds."""
         super().__init__()
         self._overdue = _checked(overdue)
 
     def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
-        """Return the slots for which this node drew the least number."""
-        # By name, not by term, so that a restart changes nothing. The newest run comes first where a name is there twice: the
-        # older one is ending, or somebody gave two nodes one name, and then each still has slots of its own.
+        """Return the slots for which this node drew the lowest number."""
+        # Hash names, not terms, so that a restart changes nothing. If two rows have one name, the newest comes first: the
+        # older one is ending, or two nodes share a name by mistake, and then each still has its own slots.
         draws, names = [], Counter[str]()
         for row in sorted([me, *others], key=lambda row: -row.term):
             draws.append((row.name, names[row.name], row.weight))
@@ -115,25 +115,25 @@ class IdHash(_AmongOthers):
 
 
 class LeastCount(_AmongOthers):
-    """A node takes only while it holds hardly more than the least loaded of the others.
+    """A node claims only while it holds few more jobs than the least loaded other node.
 
-    For long jobs of very different lengths, where some nodes would otherwise sit on many while others are idle. For jobs of
-    less than some seconds it does nothing good: what is known of the others is as old as their last heartbeat.
+    For long jobs of very different durations, where some nodes would otherwise hold many jobs while others are idle. For jobs of
+    a few seconds it is useless, because the counts of other nodes are as old as their last heartbeat.
 
-    The rule: a node's load is the number of jobs that it holds, divided by its capacity. Let ``level`` be what it would hold
-    with the load of the least loaded other, rounded down; then it may claim ``level - running + slack`` jobs, where ``slack`` is
-    a share of its capacity and one job at least. So the least loaded node may always claim, and loads differ by about the slack.
-    What nobody has taken for ``overdue`` seconds goes to whoever has room: balance is worth no more than that.
+    The rule: a node's load is the number of jobs that it holds, divided by its capacity. Let ``level`` be the number of jobs that
+    it would hold with the load of the least loaded other node, rounded down. It may claim ``level - running + slack`` jobs, where
+    ``slack`` is a part of its capacity and at least one job. So the least loaded node may always claim, and loads differ by about
+    the slack. Any node with room may claim jobs that have been due for ``overdue`` seconds: balance is worth no longer delay.
     """
 
     def __init__(self, *, overdue: float = 1.0, slack: float = 0.25) -> None:
-        """Allow ``slack`` (share of a node's capacity) more than the least loaded has, and anything after ``overdue`` seconds."""
+        """Allow ``slack`` (a part of the node's capacity) above the level, and any job after ``overdue`` seconds."""
         super().__init__()
         self._overdue = _checked(overdue)
         self._slack = slack
 
     def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
-        """Return a limit: how far this node is below the others' level, and the slack."""
+        """Return a limit: the distance of this node below the others' level, plus the slack."""
         capacity = max(1, me.capacity)
         level = min(row.running * capacity // max(1, row.capacity) for row in others)
         limit = level - me.running + max(1, int(capacity * self._slack))
@@ -143,39 +143,39 @@ class LeastCount(_AmongOthers):
 class Weight(_AmongOthers):
     """Each node has a part of the slots in proportion to its weight, exact to one slot.
 
-    For fleets whose nodes have very different sizes, or where one shall get a trickle (a new version, a machine with other
-    duties): of three nodes with the weights 5, 5 and 1 the last one gets a job in eleven. It shares what comes in, not what
-    runs: a node that is too slow for its part leaves it to the others after ``overdue`` seconds.
+    For fleets whose nodes have very different sizes, or where one node shall get few jobs (a new version, a machine with other
+    tasks): of three nodes with the weights 5, 5 and 1, the last one gets one job in eleven. The weights divide new jobs, not
+    running ones: if a node is too slow for its part, other nodes claim its jobs after ``overdue`` seconds.
 
-    When a node comes or goes, most slots move. Where that matters, take `IdHash`, which knows weights as well.
+    When a node joins or leaves, most slots move. If that matters, use `IdHash`, which also uses weights.
     """
 
     def __init__(self, *, overdue: float = 2.0) -> None:
-        """Leave a job to its own node for ``overdue`` seconds."""
+        """Reserve a job for its own node for ``overdue`` seconds."""
         super().__init__()
         self._overdue = _checked(overdue)
 
     def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
-        """Return this node's range of slots; the ranges follow each other in the order of names."""
-        crew = sorted([me, *others], key=lambda row: (row.name, row.term))
-        return _of_slots(_ranges(tuple(row.weight for row in crew))[crew.index(me)], self._overdue)
+        """Return this node's range of slots; the ranges are in the order of names."""
+        nodes = sorted([me, *others], key=lambda row: (row.name, row.term))
+        return _of_slots(_ranges(tuple(row.weight for row in nodes))[nodes.index(me)], self._overdue)
 
 
-# ---- who has which slots ----
+# ---- slots of nodes ----
 
 
 def _checked(overdue: float) -> float:
     if not 0 <= overdue < math.inf:
-        raise SettingsError(f"a job cannot be overdue after {overdue:g} s: no job may wait for one node for ever")
+        raise SettingsError(f"a job cannot be overdue after {overdue:g} s: give a finite number of seconds, 0 or more")
     return overdue
 
 
 def _of_slots(slots: frozenset[int], overdue: float) -> Share:
-    return EVERYTHING if len(slots) == SLOTS else Share(slots=slots, overdue=overdue)
+    return FULL_SHARE if len(slots) == SLOTS else Share(slots=slots, overdue=overdue)
 
 
 def _parts(weights: Sequence[int]) -> list[int]:
-    """Return the weights without what is below 0; where all are 0, all are alike."""
+    """Return the weights with 0 for negative ones; if all are 0, return equal weights."""
     parts = [max(0, weight) for weight in weights]
     return parts if any(parts) else [1] * len(parts)
 
@@ -192,9 +192,9 @@ def _ranges(weights: tuple[int, ...]) -> tuple[frozenset[int], ...]:
 
 @lru_cache(maxsize=256)
 def _rendezvous(draws: tuple[tuple[str, int, int], ...]) -> tuple[frozenset[int], ...]:
-    """Return each node's slots; a node is its name, its place among those of that name, and its weight.
+    """Return each node's slots; a node is its name, its position among nodes of that name, and its weight.
 
-    1,024 slots and 100 nodes take some milliseconds, so sets of nodes are remembered.
+    1,024 slots and 100 nodes take some milliseconds, so the results are cached.
     """
     parts = _parts([weight for _, _, weight in draws])
     scaled = [
@@ -211,14 +211,14 @@ def _rendezvous(draws: tuple[tuple[str, int, int], ...]) -> tuple[frozenset[int]
 def _drawn(name: str, place: int) -> tuple[float, ...]:
     """Return a node's number for each slot.
 
-    They are exponentially distributed, because of such numbers, each divided by its node's weight, the least one belongs to each
-    node as often as its weight says.
+    The numbers are exponentially distributed. If each is divided by its node's weight, each node has the lowest number with a
+    probability in proportion to its weight.
     """
     stream = hashlib.shake_128(f"{name}/{place}".encode()).digest(8 * SLOTS)
     return tuple(-math.log((number + 0.5) / 2**64) for number in struct.unpack(f">{SLOTS}Q", stream))
 
 
-# ---- by name ----
+# ---- names of strategies ----
 
 _BUILT_IN: Final[dict[str, Callable[[], Strategy]]] = {
     "default": Default,
@@ -227,36 +227,36 @@ _BUILT_IN: Final[dict[str, Callable[[], Strategy]]] = {
     "weight": Weight,
 }
 _registered: Final[dict[str, Callable[[], Strategy]]] = {}
-"""Those of users. Names of a whole process, like codecs: they are registered by the module that the node is told to import."""
+"""Users' strategies, global to the process like codecs: the module that the node imports for its settings registers them."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
 def register(name: str, factory: Callable[[], Strategy]) -> None:
-    """Let nodes of this process be told to share by the strategy ``name``; a name registered before is replaced.
+    """Make a strategy available to nodes of this process as ``name``; an earlier one of that name is replaced.
 
-    ``register("sticky", lambda: IdHash(overdue=60))`` is one of the built-in ones with another setting. All nodes of a fleet
-    have to know it under the same name.
+    ``register("sticky", lambda: IdHash(overdue=60))`` registers a built-in strategy with a different setting. All nodes of a
+    fleet must register it under the same name.
 
-    Raises SettingsError where the name is that of a built-in one, or is not 1 to 32 lower case letters, digits, ``-`` and ``_``.
+    Raises SettingsError for a built-in name, and if the name is not 1 to 32 lower case letters, digits, ``-`` and ``_``.
     """
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            f"{name!r} is no name for a strategy: use lower case letters, digits, '-' and '_', a letter first"
+            f"{name!r} is not a valid name for a strategy: use up to 32 lower case letters, digits, '-' and '_', a letter first"
         )
     if name in _BUILT_IN:
         raise SettingsError(f"the strategy {name!r} is built in: register yours under another name")
     _registered[name] = factory
 
 
-def known() -> tuple[str, ...]:
+def strategy_names() -> tuple[str, ...]:
     """Return the names of all strategies, the built-in ones first."""
     return (*_BUILT_IN, *sorted(_registered))
 
 
 def strategy(name: str) -> Strategy:
-    """Return a new strategy of that name. Raises SettingsError, which lists the known ones, where there is none."""
+    """Return a new strategy of that name. Raises SettingsError, which lists all names, if there is none."""
     factory = _BUILT_IN.get(name) or _registered.get(name)
     if factory is None:
-        raise SettingsError(f"there is no strategy {name!r}: the known ones are {', '.join(known())}")
+        raise SettingsError(f"there is no strategy {name!r}: the known ones are {', '.join(strategy_names())}")
     return factory()

@@ -1,4 +1,4 @@
-"""The read side of jobs: lists, and who is first in line. It never writes."""
+"""Queries about jobs: lists, and the oldest pending jobs. They never write."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class ListJobs(PageQuery[Job], frozen=True, kw_only=True):
-    """List jobs, newest first, without payloads and results; what is None does not matter. A place between them is an id."""
+    """List jobs, newest first, without payloads and results; None matches all. A page continues after an id."""
 
     state: State | None = None
     function: bytes | None = None
     unique: bytes | None = None
 
     def matches(self, job: Job) -> bool:
-        """Tell whether a job is one of those that are asked for."""
+        """Return whether a job matches the query."""
         return (
             (self.state is None or job.state == self.state)
             and (self.function is None or job.function == self.function)
@@ -30,27 +30,27 @@ class ListJobs(PageQuery[Job], frozen=True, kw_only=True):
 
 
 class Mark(NamedTuple):
-    """A job among all, up to which a part of a search goes."""
+    """The job at which a part of a search ends."""
 
     id: int
     created_us: int
 
 
-class Searched(Protocol):
-    """The jobs of a store, at one moment, as ``search`` needs them."""
+class SearchableJobs(Protocol):
+    """The jobs of a store at one moment, as `search` reads them."""
 
     async def few(self, most: int) -> list[Job] | None:
-        """Return the matching jobs, newest first, by an index that has no more than so many entries to pass; None: none has."""
+        """Return the matching jobs, newest first, by an index that reads at most ``most`` entries; None: no index does."""
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Return the last one of so many jobs with ids below one, matching or not, newest first; None: there are fewer."""
+        """Return the last of ``rows`` jobs with ids below ``before``, matching or not, newest first; None: there are fewer."""
 
     async def between(self, low: int, before: int | None, most: int) -> Sequence[Job]:
-        """Return matching jobs with ids from ``low`` to below ``before``, newest first."""
+        """Return matching jobs with ids from ``low`` to below ``before``, newest first, at most ``most``."""
 
 
-async def search(jobs: Searched, query: ListJobs, meter: Meter) -> Page[Job]:
-    """Answer ``ListJobs``: by an index where that is short, and otherwise passing over all jobs, from the newest on."""
+async def search(jobs: SearchableJobs, query: ListJobs, meter: Meter) -> Page[Job]:
+    """Answer `ListJobs`: by an index if that is short, and otherwise by a scan of all jobs from the newest on."""
     few = await jobs.few(meter.few)
     if few is not None:
         return _cut(few, query.limit)
@@ -75,16 +75,15 @@ def _cut(found: list[Job], limit: int) -> Page[Job]:
     return Page(found[:limit], last.id, last.created_us)
 
 
-MOST_KEYS = 20
-"""Concurrency keys of a function and priority whose first jobs are looked at, where a store has a line for each key."""
+MAX_KEYS = 20
+"""Concurrency keys per function and priority whose oldest jobs are read, in stores with one queue for each key."""
 
 
 class FirstInLine(Query[dict[bytes, int]], frozen=True):
-    """Read since when the pending jobs have waited that are the first in line for a worker. Only where `Engine.lines`.
+    """Read since when the first pending jobs of functions have waited. Only for engines with `Engine.lines`.
 
-    The answer has, for each function that has pending jobs, the earliest wall time in microseconds at which one of these first
-    jobs was submitted or became due. Each priority has a line, or each priority and key. Only the beginnings of the lines are
-    read, however long they are.
+    The answer has, for each function with pending jobs, the earliest wall time in microseconds at which one of its first jobs was
+    submitted or became due. Each priority has a queue, or each priority and key. The query reads only the heads of these queues.
     """
 
     functions: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""What a node knows better than its store, put over a page of jobs."""
+"""Overlays a page of stored jobs with newer facts from a node's memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def with_held(page: Page[Job], query: ListJobs, held: Iterable[Held]) -> Page[Job]:
-    """Return the page with what a node holds: that runs before the store knows it, and some of it is not stored at all.
+    """Return the page with the jobs that a node holds: some run before the store has recorded it, some are not stored at all.
 
-    A job that was not searched for yet is left to its own page.
+    Jobs that belong to a later page are left to that page.
     """
     jobs = {job.id: job for job in page.items}
     for one in held:

@@ -1,4 +1,4 @@
-"""The read side of schedules: their histories in pages. It never writes."""
+"""Queries about schedules: their histories in pages. They never write."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from mainspring.storage.query import PageQuery
 
 
 class ListFires(PageQuery[Fire], frozen=True):
-    """Read rows of a schedule, those of the newest fire times first, also where it was removed. A place is a fire time."""
+    """Read the rows of a schedule, newest fire times first, also of a removed one. A page continues after a fire time."""
 
     name: str

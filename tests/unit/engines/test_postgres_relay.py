@@ -158,7 +158,7 @@ class InCluster:
             self.told.append((to, message))
         return to == 4
 
-    def tell_all(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         self.told.append((0, message))
 
 

@@ -9,14 +9,14 @@ def test_watchers_hear_of_everything_from_their_coming_to_their_leaving() -> Non
     two: list[object] = []
     assert not hub.active
     hub.publish("nobody hears")
-    hub.watch(one.append)
+    hub.subscribe(one.append)
     hub.publish(1)
-    hub.watch(two.append)
+    hub.subscribe(two.append)
     hub.publish(2)
-    hub.leave(one.append)
+    hub.unsubscribe(one.append)
     assert hub.active
     hub.publish(3)
-    hub.leave(two.append)
+    hub.unsubscribe(two.append)
     assert not hub.active
     assert (one, two) == ([1, 2], [2, 3])
 
@@ -27,10 +27,10 @@ def test_a_watcher_may_leave_while_it_is_told() -> None:
 
     def once(event: object) -> None:
         heard.append(event)
-        hub.leave(once)
+        hub.unsubscribe(once)
 
-    hub.watch(once)
-    hub.watch(heard.append)
+    hub.subscribe(once)
+    hub.subscribe(heard.append)
     hub.publish(1)
     hub.publish(2)
     assert heard == [1, 1, 2]
@@ -38,5 +38,5 @@ def test_a_watcher_may_leave_while_it_is_told() -> None:
 
 def test_who_never_watched_may_leave() -> None:
     hub = Hub()
-    hub.leave(print)
+    hub.unsubscribe(print)
     assert not hub.active

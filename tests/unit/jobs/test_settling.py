@@ -348,7 +348,7 @@ def test_a_foreground_job_whose_client_left_during_its_backoff_is_dropped(node: 
 
 def test_watchers_see_every_change_after_it_is_on_disk(node: Node) -> None:
     seen: list[tuple[bytes, str]] = []
-    node.service.hub.watch(lambda job: seen.append((job.payload, State(job.state).name)))
+    node.service.hub.subscribe(lambda job: seen.append((job.payload, State(job.state).name)))
     worker = node.stream()
     job = node.background("1")
     node.settling.succeeded(side(worker).given[0], b"done")

@@ -18,39 +18,39 @@ def test_a_lease_counts_from_before_its_term_was_begun() -> None:
 
 def test_a_beat_counts_from_before_it_was_sent() -> None:
     lease = Lease(0.0)
-    sent_at = lease.beating(5.0)
-    lease.beaten(sent_at, 11.0)  # the store was slow
+    sent_at = lease.begin_beat(5.0)
+    lease.confirm_beat(sent_at, 11.0)  # the store was slow
     assert not lease.ended(16.9)
     assert lease.ended(17.0)
 
 
 def test_a_beat_that_nobody_confirmed_extends_nothing() -> None:
     lease = Lease(0.0)
-    lease.beating(5.0)
-    lease.beating(10.0)
+    lease.begin_beat(5.0)
+    lease.begin_beat(10.0)
     assert lease.ended(12.0)
 
 
 def test_a_confirmation_after_the_end_changes_nothing() -> None:
     lease = Lease(0.0)
-    sent_at = lease.beating(11.9)
-    lease.beaten(sent_at, 12.0)
+    sent_at = lease.begin_beat(11.9)
+    lease.confirm_beat(sent_at, 12.0)
     assert lease.ended(12.0)
-    lease.beaten(lease.beating(13.0), 13.1)
+    lease.confirm_beat(lease.begin_beat(13.0), 13.1)
     assert lease.ended(13.1)
 
 
 def test_confirmations_out_of_order_never_shorten_a_lease() -> None:
     lease = Lease(0.0)
-    lease.beaten(6.0, 6.1)
-    lease.beaten(5.0, 6.2)
+    lease.confirm_beat(6.0, 6.1)
+    lease.confirm_beat(5.0, 6.2)
     assert lease.remaining(7.0) == pytest.approx(11.0)
 
 
 def test_a_beat_is_due_a_beat_after_the_last_one_was_sent() -> None:
     lease = Lease(100.0, beat=5.0)
     assert lease.wait(101.0) == pytest.approx(4.0)
-    lease.beaten(lease.beating(106.0), 108.0)
+    lease.confirm_beat(lease.begin_beat(106.0), 108.0)
     assert lease.wait(108.0) == pytest.approx(3.0)
     assert lease.wait(112.0) == 0.0
 
@@ -59,9 +59,9 @@ def test_a_beat_that_nobody_confirms_is_soon_repeated() -> None:
     lease = Lease(100.0, beat=5.0)
     for now in (105.0, 106.0, 107.0):
         assert lease.wait(now) == 0.0
-        lease.beating(now)
+        lease.begin_beat(now)
     assert lease.wait(107.0) == pytest.approx(1.0)
-    lease.beaten(105.0, 107.5)
+    lease.confirm_beat(105.0, 107.5)
     assert lease.wait(107.5) == pytest.approx(2.5)
 
 
@@ -87,10 +87,10 @@ def test_once_ended_for_ever_ended_and_never_beyond_the_last_confirmed_beat(
         now += step
         if confirms:
             beat = sent[max(0, len(sent) - 1 - back)]
-            lease.beaten(beat, now)
+            lease.confirm_beat(beat, now)
             confirmed = max(confirmed, beat)
         else:
-            sent.append(lease.beating(now))
+            sent.append(lease.begin_beat(now))
         assert lease.ended(now) or not ended
         ended = lease.ended(now)
         assert ended == (lease.remaining(now) == 0.0)
@@ -103,11 +103,11 @@ def test_four_lost_beats_in_a_row_end_no_lease(losses: list[int], delay: float) 
     for lost in losses:
         for _ in range(lost):
             now += lease.wait(now)
-            lease.beating(now)
+            lease.begin_beat(now)
         now += lease.wait(now)
-        sent_at = lease.beating(now)
+        sent_at = lease.begin_beat(now)
         now += delay
         assert not lease.ended(now)
-        lease.beaten(sent_at, now)
+        lease.confirm_beat(sent_at, now)
         assert lease.remaining(now) == pytest.approx(LEASE * (1 - MARGIN) - delay)
     assert now <= (BEAT + 4 * BEAT / 5 + delay) * len(losses) + 1e-6

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mainspring.ids import Term
 from mainspring.nodes.lease import BEAT, LEASE, Lease
-from mainspring.nodes.membership import LOOK, STEP, Membership
+from mainspring.nodes.membership import OBSERVE_INTERVAL, RECOVERY_STEP, Membership
 
 from .rows import row
 
@@ -42,8 +42,8 @@ class Fleet:
             observer.observe(self.rows.values(), self.now, self.now)
 
     def run(self, seconds: float) -> None:
-        for _ in range(round(seconds / LOOK)):
-            self.now += LOOK
+        for _ in range(round(seconds / OBSERVE_INTERVAL)):
+            self.now += OBSERVE_INTERVAL
             self.look()
 
     def mine(self, dead: int) -> list[int]:
@@ -93,11 +93,11 @@ def test_a_node_of_which_the_cluster_says_that_it_is_gone_is_dead_at_once() -> N
     fleet = Fleet(1, 2)
     fleet.rows[2] = msgspec.structs.replace(fleet.rows[2], lost=True)
     fleet.silent.add(2)
-    fleet.run(LOOK)
+    fleet.run(OBSERVE_INTERVAL)
     assert _terms(fleet.observers[1].live()) == [1]
     assert fleet.mine(2) == [1]
     fleet.rows[2] = row(2, fleet.rows[2].counter + 1)
-    fleet.run(LOOK)
+    fleet.run(OBSERVE_INTERVAL)
     assert _terms(fleet.observers[1].live()) == [1, 2], "it is there again, with another beat"
 
 
@@ -195,7 +195,7 @@ def test_who_was_dead_before_the_pause_is_so_after_it_and_its_ring_begins_anew()
     fleet.look()
     assert _terms(fleet.observers[3].dead(fleet.now)) == [1]
     assert fleet.mine(1) == [2]
-    fleet.run(STEP)
+    fleet.run(RECOVERY_STEP)
     assert fleet.mine(1) == [2, 3]
 
 
@@ -208,9 +208,9 @@ def test_the_heir_acts_at_once_and_each_further_one_a_second_later() -> None:
     fleet.run(LEASE)
     assert fleet.observers[1].heir(Term(5)) == 9
     assert fleet.mine(5) == [9]
-    fleet.run(STEP)
+    fleet.run(RECOVERY_STEP)
     assert fleet.mine(5) == [1, 9]
-    fleet.run(STEP)
+    fleet.run(RECOVERY_STEP)
     assert fleet.mine(5) == [1, 2, 9]
     del fleet.rows[5]
     fleet.look()
@@ -221,8 +221,8 @@ def test_a_turn_comes_with_time_too() -> None:
     fleet = Fleet(1, 2, 3)
     fleet.silent = {1}
     fleet.run(LEASE)
-    assert fleet.observers[3].mine(fleet.now + STEP - 0.01) == ()
-    assert _terms(fleet.observers[3].mine(fleet.now + STEP)) == [1]
+    assert fleet.observers[3].mine(fleet.now + RECOVERY_STEP - 0.01) == ()
+    assert _terms(fleet.observers[3].mine(fleet.now + RECOVERY_STEP)) == [1]
 
 
 def test_several_dead_have_each_their_heir() -> None:
@@ -254,7 +254,7 @@ def test_heirs_before_and_without_anybody() -> None:
 
 
 def test_looks_are_due_every_second_and_where_a_lease_or_a_turn_comes_up() -> None:
-    seen = Membership(Term(3), look=4.0)
+    seen = Membership(Term(3), interval=4.0)
     assert seen.wait(0.0) == 0.0
     rows = [row(1, lease=6.0), row(2), row(3)]
     seen.observe(rows, 0.0, 0.0)
@@ -263,7 +263,7 @@ def test_looks_are_due_every_second_and_where_a_lease_or_a_turn_comes_up() -> No
     seen.observe(rows, 4.0, 4.0)
     assert seen.wait(4.0) == 2.0, "the first lease may end at 6.0"
     seen.observe(rows, 6.0, 6.0)
-    assert seen.wait(6.0) == STEP, "2 is the heir, and 3 comes one step after it"
+    assert seen.wait(6.0) == RECOVERY_STEP, "2 is the heir, and 3 comes one step after it"
     seen.observe(rows, 7.0, 7.0)
     assert _terms(seen.mine(7.0)) == [1]
     assert seen.wait(7.0) == 4.0, "the turn has come, and is no reason to hurry any more"
@@ -283,7 +283,7 @@ def test_who_looks_when_it_is_due_finds_a_death_within_the_lease_and_a_second(
         now = asked + took
         seen.observe([row(1, round(now * 10)), row(2, int(asked >= last))], asked, now)
     assert last + LEASE <= now
-    assert now <= max(last, start) + LEASE + LOOK + 4 * took + 1e-9
+    assert now <= max(last, start) + LEASE + OBSERVE_INTERVAL + 4 * took + 1e-9
 
 
 # ---- properties ----
@@ -354,7 +354,7 @@ def test_whoever_is_held_dead_has_stopped_by_himself(
             lease = Lease(0.0)
             for sent, at in confirmed:
                 if at <= read:
-                    lease.beaten(sent * rate, at * rate)
+                    lease.confirm_beat(sent * rate, at * rate)
             assert lease.ended(read * rate)
             return
 

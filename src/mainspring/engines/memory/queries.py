@@ -12,7 +12,7 @@ from mainspring.engines.memory.finding import live_of
 from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
+from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, search
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Query, in_parts
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Jobs:
-    """``Searched`` in dictionaries. Sorting the ids for each page takes a hundredth of a second where there are a million."""
+    """`SearchableJobs` in dictionaries. Sorting the ids for each page takes a hundredth of a second where there are a million."""
 
     def __init__(self, tables: Tables, query: ListJobs) -> None:
         self._jobs = tables.jobs
@@ -78,7 +78,7 @@ async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[by
         firsts = [
             jobs[job_id]
             for pending in tables.pending.get(function, ())
-            for job_id in pending.firsts(is_pending, MOST_KEYS)
+            for job_id in pending.firsts(is_pending, MAX_KEYS)
         ]
         if firsts:
             found[function] = min(max(job.created_us, job.due_us) for job in firsts)

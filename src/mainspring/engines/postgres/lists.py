@@ -40,7 +40,7 @@ _ONE: Final = {
 
 
 class _Jobs:
-    """``Searched`` in the tables of live, succeeded and dead jobs."""
+    """`SearchableJobs` in the tables of live, succeeded and dead jobs."""
 
     def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
         self._tx = tx

@@ -121,7 +121,7 @@ class Relay:
         """Tell all nodes that jobs of these functions are pending."""
         if self._cluster is not None and self._cluster.joined(self._term):
             functions = sorted(functions)
-            self._cluster.tell_all(Pending(functions))
+            self._cluster.broadcast(Pending(functions))
             if not self._mixed:
                 return
         self._pending.update(functions)

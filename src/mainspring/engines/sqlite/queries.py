@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
+from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, search
 from mainspring.resources.model import decode_said
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Page, Query, in_parts
@@ -34,7 +34,7 @@ _FEW = {
 
 
 class _Jobs:
-    """``Searched`` in a file."""
+    """`SearchableJobs` in a file."""
 
     def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
         self._tx = tx
@@ -90,7 +90,7 @@ async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[b
         times = [
             time_us
             for priority in Priority
-            for (time_us,) in tx.cursor.execute(SQL["first_in_line"], (function, priority, MOST_KEYS))
+            for (time_us,) in tx.cursor.execute(SQL["first_in_line"], (function, priority, MAX_KEYS))
         ]
         if times:
             found[name] = min(times)

@@ -166,7 +166,7 @@ class ZookeeperCluster:
         self._relay.send(to, message)
         return True
 
-    def tell_all(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Tell all others something."""
         for term, who in self._names.items():
             if who != self._there:

@@ -30,7 +30,7 @@ async def answer(reader: Reader, session: Session, query: Query[Any], budget: Bu
 
 
 class _Jobs:
-    """``Searched`` in a tree: each job has its result's node from its submission on."""
+    """`SearchableJobs` in a tree: each job has its result's node from its submission on."""
 
     def __init__(self, session: Session, query: ListJobs) -> None:
         self._session = session

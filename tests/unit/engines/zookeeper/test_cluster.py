@@ -164,7 +164,7 @@ def test_messages_reach_one_or_all_others() -> None:
         async with members(MemoryContent(), "n1", "n2", "n3") as (one, two, three):
             await one.cluster.gone([2, 3])
             one.cluster.send(2, Settled([5, 6]))
-            one.cluster.tell_all(Pending([b"f\xff"]))
+            one.cluster.broadcast(Pending([b"f\xff"]))
             await eventually(lambda: len(two.heard) == 2 and len(three.heard) == 1)
             assert two.heard == [Settled([5, 6]), Pending([b"f\xff"])]
             assert three.heard == [Pending([b"f\xff"])]
