@@ -1,10 +1,10 @@
-# `make` alone lists the targets. Everything is kept inside the checkout: .venv, bench/.venv, tests/interop/.venv and node.
+# `make` without a target lists the targets. All files stay inside the checkout: .venv, bench/.venv, tests/interop/.venv and node.
 
 PYTHON ?= python3
 BIN := .venv/bin
 # Chosen tests, or options for pytest: make test ARGS="tests/unit -k cron"
 ARGS ?=
-# So many tests at a time, of different files, on two cores: most of them wait for something. make test ARGS="-n 0 …" for one.
+# Parallel test processes for two cores, each with different files: most tests wait. A single one: make test ARGS="-n 0 …".
 TESTERS ?= 4
 # The directory whose words `make demo` counts; empty: Python's standard library.
 DIR ?=
@@ -16,7 +16,7 @@ DIR ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Two steps, so that the demo needs nothing but the project itself.
+# Two steps: the demo needs only the project itself.
 .venv/.project: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Mainspring needs Python 3.11 or newer; choose one with make PYTHON=…" >&2; exit 1; }
@@ -31,35 +31,35 @@ help: ## list the targets
 
 setup: .venv/.check ## create .venv with the project and the tools for its checks
 
-interop: ## install the servers and clients of other projects that the tests talk to, or say what is missing
+interop: ## install the servers and clients of other projects for the tests, and list missing ones
 	@tests/interop/setup.sh
 
 lint: .venv/.check ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: .venv/.check ## let ruff repair and format what it can
+format: .venv/.check ## repair and format with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 types: .venv/.check ## mypy, strict
 	$(BIN)/mypy
 
-layers: .venv/.check ## import-linter: who may import whom; and no modules that import each other
+layers: .venv/.check ## import-linter: permitted imports between layers; and no circular imports
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m checks.circles src/mainspring
 
-words: .venv/.check ## identifiers and phrases that checks/words.toml refuses
+words: .venv/.check ## refuse the identifiers and phrases in checks/words.toml
 	$(BIN)/python -m checks.words src tests checks bench examples docs README.md CONTRIBUTING.md CHANGELOG.md
 
-# The order of sets is part of a simulated run: the same for everybody, so that a seed that fails fails everywhere.
-# Bytecode is kept: the tests start the command a thousand times, and compiling it each time is a quarter of its start.
+# The order of sets is part of a simulated run: with a fixed hash seed, a failing seed fails on every machine.
+# Bytecode is written: the tests start the command a thousand times, and compiling takes a quarter of a start.
 PYTEST = PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
 
-test: .venv/.check interop ## do all the set-up for the tests and run them; the slowest 25 are listed
+test: .venv/.check interop ## set up and run the tests; list the slowest 25
 	$(PYTEST) --durations 25 $(ARGS)
 
-# Each worker imports all tests: what one has compiled beside the type checker, four need not compile at once.
+# Compiles the tests once, in parallel with the type checker; otherwise each test process compiles them.
 bytecode: .venv/.check
 	@$(PYTEST) --numprocesses 0 --collect-only --quiet >/dev/null || true
 
@@ -69,20 +69,20 @@ QUICK = tests/unit tests/docs tests/conformance --ignore-glob='tests/conformance
 
 # Hardly anything waits there, and each tester imports all tests.
 quick: TESTERS = 3
-quick: lint types layers ## before each commit: all checks, and of the tests those that start no servers
+quick: lint types layers ## before each commit: all checks, and the tests without servers
 	$(PYTEST) $(QUICK) -m "not servers and not system" $(ARGS)
 
 check: ## all checks: lint, types, layers, test
 	@$(MAKE) --no-print-directory --jobs 2 lint types layers bytecode
 	@$(MAKE) --no-print-directory test
 
-# Beside the pure one: PYTHONPATH=build/compiled chooses it.
-compiled: .venv/.check ## put the package, with its hot core compiled, into build/compiled
+# The installed pure package stays; PYTHONPATH=build/compiled selects the compiled one.
+compiled: .venv/.check ## build the package with a compiled hot core in build/compiled
 	rm -rf build/compiled build/wheel
 	MAINSPRING_COMPILE=1 $(BIN)/python -m build --no-isolation --wheel --outdir build/wheel .
 	$(BIN)/python -m pip install --quiet --no-index --no-deps --target build/compiled build/wheel/*.whl
 
-# By way of the environment: a name may hold what make or the shell would expand.
+# Through the environment: make or the shell would expand parts of some names.
 demo: export WORDS_OF = $(value DIR)
 demo: .venv/.project ## count the words under DIR with a node and workers
 	@./examples/wordcount/run.sh $${WORDS_OF:+"$$WORDS_OF"}
@@ -90,6 +90,6 @@ demo: .venv/.project ## count the words under DIR with a node and workers
 bench: .venv/.check interop ## measure against gearmand and others, print the table, write bench/results.json
 	$(BIN)/python bench/run.py
 
-clean: ## remove what the targets above created, except results
+clean: ## remove everything that these targets created, except results
 	find src tests checks bench examples -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf .venv .demo build bench/.venv tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,12 +2,12 @@
 //
 //   echo    clients send ECHO_REQ
 //   submit  clients submit background jobs
-//   drain   workers take and complete jobs that wait already
+//   drain   workers grab and complete jobs that are already queued
 //   e2e     clients submit background jobs while workers complete them
 //   fg      clients submit foreground jobs and wait for each result
 //
 // The payload of job k is k itself in decimal, and its result is the payload reversed. So every result can be checked,
-// and a job that is handed out twice, or one that nobody submitted, is seen. Exit 1: the server answered wrongly. Exit 2:
+// and a job that is assigned twice, or was never submitted, is detected. Exit 1: the server answered wrongly. Exit 2:
 // wrong usage, no connection, or no progress for STALL_SECONDS.
 #define _GNU_SOURCE
 #include "wire.h"
@@ -45,7 +45,7 @@ struct connection {
     struct buffer in, out;
 };
 
-// Outside RUN the answer to an ECHO_REQ is a fence: the server has dealt with all that came before it.
+// Outside RUN the answer to an ECHO_REQ is a fence: the server has processed all earlier packets.
 static enum { SETUP, RUN, SETTLE } phase = SETUP;
 static int poller, connection_count, client_count, fences_due;
 static struct connection *connections;
@@ -136,7 +136,7 @@ static void reverse(uint8_t *to, const uint8_t *from, size_t length) {
     for (size_t i = 0; i < length; i++) to[i] = from[length - 1 - i];
 }
 
-// Returns the job's index among those of this run; a payload that is none of ours is the server's error.
+// Returns the job's index among those of this run; an unknown payload is the server's error.
 static uint64_t job_of_payload(const uint8_t *payload, size_t length) {
     uint64_t job = 0;
     if (length != (size_t)options.payload) fail(1, "a payload of %zu bytes where %d were sent", length, options.payload);
@@ -332,7 +332,7 @@ static void run_until(bool (*done)(void)) {
     }
 }
 
-// The clients take turns in choosing a server, and so do the workers: each server has its share of both.
+// Clients, and separately workers, are assigned to the servers in rotation: each server gets its share of both.
 static void open_connection(struct connection *c) {
     int port = options.ports[(c->is_worker ? c->index - client_count : c->index) % options.port_count];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -370,7 +370,7 @@ static void set_up(void) {
     run_until(fences_answered);
 }
 
-// Returns how long it took, in seconds. Workers' completions count once the answer to an echo behind them has come: a
+// Returns the duration in seconds. Workers' completions count when the answer to a later echo has arrived: a
 // server may answer GRAB_JOB before it has stored the WORK_COMPLETE that came before it.
 static double run(void) {
     phase = RUN;
@@ -391,7 +391,7 @@ static double run(void) {
     return (double)(monotonic_ns() - started_at) / 1e9;
 }
 
-// ---- what the processes cost
+// ---- resource usage of the processes
 
 static double own_cpu_seconds(void) {
     struct rusage usage;

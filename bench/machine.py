@@ -24,7 +24,7 @@ PACKAGE = Path(mainspring.__file__).parent
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """Describe the machine; `directory` is where the stores will be, so its file system and fsync matter."""
+    """Describe the machine; `directory` will hold the stores, so its file system and fsync matter."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from servers import Server
 
 
-class NotMeasured(Exception):  # noqa: N818 - not an error: the machine or the installation lacks what the cell needs
-    """The cell cannot be measured here; the message says why."""
+class NotMeasured(Exception):  # noqa: N818 - not an error: the machine or the installation lacks a requirement of the cell
+    """The cell cannot be measured here; the message has the reason."""
 
 
 @dataclass(frozen=True)

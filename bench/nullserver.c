@@ -1,5 +1,5 @@
-// The smallest Gearman server: it answers everything at once, checks nothing and keeps nothing but a ring of payloads.
-// What the load generator reaches against it is the generator's own ceiling on this machine. Listens on a free port of
+// A minimal Gearman server: it answers everything at once, checks nothing and stores only a ring of payloads.
+// The load generator's rate against it is the generator's own ceiling on this machine. Listens on a free port of
 // the loopback interface and prints "listening gearman 127.0.0.1:PORT".
 #define _GNU_SOURCE
 #include "wire.h"

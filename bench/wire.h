@@ -1,4 +1,4 @@
-// The little of the Gearman protocol that the load generator and the null server share.
+// The parts of the Gearman protocol that the load generator and the null server share.
 #ifndef BENCH_WIRE_H
 #define BENCH_WIRE_H
 

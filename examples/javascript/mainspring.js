@@ -41,23 +41,23 @@ class Server {
     this.socket = socket;
     this.buffer = Buffer.alloc(0);
     this.submits = []; // answers come in the order of the requests
-    this.waits = new Map(); // handle: those who wait for its result
-    this.calls = new Map(); // id: who has called
-    this.functions = new Map(); // name: what runs it
-    this.running = new Map(); // handle and lease: what may stop it
-    this.settling = new Map(); // handle and lease: who waits until it is on disk
+    this.waits = new Map(); // handle: the callers that wait for its result
+    this.calls = new Map(); // id: the caller
+    this.functions = new Map(); // name: its implementation
+    this.running = new Map(); // handle and lease: the job, which a STOP marks
+    this.settling = new Map(); // handle and lease: called when the settlement is on disk
     this.nextCall = 1;
     socket.on('data', (data) => this.receive(data));
     socket.on('close', () => this.lost(new Error('the connection to the server ended')));
     socket.on('error', () => {}); // close follows
-    // The only timer that a worker needs: a job with a heartbeat is given up when nothing is heard of it.
+    // The only timer that a worker needs: the server treats a job as lost if its required heartbeats do not arrive.
     this.beat = setInterval(() => this.heartbeat(), 1000);
     this.beat.unref();
   }
 
-  agree() {
+  negotiate() {
     return new Promise((resolve, reject) => {
-      this.agreed = { resolve, reject };
+      this.negotiated = { resolve, reject };
       this.send(OPTION_REQ, 'mainspring/1');
     });
   }
@@ -66,7 +66,7 @@ class Server {
 
   // ---- as a client ----
 
-  /** Resolves, once the job is on disk, to its handle, and whether it joined one that was live already. */
+  /** Resolves when the job is on disk: { handle, joined }. `joined` tells whether it joined an existing job. */
   submit(name, payload, { unique = '', ...options } = {}) {
     return new Promise((resolve, reject) => {
       this.submits.push({ resolve, reject });
@@ -74,7 +74,7 @@ class Server {
     });
   }
 
-  /** Resolves when the job has ended: { state, attempt, error, data }. `progress` hears (done, total) meanwhile. */
+  /** Resolves when the job has ended: { state, attempt, error, data }. `progress` is called with (done, total) before that. */
   result(handle, progress = () => {}) {
     return new Promise((resolve, reject) => {
       if (!this.waits.has(handle)) {
@@ -85,7 +85,7 @@ class Server {
     });
   }
 
-  /** Calls a method, such as call('jobs.cancel', { handle }). `event` hears what a method tells later. */
+  /** Calls a method, such as call('jobs.cancel', { handle }). `event` is called with later events of the method. */
   call(method, params = {}, event = null) {
     return new Promise((resolve, reject) => {
       const id = String(this.nextCall++);
@@ -96,13 +96,13 @@ class Server {
 
   // ---- as a worker ----
 
-  /** Runs jobs of a function: run(payload, job) returns the result or a promise of it; what it throws is a failure. */
+  /** Runs jobs of a function: run(payload, job) returns the result or a promise of it; an exception fails the job. */
   register(name, run, options = {}) {
     this.functions.set(name, run);
     this.send(REGISTER, name, JSON.stringify(options));
   }
 
-  /** Takes up to so many jobs at a time. */
+  /** Accepts a number of further jobs. */
   work(places) { this.send(READY, places); }
 
   async run(handle, lease, name, unique, info, payload) {
@@ -122,7 +122,7 @@ class Server {
     }
     this.running.delete(key);
     if (job.stopped !== 'lost' && job.stopped !== 'timeout') {
-      await new Promise((resolve) => { // a careful worker sends this again on a new connection until it is answered
+      await new Promise((resolve) => { // a complete worker resends this on a new connection until it is answered
         this.settling.set(key, resolve);
         this.send(SETTLE, handle, lease, outcome, detail, data);
       });
@@ -134,7 +134,7 @@ class Server {
     if (this.running.size) this.send(HEARTBEAT, JSON.stringify({ jobs: [...this.running.keys()].map((key) => key.split(' ')) }));
   }
 
-  /** Takes no more jobs; resolves when those that run are settled. */
+  /** Accepts no more jobs; resolves when the running ones are settled. */
   async stop() {
     this.send(PAUSE);
     while (this.running.size || this.settling.size) await new Promise((resolve) => setTimeout(resolve, 10));
@@ -145,7 +145,7 @@ class Server {
     this.socket.end();
   }
 
-  // ---- what comes ----
+  // ---- received packets ----
 
   receive(data) {
     this.buffer = Buffer.concat([this.buffer, data]);
@@ -161,9 +161,9 @@ class Server {
 
   handle(type, args) {
     const text = (number) => args[number].toString();
-    if (type === OPTION_RES) this.agreed.resolve(this);
+    if (type === OPTION_RES) this.negotiated.resolve(this);
     else if (type === SUBMITTED) this.submits.shift().resolve({ handle: text(0), joined: text(1) === '1' });
-    else if (type === ERROR) (this.submits.shift() ?? this.agreed).reject(new Error(`${text(0)}: ${text(1)}`));
+    else if (type === ERROR) (this.submits.shift() ?? this.negotiated).reject(new Error(`${text(0)}: ${text(1)}`));
     else if (type === RESULT) {
       const outcome = { state: text(1), attempt: Number(text(2)), error: text(3) ? JSON.parse(text(3)) : null, data: args[4] };
       for (const { resolve } of this.waits.get(text(0)) ?? []) resolve(outcome);
@@ -193,14 +193,14 @@ class Server {
     clearInterval(this.beat);
     const waits = [...this.waits.values()].flat();
     for (const { reject } of [...this.submits, ...waits, ...this.calls.values()]) reject(error);
-    this.agreed.reject(error);
+    this.negotiated.reject(error);
     [this.submits, this.waits, this.calls] = [[], new Map(), new Map()];
   }
 }
 
-/** Connects and agrees on the extension. Options are those of net.connect, or of tls.connect with `tls: true`. */
+/** Connects and negotiates the extension. Options are those of net.connect, or of tls.connect with `tls: true`. */
 function connect(options) {
-  return new Server((options.tls ? tls : net).connect(options)).agree();
+  return new Server((options.tls ? tls : net).connect(options)).negotiate();
 }
 
 module.exports = { connect };

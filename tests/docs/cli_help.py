@@ -24,7 +24,7 @@ COMMAND = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
 
 
 def help_texts() -> dict[str, str]:
-    """Return the output of ``mainspring COMMAND --help`` for each command and subcommand; "" stands for the program itself.
+    """Return the output of ``mainspring COMMAND --help`` for each command and subcommand; the key "" is the program itself.
 
     One process prints all of them, because a start per command would take long.
     """

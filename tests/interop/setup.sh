@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Installs the servers and clients of other projects that the tests talk to.
+# Installs the servers and clients of other projects that the tests use.
 #
-#   Debian packages   as root on Debian; elsewhere they are named, with the command that installs them
+#   Debian packages   as root on Debian; otherwise the script prints the command that installs them
 #   PyPI clients      into tests/interop/.venv, from requirements.txt
 #   npm clients       into tests/interop/node/node_modules, from the lock file
 #
-# Steps that are done already cost nothing. What cannot be had is listed at the end together with the tests that are left
-# out for it; with CI=true that is a failure (exit 1).
+# Steps that are already done are skipped. At the end the script lists what it could not install, with the tests that are skipped
+# without it; with CI=true that is a failure (exit 1).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 PYTHON=${PYTHON:-python3}
 left_out=()
 
-# program or file to look for | Debian package | what is left out without it
+# program or file | Debian package | what is skipped without it
 needs() {
     cat <<'TABLE'
 gearmand|gearman-job-server|the comparison with gearmand
@@ -30,13 +30,13 @@ npm|npm|the Node clients and workers
 strace|strace|the tests with failing disks
 faketime|faketime|the tests of nodes whose clocks are wrong
 openssl|openssl|the tests with TLS
-sqlite3|sqlite3|what the page about backups says of a damaged file
+sqlite3|sqlite3|the page about backups, on damaged files
 postgres|postgresql|the tests of the PostgreSQL engine
 zookeeper|zookeeper|the tests of the ZooKeeper engine
 TABLE
 }
 
-# here NAME: whether the program, header, Perl module or PHP extension is installed.
+# here NAME: succeeds if the program, header, Perl module or PHP extension is installed.
 here() {
     case $1 in
     gearmand) command -v gearmand || test -x /usr/sbin/gearmand ;;
@@ -53,7 +53,7 @@ may_install() {
     [[ $(id -u) == 0 && -r /etc/debian_version ]] && command -v apt-get >/dev/null
 }
 
-# Installs packages with the start of their services refused; the machine's own policy is back in place afterwards.
+# Installs packages without starting their services, and restores the machine's own policy afterwards.
 install_quietly() (
     policy=/usr/sbin/policy-rc.d
     kept=$(mktemp --dry-run "$policy.kept.XXXXXX")
@@ -71,7 +71,7 @@ install_quietly() (
     apt-get update </dev/null >"$log" 2>&1 || true
     if ! apt-get install -y --no-install-recommends "$@" </dev/null >>"$log" 2>&1; then
         tail -n 20 "$log" >&2
-        echo "apt-get could not install all of them; trying one after the other" >&2
+        echo "apt-get could not install all packages; trying one after another" >&2
         for package in "$@"; do
             apt-get install -y --no-install-recommends "$package" </dev/null >>"$log" 2>&1 || true
         done
@@ -103,7 +103,7 @@ python_clients() {
 }
 
 node_clients() {
-    here npm || return 0 # named by debian_packages
+    here npm || return 0 # debian_packages reports it
     if ! cmp -s node/package-lock.json node/node_modules/.installed; then
         (cd node && npm ci --silent --no-audit --no-fund --ignore-scripts </dev/null) \
             && cp node/package-lock.json node/node_modules/.installed
@@ -115,7 +115,7 @@ python_clients
 node_clients
 
 if ((${#left_out[@]})); then
-    echo "Tests that are left out here, and what they need:" >&2
+    echo "Tests that are skipped here, and their requirements:" >&2
     printf '  %s\n' "${left_out[@]}" >&2
     [[ ${CI:-} != true ]]
 fi

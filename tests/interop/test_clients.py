@@ -253,7 +253,7 @@ def test_a_client_receives_an_exception(server: Server, library: Library, prefix
 def test_an_exception_is_a_failure_to_a_client_without_them(
     mainspring: Server, library: Library, prefix: str, run: Run
 ) -> None:
-    """gearmand leaves a NUL in the handle in this case: the libraries wait for ever or crash."""
+    """gearmand leaves a NUL in the handle in this case: the libraries hang or crash."""
     function = f"{prefix}-raise"
     worker = mainspring.worker(function.encode())
     program = run(library, mainspring, "client", "do", *jobs((function, b"x")))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None:
-    """gearmand waits for the missing NUL, and so takes it from later packets."""
+    """gearmand waits for the missing NUL, and so swallows later packets until one contains it."""
     packets: list[tuple[Kind, list[bytes]]] = [
         (Kind.SUBMIT_JOB, [b"function"]),
         (Kind.SUBMIT_JOB, [b"function", b"unique"]),
@@ -39,7 +39,7 @@ def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None
         peer.settled()
 
 
-def test_a_result_may_be_a_handle_alone(mainspring: Server, function: bytes) -> None:
+def test_a_result_packet_may_hold_only_the_handle(mainspring: Server, function: bytes) -> None:
     """gearmand ends the worker's connection and gives the job to the next worker; Perl's library sends this for false values."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     client.option(b"exceptions")
@@ -53,7 +53,7 @@ def test_a_result_may_be_a_handle_alone(mainspring: Server, function: bytes) -> 
     ]
 
 
-def test_an_exception_may_be_a_handle_alone(mainspring: Server, function: bytes) -> None:
+def test_an_exception_packet_may_hold_only_the_handle(mainspring: Server, function: bytes) -> None:
     """gearmand ends the worker's connection and gives the job to the next worker."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     client.option(b"exceptions")
@@ -110,8 +110,8 @@ def test_a_unique_runs_when_it_is_submitted_after_a_cancel(mainspring: Server, f
     worker.complete(second)
 
 
-def test_the_failure_that_stands_for_an_exception_has_a_clean_handle(mainspring: Server, function: bytes) -> None:
-    """gearmand leaves a NUL at its end: libgearman waits for ever, and the Perl client crashes."""
+def test_the_failure_in_place_of_an_exception_has_a_clean_handle(mainspring: Server, function: bytes) -> None:
+    """gearmand leaves a NUL at its end: libgearman hangs, and the Perl client crashes."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     handle = client.submit(function, b"", b"")
     worker.assigned()

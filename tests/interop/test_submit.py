@@ -19,7 +19,7 @@ BINARY = bytes(range(256)) + b"\0\0\xff"
 
 
 @pytest.mark.parametrize("submit", FOREGROUND)
-def test_a_foreground_client_gets_the_result(server: Server, function: bytes, submit: Kind) -> None:
+def test_a_foreground_client_receives_the_result(server: Server, function: bytes, submit: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", BINARY, submit)
     assert re.fullmatch(rb"H:[^:\0]+:\d+", handle)
@@ -29,7 +29,7 @@ def test_a_foreground_client_gets_the_result(server: Server, function: bytes, su
 
 
 @pytest.mark.parametrize("submit", BACKGROUND)
-def test_a_background_client_gets_the_handle_alone(server: Server, function: bytes, submit: Kind) -> None:
+def test_a_background_client_receives_only_the_handle(server: Server, function: bytes, submit: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", BINARY, submit)
     assert worker.assigned() == (handle, function, BINARY)

@@ -128,7 +128,7 @@ def test_the_function_registered_last_is_drained_first(server: Server, function:
 
 
 @pytest.mark.parametrize("option", ["--round-robin", "-R"])
-def test_round_robin_takes_turns_between_functions(start: Start, option: str) -> None:
+def test_round_robin_alternates_between_functions(start: Start, option: str) -> None:
     server = start(option)
     names = [b"a", b"b", b"c"]
     client, worker = server.peer(), server.worker(*names)
@@ -315,7 +315,7 @@ def test_job_retries_limit_the_workers_that_a_job_may_lose(start: Start, option:
     client.settled()
 
 
-def test_a_job_that_takes_too_long_goes_to_another_worker(server: Server, function: bytes) -> None:
+def test_a_job_that_exceeds_its_timeout_goes_to_another_worker(server: Server, function: bytes) -> None:
     """The timeout is one second, the minimum of gearmand."""
     client, slow, second = server.peer(), server.peer(), server.peer()
     slow.send(Kind.CAN_DO_TIMEOUT, function, b"1000")

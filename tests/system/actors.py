@@ -110,7 +110,7 @@ class Actor(threading.Thread):
 
 
 class Client(Actor):
-    """An actor that submits until the servers are asked to finish."""
+    """An actor that submits until the test ends submissions."""
 
     def finished(self) -> bool:
         return self.addresses.ending

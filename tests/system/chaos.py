@@ -111,7 +111,7 @@ class Chaos:
         ]
 
     def run(self, disturb: Callable[[Chaos], None], rounds: int) -> Findings:
-        """Disturb some times, repair everything, let the servers finish, and ask for the outcome of each job."""
+        """Disturb some times, repair everything, let the servers finish, and read the outcome of each job."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.fleet)
             stack.callback(self._join)

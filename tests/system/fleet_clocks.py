@@ -1,4 +1,4 @@
-"""Nodes with a wrong clock: they run under libfaketime, which changes wall time and leaves monotonic time alone."""
+"""Nodes with a wrong clock: they run under libfaketime, which changes wall time but not monotonic time."""
 
 from __future__ import annotations
 

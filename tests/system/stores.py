@@ -25,7 +25,7 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class Traits(NamedTuple):
-    """Properties of a kind of store: how its protocol's requests and answers look, and how many connections a node has."""
+    """Properties of a kind of store: the texts of its protocol's requests and answers, and the number of a node's connections."""
 
     commit: bytes
     """Text in each request of a member node to commit."""

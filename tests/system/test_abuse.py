@@ -198,7 +198,7 @@ def test_a_length_of_4_gib_is_answered_at_once_and_holds_no_memory(healthy: Serv
     assert healthy.rss() - before < 16 * MIB
 
 
-def test_a_body_over_the_limit_is_skipped_and_the_connection_goes_on(healthy: Server) -> None:
+def test_a_body_over_the_limit_is_skipped_and_the_connection_stays_open(healthy: Server) -> None:
     before = healthy.rss()
     with healthy.peer() as peer:
         peer.write(b"\0REQ" + struct.pack(">II", Kind.SUBMIT_JOB_BG, 65 * MIB))

@@ -149,7 +149,7 @@ def test_a_failed_job_is_exit_code_1_and_one_line(run: Call) -> None:
     assert "ValueError" in json.dumps(job["error"])
 
 
-def test_a_job_that_exceeds_the_wait_is_exit_code_5_and_goes_on(run: Call, tmp_path: Path) -> None:
+def test_a_job_that_exceeds_the_wait_is_exit_code_5_and_still_runs(run: Call, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     late = run("submit", "wait_for", json.dumps([str(gate)]), "--timeout", "200ms", "--unique", "gate")
     assert (late.returncode, late.stdout) == (5, b"")
@@ -478,7 +478,7 @@ def test_a_read_only_directory(tmp_path: Path, require: Callable[[str], str]) ->
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     prefix = []
-    if os.geteuid() == 0:  # root may write everywhere, unless that right is taken away
+    if os.geteuid() == 0:  # root may write everywhere without this prefix
         prefix = [require("setpriv"), "--inh-caps=-dac_override", "--bounding-set=-dac_override"]
     options = ("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///closed/jobs.db")
     _refused(tmp_path, "closed", *options, prefix=prefix)
@@ -518,7 +518,7 @@ def test_a_closed_output_pipe_causes_no_traceback(call: Call, server: Node, tmp_
 # As a replacement for gearmand.
 
 
-def test_gearmand_listens_on_loopback_and_says_so(tmp_path: Path) -> None:
+def test_gearmand_listens_on_loopback_and_logs_that(tmp_path: Path) -> None:
     with node("gearmand", "-p", "0", "-t", "4", "--verbose=", cwd=tmp_path) as running:
         assert running.address.startswith("127.0.0.1:")
         text = running.log.read_text()

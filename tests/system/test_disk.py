@@ -118,7 +118,7 @@ def fill_with_jobs(filled: Filled, peer: ExtensionPeer) -> list[bytes]:
     raise AssertionError("a full disk accepted 100 jobs")
 
 
-def test_on_a_full_disk_submits_are_refused_and_the_server_lives(filled: Filled) -> None:
+def test_on_a_full_disk_submits_are_refused_and_the_server_keeps_running(filled: Filled) -> None:
     with filled.server.extended() as peer:
         kept = peer.put(b"backlog", b"kept")
         handles = [kept, *fill_with_jobs(filled, peer)]

@@ -571,7 +571,7 @@ def test_ready_is_the_number_of_jobs_to_assign(harness: Harness) -> None:
     worker.assert_silent()
 
 
-def test_pause_takes_the_places_back(harness: Harness) -> None:
+def test_pause_withdraws_the_places(harness: Harness) -> None:
     worker = harness.worker(places=5)
     worker.pause()
     handle = harness.put()
@@ -692,7 +692,7 @@ def test_snoozed_runs_after_its_delay_and_is_not_counted(harness: Harness) -> No
     assert worker.job().handle == handle
 
 
-def test_an_unknown_outcome_is_refused_and_the_delivery_goes_on(harness: Harness) -> None:
+def test_an_unknown_outcome_is_refused_and_the_delivery_stays_valid(harness: Harness) -> None:
     worker = harness.worker()
     harness.put()
     job = worker.job()
@@ -791,7 +791,9 @@ def test_heartbeats_and_progress_keep_a_job_running(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("max_attempts", [None, 2])
-def test_lost_workers_count_against_the_policy_once_a_job_is_alone(harness: Harness, max_attempts: int | None) -> None:
+def test_lost_workers_count_against_the_policy_once_a_job_runs_alone(
+    harness: Harness, max_attempts: int | None
+) -> None:
     retry: dict[str, Any] = {} if max_attempts is None else {"retry": {**QUICK, "max_attempts": max_attempts}}
     handle = harness.put(wait=True, **retry)
     for attempt, alone in [(1, False), (1, False), (1, True), (2, True), (3, True)][: 5 if max_attempts is None else 4]:

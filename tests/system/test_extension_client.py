@@ -1,4 +1,4 @@
-"""A client and a worker in another language, written from docs/reference/protocol.md alone."""
+"""A client and a worker in another language, written only from docs/reference/protocol.md."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_node_with_a_wrong_clock_behaves_like_the_others(
     with right.extended() as asking:
         rows = {row["name"]: row for row in asking.call("nodes.list")["nodes"]}
     assert set(rows) == {"right", "n1"}
-    # Each node submits a delayed job; the other node's worker must receive it on time, as if all clocks were right.
+    # Each node submits a delayed job; the other node's worker must receive it on time, as if all clocks were correct.
     for submits, works in ((right, skewed), (skewed, right)):
         client = stack.enter_context(submits.extended())
         worker = stack.enter_context(works.worker(b"f"))
@@ -65,7 +65,7 @@ def test_a_node_with_a_wrong_clock_behaves_like_the_others(
     handle = client.put(b"nobody", b"", expires=1.0)
     assert client.outcome(handle).state == b"expired"
 
-    # For two leases no node is fenced; then the one that dies is.
+    # During two leases no node is fenced; a node that is killed then is fenced.
     terms = {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]}
     time.sleep(2 * LEASE)
     assert {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]} == terms

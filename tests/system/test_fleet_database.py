@@ -77,5 +77,5 @@ def test_a_fleet_survives_a_failover_to_a_synchronous_standby_under_load(
             standby.promote()
 
         assert_survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, 1)
-        # The run has asked the new primary for each acknowledged job.
+        # The run has read each acknowledged job from the new primary.
         assert not primary.is_running

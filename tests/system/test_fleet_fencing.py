@@ -193,7 +193,7 @@ def test_a_node_that_is_cut_off_stops_its_workers_before_others_take_over(
     assert stopped_at < taken_at
     assert stopped_at - parted < LEASE
     assert taken_at - parted < TAKEOVER_LIMIT
-    holder.settle(job, b"succeeded", b"late")  # answered when the node can ask the store for the job's state
+    holder.settle(job, b"succeeded", b"late")  # answered when the node can read the job's state from the store
     proxy_of(route).heal()
     assert holder.verdict(job) == b"stale"
     eventually(lambda: n1.term != before, "n1 has a new term")

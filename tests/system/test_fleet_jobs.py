@@ -296,7 +296,7 @@ def test_a_delayed_job_starts_at_another_node_in_time(
     handle = client.put(function, delay=0.7)
     assert worker.job().handle == handle
     # The relay wakes the node, or its regular query of the store finds the job.
-    assert 0.65 <= time.time() - before < 20  # nodes know the store's clock to some milliseconds
+    assert 0.65 <= time.time() - before < 20  # a node's estimate of the store's clock is off by some milliseconds
 
 
 def test_a_high_job_of_one_node_comes_before_the_backlog_of_another(

@@ -43,7 +43,7 @@ def test_nodes_that_start_at_once_on_an_empty_database(fleet: Fleet) -> None:
     assert len({node.term for node in nodes}) == len(nodes)
 
 
-def test_a_node_that_may_not_migrate_says_what_to_run(database: str, tmp_path: Path) -> None:
+def test_a_node_that_may_not_migrate_names_the_command_to_run(database: str, tmp_path: Path) -> None:
     order = ("serve", "--store", database, "--gearman", "127.0.0.1:0", "--name", "n1", "--no-migrate")
     refused = mainspring(*order, cwd=tmp_path)
     assert refused.returncode == 1

@@ -54,7 +54,7 @@ SMALL: dict[str, Callable[[Server], None]] = SHORT | {
 """For repeated attacks during a load: small enough for several rounds within the server's warm-up time."""
 LONG: dict[str, Callable[[Server], None]] = {
     "poison": partial(crashing.poison, innocents=40, seconds=0.3, timeout=60.0),
-    "poison beside long tasks": partial(crashing.poison, innocents=40, seconds=3.0, timeout=60.0),
+    "poison with long tasks": partial(crashing.poison, innocents=40, seconds=3.0, timeout=60.0),
     "unread results": partial(hoarding.unread_results, connections=40, waits=2, result=60 * MIB),
     "small unread results": partial(hoarding.unread_results, connections=8, waits=1024, result=MIB),
     "foreign writer": partial(writing.foreign_writer, seconds=12.0),
@@ -110,7 +110,7 @@ def test_a_full_disk_is_logged_once_and_the_node_is_not_ready(tmp_path: Path) ->
         server.assert_healthy()
 
 
-def test_more_functions_than_a_server_takes_are_refused(tmp_path: Path) -> None:
+def test_functions_above_the_limit_of_a_server_are_refused(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-functions", "1000") as server:
         naming.too_many_functions(server, count=3000, limit=1000)
         server.assert_healthy()

@@ -176,7 +176,7 @@ async def waiting_for(database: str, table: str) -> int:
         return number
 
 
-def test_a_node_that_is_fenced_before_it_knows_the_outcome_receives_the_committed_one(
+def test_a_node_that_is_fenced_before_it_reads_the_outcome_receives_the_committed_one(
     proxy: Proxy, database: str
 ) -> None:
     async def test() -> None:

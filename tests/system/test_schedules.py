@@ -155,7 +155,7 @@ def child() -> None: ...
 """
 
 
-def test_a_node_without_schedules_runs_them_by_hand_alone(tmp_path: Path) -> None:
+def test_a_node_without_schedules_fires_them_only_by_hand(tmp_path: Path) -> None:
     (tmp_path / "quiet.py").write_text(CHAIN_APP)
     options = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", "--no-schedules")
     with node("run", "quiet.py", *options, cwd=tmp_path) as running:

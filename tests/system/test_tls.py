@@ -323,7 +323,7 @@ def test_certificates_are_reloaded_at_sighup(certificates: Certificates, tmp_pat
         first = number()
         use(certificates.client)
         server.signal(signal.SIGHUP)
-        eventually(lambda: number() != first, "a new connection sees the new certificate")
+        eventually(lambda: number() != first, "a new connection receives the new certificate")
         second = number()
         used.certificate.write_text("no certificate\n")
         server.signal(signal.SIGHUP)

@@ -127,7 +127,7 @@ def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitS
             dead = True
             master.kill()
     assert tree.master() not in {"", f"{master.name}-{master.term if master.is_alive else 0}"}
-    print(f"longest time without a job beside a failing master: {max(gaps):.2f} s, {len(handles)} jobs")  # noqa: T201
+    print(f"longest time without a job during the failover of the master: {max(gaps):.2f} s, {len(handles)} jobs")  # noqa: T201
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
 
 

@@ -1,1 +1,1 @@
-"""10. Django: a job for what a transaction has committed."""
+"""10. Django: a job for committed data."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SECRET_KEY = "only-for-this-example"  # a real project takes it from its environment
+SECRET_KEY = "only-for-this-example"  # a real project reads it from its environment
 DEBUG = False
 ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "django_shop.urls"

@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS reports (night TEXT PRIMARY KEY, cents INTEGER NOT NU
 
 @contextlib.contextmanager
 def database() -> Iterator[sqlite3.Connection]:
-    """Open the shop's file; commit at the end, or roll back where the block raises."""
+    """Open the shop's file; commit at the end, or roll back if the block raises."""
     connection = sqlite3.connect("shop.sqlite3", timeout=30)
     try:
         connection.executescript(SCHEMA)

@@ -1,5 +1,5 @@
 // A client and a worker of Mainspring's extension of the Gearman protocol, written from docs/reference/protocol.md alone.
-// Needs Node.js 18 or newer and nothing else.
+// Needs only Node.js 18 or newer.
 
 import net from "node:net";
 
@@ -8,7 +8,7 @@ const SUBMIT = 1000, SUBMITTED = 1001, WAIT = 1002, RESULT = 1003, CALL = 1004, 
 const REGISTER = 1010, READY = 1011, ASSIGN = 1012, SETTLE = 1013, SETTLED = 1014, HEARTBEAT = 1015, BEATEN = 1016;
 const STOP = 1017, PAUSE = 1018, PAUSED = 1019;
 
-// How many arguments a packet of the server has; the last one may hold NULs.
+// Number of arguments of each packet from the server; the last one may hold NULs.
 const ARGUMENTS = {
   [OPTION_RES]: 1, [ERROR]: 2, [WORK_STATUS]: 3, [WORK_DATA]: 2, [WORK_WARNING]: 2, [SUBMITTED]: 2, [RESULT]: 5,
   [ANSWER]: 2, [FAULT]: 3, [EVENT]: 2, [ASSIGN]: 6, [SETTLED]: 3, [BEATEN]: 1, [STOP]: 3, [PAUSED]: 0,
@@ -46,14 +46,14 @@ export class ServerError extends Error {
   }
 }
 
-// One connection on which the extension was agreed on; `hear(type, args)` gets every packet.
+// One connection with the extension; `handle(type, args)` receives every packet.
 class Connection {
-  static open(port, hear, closed) {
+  static open(port, handle, closed) {
     return new Promise((resolve, reject) => {
       const connection = new Connection(net.connect(port, "127.0.0.1"), closed);
-      connection.hear = (type, args) => {
+      connection.handle = (type, args) => {
         if (type !== OPTION_RES) return reject(new ServerError(args[0], args[1]));
-        connection.hear = hear;
+        connection.handle = handle;
         resolve(connection);
       };
       connection.socket.on("error", reject);
@@ -78,7 +78,7 @@ class Connection {
       const type = buffer.readUInt32BE(4);
       const end = 12 + buffer.readUInt32BE(8);
       if (buffer.length < end) break;
-      if (type in ARGUMENTS) this.hear(type, split(buffer.subarray(12, end), ARGUMENTS[type]));
+      if (type in ARGUMENTS) this.handle(type, split(buffer.subarray(12, end), ARGUMENTS[type]));
       buffer = buffer.subarray(end);
     }
     this.rest = buffer;
@@ -92,7 +92,7 @@ class Connection {
 export class Client {
   static async connect(port) {
     const client = new Client();
-    client.connection = await Connection.open(port, (...packet) => client.hear(...packet), () => {});
+    client.connection = await Connection.open(port, (...packet) => client.handle(...packet), () => {});
     return client;
   }
 
@@ -106,10 +106,10 @@ export class Client {
     return new Promise((resolve, reject) => this.submits.push({ resolve, reject }));
   }
 
-  // Resolves to {state, attempt, error, data}; `heard(kind, ...values)` is told of progress until then.
-  result(handle, heard) {
+  // Resolves to {state, attempt, error, data}; `onProgress(kind, ...values)` is called with progress until then.
+  result(handle, onProgress) {
     const waiting = this.results.get(handle) ?? [];
-    if (heard) this.progress.set(handle, heard);
+    if (onProgress) this.progress.set(handle, onProgress);
     return new Promise((resolve) => {
       this.results.set(handle, [...waiting, resolve]);
       if (!waiting.length) this.connection.send(WAIT, handle);
@@ -122,7 +122,7 @@ export class Client {
     return new Promise((resolve, reject) => this.calls.set(id, { resolve, reject, event }));
   }
 
-  hear(type, args) {
+  handle(type, args) {
     if (type === SUBMITTED) {
       this.submits.shift().resolve({ handle: args[0], joined: args[1].toString() === "1" });
     } else if (type === ERROR) {
@@ -153,8 +153,8 @@ export class Client {
   }
 }
 
-// What a handler throws to end its delivery otherwise: {outcome: "snoozed", detail: {delay: 5}}, or {detail: {final: true}}.
-export class Otherwise extends Error {
+// Thrown by a handler to end its delivery with another outcome: {outcome: "snoozed", detail: {delay: 5}}, or {detail: {final: true}}.
+export class OtherOutcome extends Error {
   constructor(outcome, detail = {}) {
     super(outcome);
     this.outcome = outcome;
@@ -175,9 +175,9 @@ export class Worker {
   verdicts = [];
 
   async reconnect() {
-    const hear = (...packet) => this.hear(...packet);
-    this.connection = await Connection.open(this.port, hear, () => this.lost());
-    if (this.ended) return this.connection.close(); // closed while it connected
+    const handle = (...packet) => this.handle(...packet);
+    this.connection = await Connection.open(this.port, handle, () => this.lost());
+    if (this.ended) return this.connection.close(); // closed while connecting
     for (const settlement of this.unanswered.values()) this.connection.send(...settlement);
     for (const name of Object.keys(this.handlers)) this.connection.send(REGISTER, name, json(this.options));
     if (!this.paused) this.connection.send(READY, String(this.places - this.running.size));
@@ -199,8 +199,8 @@ export class Worker {
     try {
       data = (await this.handlers[name](payload, job)) ?? "";
     } catch (error) {
-      outcome = error instanceof Otherwise ? error.outcome : "failed";
-      detail = error instanceof Otherwise ? error.detail : { error: { type: error.name, message: error.message } };
+      outcome = error instanceof OtherOutcome ? error.outcome : "failed";
+      detail = error instanceof OtherOutcome ? error.detail : { error: { type: error.name, message: error.message } };
       if (controller.signal.aborted && controller.signal.reason === "cancelled") [outcome, detail] = ["cancelled", {}];
     }
     clearInterval(timer);
@@ -210,7 +210,7 @@ export class Worker {
     if (!this.paused) this.connection.send(READY, "1");
   }
 
-  hear(type, args) {
+  handle(type, args) {
     if (type === ASSIGN) {
       const [handle, lease, name, unique, info, payload] = args;
       this.run(handle, lease, name, unique, JSON.parse(info), payload);
@@ -230,7 +230,7 @@ export class Worker {
     }
   }
 
-  // Takes no more jobs; resolves when none can arrive any more.
+  // Accepts no more jobs; resolves when none can arrive any more.
   pause() {
     return new Promise((resolve) => {
       this.paused = { resolve };

@@ -1,7 +1,7 @@
-// Drives mainspring.mjs against the server on the port given, and prints what it has seen as one JSON object.
+// Runs mainspring.mjs against the server on the given port, and prints its observations as one JSON object.
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, Otherwise, Worker } from "./mainspring.mjs";
+import { Client, OtherOutcome, Worker } from "./mainspring.mjs";
 
 const port = Number(process.argv[2]);
 const aborted = (signal) =>
@@ -15,12 +15,12 @@ const handlers = {
     return String(job.info.max_attempts);
   },
   hopeless: async () => {
-    throw new Otherwise("failed", { error: { type: "Hopeless", message: "never" }, final: true });
+    throw new OtherOutcome("failed", { error: { type: "Hopeless", message: "never" }, final: true });
   },
   patient: async (_, job) => {
     if (!events.includes("snoozed")) {
       events.push("snoozed");
-      throw new Otherwise("snoozed", { delay: 0.1 });
+      throw new OtherOutcome("snoozed", { delay: 0.1 });
     }
     return String(job.info.attempt);
   },
@@ -85,7 +85,7 @@ seen.refused = await code(client.submit("echo", "", { colour: "red" }));
 const watched = [];
 await tools.call("jobs.watch", { function: "long" }, (job) => watched.push(job.state));
 const long = await client.submit("long");
-const progress = new Promise((resolve) => client.result(long.handle, (...heard) => resolve(heard)));
+const progress = new Promise((resolve) => client.result(long.handle, (...values) => resolve(values)));
 seen.progress = await progress;
 seen.asked = (await tools.call("jobs.cancel", { handle: long.handle })).state;
 seen.stopped = outcome(await client.result(long.handle));

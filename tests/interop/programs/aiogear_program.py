@@ -1,5 +1,5 @@
-# ruff: noqa: T201 - what it prints is how it answers
-"""The library `aiogear`: see README.md. It takes text alone."""
+# ruff: noqa: T201 - it prints its answers
+"""The library `aiogear`: see README.md. It supports only text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import aiogear  # type: ignore[import-not-found, unused-ignore]
 async def client(port: int, mode: str, jobs: list[str]) -> None:
     loop = asyncio.get_running_loop()
     for text in jobs:
-        # the library matches results to jobs by their order alone: one connection at a time
+        # the library matches results to jobs only by their order: one connection per job
         function, data = text.split("=")
         _, client = await loop.create_connection(aiogear.Client, "127.0.0.1", port)
-        # its own choice of uniques is random bytes, which other libraries' workers take for broken text
+        # the library would choose random bytes, which other libraries' workers refuse as invalid text
         unique = uuid.uuid4().hex
         if mode == "background":
             await client.submit_job_bg(function, bytes.fromhex(data), uuid=unique)

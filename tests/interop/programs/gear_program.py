@@ -1,4 +1,4 @@
-# ruff: noqa: T201 - what it prints is how it answers
+# ruff: noqa: T201 - it prints its answers
 """The library `gear`: see README.md."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gear  # type: ignore[import-not-found, unused-ignore]
 
 
 class Client(gear.Client):  # type: ignore[misc, unused-ignore]
-    """Prints what comes, and counts the jobs that have ended."""
+    """Prints received packets, and counts ended jobs."""
 
     def __init__(self) -> None:
         super().__init__("interop")
@@ -56,7 +56,7 @@ def client(port: int, mode: str, jobs: list[str]) -> None:
     client.setOption("exceptions")
     for text in jobs:
         function, data = text.split("=")
-        # without a unique of its own, the library would send none and be right to do so
+        # no unique: the library then sends an empty one
         client.submitJob(gear.Job(function, bytes.fromhex(data)), background=mode == "background")
         if mode == "background":
             print(function, "created", flush=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The command gearman: see README.md. It knows no exceptions, and its workers send no progress.
+# The command gearman: see README.md. It supports no exceptions, and its workers send no progress.
 set -euo pipefail
 
 port=$1 role=$2

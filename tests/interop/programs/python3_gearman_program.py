@@ -1,5 +1,5 @@
-# ruff: noqa: T201 - what it prints is how it answers
-"""The library `python3-gearman`: see README.md. It takes text alone."""
+# ruff: noqa: T201 - it prints its answers
+"""The library `python3-gearman`: see README.md. It supports only text."""
 
 from __future__ import annotations
 
