@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
@@ -64,7 +64,7 @@ class SharedMemoryEngine:
     lines = True
 
     def __init__(self, content: SharedTables) -> None:
-        self._followers: Followers | None = None
+        self._followers: JobLifecycle | None = None
         self._runner = Runner([MemoryScheduleSlice()])
         self._content = content
         self._term = 0
@@ -73,11 +73,11 @@ class SharedMemoryEngine:
     # ---- the engine ----
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
         """Begin the node's next term."""
         del deliver
-        self._followers = followers
+        self._followers = lifecycle
         content = self._content
         content.ears.pop(self._term, None)
         self._term = len(content.terms) + 1

@@ -121,14 +121,14 @@ class TallyUnit:
         self._tallies.clear()
 
     async def _make(self, key: str, tally: Tally) -> None:
-        followers = self._tables.followers
-        job = Job(followers.next_id(), b"f", b"p", options=Options(owner=(KIND, key)), input_size=1)
-        if not followers.coming(job, self._tables.term):
+        lifecycle = self._tables.lifecycle
+        job = Job(lifecycle.next_id(), b"f", b"p", options=Options(owner=(KIND, key)), input_size=1)
+        if not lifecycle.reserve(job, self._tables.term):
             return
         tally.made += 1
-        self._tables.after_rollback(lambda: followers.dropped([job]))
+        self._tables.after_rollback(lambda: lifecycle.dropped([job]))
         assert await self._tables.submit([job]) == {}
-        self._tables.after_commit(lambda: followers.stored([job]))
+        self._tables.after_commit(lambda: lifecycle.stored([job]))
 
 
 class TallySlice:

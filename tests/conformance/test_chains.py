@@ -94,7 +94,7 @@ async def chain(engine: Engine) -> list[Sequence[Operation]]:
     commits = CommitQueue(engine, loop.call_soon, loop.call_later)
     reads = Reads(engine, loop.call_soon)
     service = JobService(commits, reads, ManualClock(), Handles(), Hub(), earlier=lambda _: None)
-    opened = await engine.open(NodeId("n"), loop.call_soon_threadsafe, service.followers)
+    opened = await engine.open(NodeId("n"), loop.call_soon_threadsafe, service.lifecycle)
     service.handles.use_names(opened.nodes)
     service.begin(opened.term)
     side = Side(service)

@@ -50,7 +50,7 @@ class Life:
         handles = Handles()
         self.reads = Reads(self.store, self.loop.call_soon, budget=UNTIMED)
         self.service = JobService(self.commits, self.reads, clock, handles, Hub(), earlier=self._tick_at, **options)
-        opened = asyncio.run(self.store.open(NodeId("n"), self.store.deliveries.put, self.service.followers))
+        opened = asyncio.run(self.store.open(NodeId("n"), self.store.deliveries.put, self.service.lifecycle))
         handles.use_names(opened.nodes)
         self.service.begin(opened.term)
         self.term = opened.term

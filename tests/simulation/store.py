@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Answer, Answered, Committed, Engine, Opened
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Query
@@ -102,9 +102,9 @@ class SlowStore:
         self._committed: Committed | None = None
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
-        return await self.engine.open(node, deliver, followers)
+        return await self.engine.open(node, deliver, lifecycle)
 
     async def close(self) -> None:
         await self.engine.close()

@@ -19,7 +19,7 @@ from mainspring.jobs.model import State
 from mainspring.jobs.noting import Noting
 from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
-from mainspring.nodes.keeper import AGAIN, Keeper
+from mainspring.nodes.lease_manager import AGAIN, LeaseManager
 from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet
 from tests.shared_memory import SharedMemoryEngine
@@ -62,7 +62,7 @@ def is_caught(seeds: int, *, by: str, kind: type[FleetWorld] = FleetWorld, first
     pytest.fail("nobody has noticed")
 
 
-def _machine(keeper: Keeper) -> MachineClock:
+def _machine(keeper: LeaseManager) -> MachineClock:
     """Return the clock of a node's machine, which nothing puts right."""
     port = keeper._port
     assert isinstance(port, Way)
@@ -88,22 +88,22 @@ def test_groups_of_ended_terms_committed(monkeypatch: Plant) -> None:
 
 
 def test_no_fencing_by_the_nodes_own_clock(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Keeper, "check", lambda self: self.lease.remaining(self._clock.monotonic()) or AGAIN)
+    monkeypatch.setattr(LeaseManager, "check", lambda self: self.lease.remaining(self._clock.monotonic()) or AGAIN)
     is_caught(20, by="still holds")
 
 
 def test_jobs_handed_out_by_a_node_that_has_not_noticed_its_end(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Keeper, "believes", lambda _: True)
+    monkeypatch.setattr(LeaseManager, "believes", lambda _: True)
     is_caught(400, by="after the end of the node's lease")
 
 
 def test_jobs_given_back_before_their_term_is_ended(monkeypatch: Plant) -> None:
-    async def hasty(self: Keeper) -> None:
+    async def hasty(self: LeaseManager) -> None:
         for row in self.membership.mine(self._clock.monotonic()):
             self._node.recover([row.term])
             await self._port.end(row.term, row.counter)
 
-    monkeypatch.setattr(Keeper, "_end_the_dead", hasty)
+    monkeypatch.setattr(LeaseManager, "_end_the_dead", hasty)
     is_caught(40, by="given back before it was ended")
 
 
@@ -113,7 +113,7 @@ def test_death_judged_by_wall_clocks(monkeypatch: Plant) -> None:
     def stamped(self: Fleet, counter: int) -> NodeRow:
         return msgspec.structs.replace(row(self, counter), started_us=to_us(_machine(self.keeper).wall()))
 
-    async def by_wall(self: Keeper) -> None:
+    async def by_wall(self: LeaseManager) -> None:
         wall = _machine(self).wall()
         for other in self.membership.live():
             if other.term != self.term and wall - other.started_us / 1_000_000 > other.lease:
@@ -121,7 +121,7 @@ def test_death_judged_by_wall_clocks(monkeypatch: Plant) -> None:
                 self._node.recover([other.term])
 
     monkeypatch.setattr(Fleet, "row", stamped)
-    monkeypatch.setattr(Keeper, "_end_the_dead", by_wall)
+    monkeypatch.setattr(LeaseManager, "_end_the_dead", by_wall)
     is_caught(20, by="during its lease")
 
 

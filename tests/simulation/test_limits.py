@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory import resources
-from mainspring.jobs.leasing import LeasedAccount
 from mainspring.jobs.noting import Noting
+from mainspring.jobs.token_grants import GrantedAccount
 from mainspring.resources import rules
 
 from .fleet.limited import LimitedWorld
@@ -54,7 +54,7 @@ def test_tokens_given_whoever_has_them(monkeypatch: Plant) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_tokens_of_an_ended_term_used_on(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(LeasedAccount, "forget", lambda _: None)
+    monkeypatch.setattr(GrantedAccount, "forget", lambda _: None)
     is_caught(100, by="run at once")
 
 
@@ -66,13 +66,13 @@ def test_tokens_of_ended_terms_kept(monkeypatch: Plant) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_tokens_passed_on_unused(monkeypatch: Plant) -> None:
-    granted = LeasedAccount.granted
+    granted = GrantedAccount.granted
 
-    def generous(self: LeasedAccount, ask: Ask, grant: Grant, now_us: int, store_us: int) -> None:
+    def generous(self: GrantedAccount, ask: Ask, grant: Grant, now_us: int, store_us: int) -> None:
         self.leased = max(self.leased, grant.tokens)  # as if it had had them before
         granted(self, ask, grant, now_us, store_us)
 
-    monkeypatch.setattr(LeasedAccount, "granted", generous)
+    monkeypatch.setattr(GrantedAccount, "granted", generous)
     is_caught(400, by="never ends")
 
 

@@ -13,8 +13,8 @@ from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.ends import Ends
 from mainspring.jobs.intake import Intake
-from mainspring.jobs.lingering import Lingering
 from mainspring.jobs.lookups import Lookups
+from mainspring.jobs.pending_grabs import PendingGrabs
 from mainspring.jobs.serving import Serving
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.workers import Workers
@@ -158,7 +158,7 @@ def test_a_claim_that_failed_never_ends(monkeypatch: Plant) -> None:
 
 
 def test_a_request_for_a_job_forgotten(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Lingering, "answer_all", lambda _self, _queue: None)
+    monkeypatch.setattr(PendingGrabs, "answer_all", lambda _self, _queue: None)
     is_caught(50)
 
 

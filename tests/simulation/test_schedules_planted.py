@@ -10,7 +10,7 @@ import pytest
 from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.jobs.slices import Units
 from mainspring.schedules import consequences, firing, saving
-from mainspring.schedules.draft import Draft
+from mainspring.schedules.changes import ScheduleChanges
 from mainspring.schedules.parents import Graph
 from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import Due
@@ -57,7 +57,7 @@ def _without_unique(plant: Plant) -> None:
     async def overwriting(self: MemorySchedules, writes: Writes) -> None:
         await write(self, writes._replace(new=[], changed=[*writes.new, *writes.changed]))
 
-    plant.setattr(Draft, "row", unaware)
+    plant.setattr(ScheduleChanges, "row", unaware)
     plant.setattr(MemorySchedules, "write", overwriting)
 
 
@@ -72,7 +72,7 @@ def _without_compare_and_swap(plant: Plant) -> None:
             if stored is not None:
                 found[Due(name, stored.state.version)] = stored
 
-    async def unguarded(draft: Draft, operation: FireSchedules) -> Any:
+    async def unguarded(draft: ScheduleChanges, operation: FireSchedules) -> Any:
         draft.schedules |= {one.name: found[one] for one in operation.due}
         return await fire(draft, operation)
 
@@ -147,7 +147,7 @@ def test_ends_followed_twice(monkeypatch: Plant) -> None:
     async def with_what_has_ended(self: MemorySchedules, ids: Collection[int]) -> list[Fire]:
         return [row for rows in self._tables.fires.values() for row in rows.values() if row.job in ids]
 
-    async def unguarded(draft: Draft, jobs: Sequence[Ended]) -> None:
+    async def unguarded(draft: ScheduleChanges, jobs: Sequence[Ended]) -> None:
         by_id = {job.id: job for job in jobs}
         for row in await draft.tables.of_jobs(sorted(by_id)):
             draft.know(row)
@@ -168,7 +168,7 @@ def test_parents_forgotten_before_the_last_one_ends(monkeypatch: Plant) -> None:
 
 
 def test_runs_that_are_not_seen_when_overlap_is_decided(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Draft, "live", lambda _self, _name: [])
+    monkeypatch.setattr(ScheduleChanges, "live", lambda _self, _name: [])
     is_caught(10, by="overlaps")
 
 
@@ -185,7 +185,7 @@ def test_nobody_started_who_waits(monkeypatch: Plant) -> None:
 def test_occasions_by_hand_at_a_time_that_a_relative_has(monkeypatch: Plant) -> None:
     trigger = firing.trigger
 
-    async def of_itself_alone(draft: Draft, operation: TriggerSchedule) -> Fire | None:
+    async def of_itself_alone(draft: ScheduleChanges, operation: TriggerSchedule) -> Fire | None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Graph, "ancestors", lambda _self, _name: [])
             patch.setattr(Graph, "descendants", lambda _self, _name: [])

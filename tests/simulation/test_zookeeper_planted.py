@@ -24,13 +24,13 @@ from .zookeeper.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.engines.zookeeper.deciding import Plan
-    from mainspring.engines.zookeeper.locating import Name, Seen
+    from mainspring.engines.zookeeper.locating import LocatedJob, Name
+    from mainspring.engines.zookeeper.optimistic import Plan
     from mainspring.engines.zookeeper.session import Waiting
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.ids import Term
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Want
+    from mainspring.jobs.store import ClaimRequest
 
 Plant = pytest.MonkeyPatch
 SEEDS = 60
@@ -110,7 +110,7 @@ def test_a_recovery_that_forgets_a_task(monkeypatch: Plant) -> None:
 def test_a_claim_that_hands_a_task_out_twice(monkeypatch: Plant) -> None:
     take = Claims._take
 
-    def twice(self: Claims, want: Want, limit: int, *, renewed: bool) -> list[Job]:
+    def twice(self: Claims, want: ClaimRequest, limit: int, *, renewed: bool) -> list[Job]:
         jobs = take(self, want, limit, renewed=renewed)
         return [*jobs, *jobs[-1:]]
 
@@ -124,7 +124,7 @@ def test_a_claim_that_hands_a_task_out_twice(monkeypatch: Plant) -> None:
 def test_a_client_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
     left = waiting.left
 
-    def rude(seen: Seen | None, term: int) -> Plan[bool]:
+    def rude(seen: LocatedJob | None, term: int) -> Plan[bool]:
         return left(seen if seen is None else seen._replace(data={**seen.data, "waiters": [term]}), term)
 
     monkeypatch.setattr(waiting, "left", rude)

@@ -211,7 +211,7 @@ class World:
                     did = actor.act() or did
             if not did:
                 # What nobody waits for is committed after a moment, and a worker may linger for one.
-                if life.commits.idle and not life.service.serving.lingering.since:
+                if life.commits.idle and not life.service.serving.pending_grabs.since:
                     break
                 self.clock.advance(0.01)
                 life.run_due()

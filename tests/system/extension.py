@@ -68,7 +68,7 @@ class Assigned(NamedTuple):
     """An ASSIGN packet."""
 
     handle: bytes
-    lease: bytes
+    token: bytes
     function: bytes
     unique: bytes
     info: dict[str, Any]
@@ -208,17 +208,17 @@ class ExtensionPeer(Peer):
 
     def job(self) -> Assigned:
         """Wait for an ASSIGN."""
-        handle, lease, function, unique, info, payload = self.expect(More.ASSIGN)
-        return Assigned(handle, lease, function, unique, json.loads(info), payload)
+        handle, token, function, unique, info, payload = self.expect(More.ASSIGN)
+        return Assigned(handle, token, function, unique, json.loads(info), payload)
 
     def settle(self, job: Assigned, outcome: bytes, data: bytes = b"", detail: dict[str, Any] | None = None) -> None:
         """Send SETTLE."""
-        self.write(encode(More.SETTLE, job.handle, job.lease, outcome, coded(detail), data))
+        self.write(encode(More.SETTLE, job.handle, job.token, outcome, coded(detail), data))
 
     def verdict(self, job: Assigned) -> bytes:
         """Wait for SETTLED, and return the verdict."""
-        handle, lease, verdict = self.expect(More.SETTLED)
-        assert (handle, lease) == (job.handle, job.lease)
+        handle, token, verdict = self.expect(More.SETTLED)
+        assert (handle, token) == (job.handle, job.token)
         return verdict
 
     def settled_as(self, job: Assigned, outcome: bytes, data: bytes = b"", **detail: Any) -> bytes:
@@ -228,7 +228,7 @@ class ExtensionPeer(Peer):
 
     def beat(self, jobs: Iterable[Assigned]) -> tuple[list[bytes], list[bytes]]:
         """Send HEARTBEAT, and return the handles of jobs to stop and of lost jobs."""
-        leases = [[job.handle.decode(), job.lease.decode()] for job in jobs]
+        leases = [[job.handle.decode(), job.token.decode()] for job in jobs]
         self.write(encode(More.HEARTBEAT, json.dumps({"jobs": leases}).encode()))
         answer = json.loads(self.expect(More.BEATEN)[0])
         stop, lost = ([handle.encode() for handle, _ in answer[key]] for key in ("stop", "lost"))
@@ -236,8 +236,8 @@ class ExtensionPeer(Peer):
 
     def stopped(self) -> tuple[bytes, bytes, bytes]:
         """Wait for STOP, and return handle, lease and reason."""
-        handle, lease, reason = self.expect(More.STOP)
-        return handle, lease, reason
+        handle, token, reason = self.expect(More.STOP)
+        return handle, token, reason
 
     def pause(self) -> None:
         """Send PAUSE and wait for PAUSED."""

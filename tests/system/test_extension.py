@@ -446,7 +446,7 @@ def test_cancel_a_running_job(harness: Harness) -> None:
     handle = harness.put(wait=True)
     job = worker.job()
     assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
-    assert worker.stopped() == (handle, job.lease, b"cancelled")
+    assert worker.stopped() == (handle, job.token, b"cancelled")
     assert worker.beat([job]) == ([handle], [])
     assert worker.settled_as(job, b"cancelled") == b"recorded"
     result = harness.client.result()
@@ -720,8 +720,8 @@ def test_a_settlement_with_a_forged_token_is_stale(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put()
     job = worker.job()
-    for lease in (b"", b"1.1.1", b"9.9.9", b"x", b"1" * 5000 + b".1.1", job.lease + b"0"):
-        assert worker.settled_as(job._replace(lease=lease), b"succeeded", b"forged") == b"stale"
+    for lease in (b"", b"1.1.1", b"9.9.9", b"x", b"1" * 5000 + b".1.1", job.token + b"0"):
+        assert worker.settled_as(job._replace(token=lease), b"succeeded", b"forged") == b"stale"
     stranger = job._replace(handle=b"H:n1:999999000000000001")
     assert worker.settled_as(stranger, b"succeeded") == b"stale"
     assert worker.settled_as(job, b"succeeded", b"true") == b"recorded"
@@ -744,7 +744,7 @@ def test_a_timeout_stops_the_attempt_and_counts_as_failed(harness: Harness) -> N
     handle = harness.put(timeout=0.2, wait=True)
     job = worker.job()
     assert job.info["timeout"] == 0.2
-    assert worker.stopped() == (handle, job.lease, b"timeout")
+    assert worker.stopped() == (handle, job.token, b"timeout")
     result = harness.client.result()
     assert (result.state, result.attempt, result.error["type"]) == (b"failed", 1, "Timeout")
     assert worker.beat([job]) == ([], [handle])
@@ -769,7 +769,7 @@ def test_a_job_without_its_required_heartbeats_is_lost(harness: Harness) -> None
     worker = harness.worker()
     handle = harness.put(heartbeat=0.3)
     job = worker.job()
-    assert worker.stopped() == (handle, job.lease, b"lost")
+    assert worker.stopped() == (handle, job.token, b"lost")
     other = harness.worker()
     redelivery = other.job()
     assert (redelivery.handle, redelivery.info["attempt"]) == (handle, 1)
@@ -824,7 +824,7 @@ def test_heartbeats_of_unknown_jobs_report_them_as_lost(harness: Harness) -> Non
     worker = harness.worker()
     harness.put()
     job = worker.job()
-    assert worker.beat([job, job._replace(lease=b"1.2.3"), job._replace(handle=b"H:x:1")]) == (
+    assert worker.beat([job, job._replace(token=b"1.2.3"), job._replace(handle=b"H:x:1")]) == (
         [],
         [job.handle, b"H:x:1"],
     )

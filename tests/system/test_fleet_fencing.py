@@ -93,7 +93,7 @@ def test_a_frozen_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitSt
     assert packets[-1].kind is More.SETTLED
     for packet in packets:
         handle, lease, word = packet.arguments
-        assert (handle, lease) == (streamed, job.lease)
+        assert (handle, lease) == (streamed, job.token)
         assert word == (b"lost" if packet.kind is More.STOP else b"stale")
     plain.send(Kind.ECHO_REQ, b"is it on disk?")  # it is not, and the protocol has no packet to report that
     assert plain.is_closed()
@@ -188,7 +188,7 @@ def test_a_node_that_is_cut_off_stops_its_workers_before_others_take_over(
     stopped, taken = timed(holder.stopped), timed(successor.job)
     stopped_at, word = stopped()
     taken_at, _ = taken()
-    assert word == (handle, job.lease, b"lost")
+    assert word == (handle, job.token, b"lost")
     # The purpose of the lease: the node stops its worker first, and another node takes over after the margin.
     assert stopped_at < taken_at
     assert stopped_at - parted < LEASE

@@ -345,7 +345,7 @@ def test_a_running_job_is_cancelled_from_any_node(nodes: list[FleetNode], functi
         handle = peers[0].put(function)
         job = worker.job()
         assert peer.call("jobs.cancel", handle=handle.decode())["state"] == "running"
-        assert worker.stopped() == (handle, job.lease, b"cancelled")
+        assert worker.stopped() == (handle, job.token, b"cancelled")
         assert worker.settled_as(job, b"cancelled") == b"recorded"
         worker.ready()
         assert peers[0].outcome(handle).state == b"cancelled"

@@ -156,7 +156,7 @@ def test_a_live_node_is_removed_by_force_and_begins_a_new_term(fleet: Fleet, tmp
     successor = stack.enter_context(n2.worker(b"f"))
     assert mainspring("nodes", "remove", "n1", "--force", "--server", n2.address, cwd=tmp_path).returncode == 0
     assert successor.job().handle == handle
-    assert holder.stopped() == (handle, job.lease, b"lost")
+    assert holder.stopped() == (handle, job.token, b"lost")
     assert holder.settled_as(job, b"succeeded", b"late") == b"stale"
     eventually(lambda: n1.term > before, "n1 has a new term")
     eventually(lambda: sorted(names(n2)) == ["n1", "n2"], "both are listed")

@@ -73,7 +73,7 @@ def test_ended_jobs_use_no_memory(healthy: Server, function: bytes) -> None:
             client.write(encode(More.SUBMIT, function, b"", options, b"x" * 500) * 500)
             worker.ready(500)
             jobs = [worker.job() for _ in range(500)]
-            worker.write(b"".join(encode(More.SETTLE, job.handle, job.lease, b"succeeded", b"", b"") for job in jobs))
+            worker.write(b"".join(encode(More.SETTLE, job.handle, job.token, b"succeeded", b"", b"") for job in jobs))
             for job in jobs:
                 worker.verdict(job)
             ended = 0

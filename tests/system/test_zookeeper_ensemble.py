@@ -184,7 +184,7 @@ def verdict(worker: ExtensionPeer, job: Assigned) -> bytes:
     """Wait for the verdict on a job. A STOP may arrive before it."""
     while (packet := worker.next()).kind is not More.SETTLED:
         assert packet.kind is More.STOP
-    assert packet.arguments[:2] == (job.handle, job.lease)
+    assert packet.arguments[:2] == (job.handle, job.token)
     return packet.arguments[2]
 
 

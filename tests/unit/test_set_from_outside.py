@@ -23,7 +23,7 @@ REASONS = {
     "engines/zookeeper/ensemble/multi.py: request.is_due": "kazoo carries it to where the request is written",
     "faces/gearman/calls.py: peer.end_watch": "state of a connection: whether it watches",
     "faces/http/listener.py: self._server.should_exit": "how uvicorn is stopped",
-    "jobs/gate.py: line.account": "a line has an account while jobs of its key are here",
+    "jobs/admission.py: line.account": "a line has an account while jobs of its key are here",
     "jobs/intake.py: held.then": "state of a job: what goes on once it is stored",
 }
 """What is set from outside all the same."""

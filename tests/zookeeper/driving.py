@@ -15,7 +15,7 @@ from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.errors import StoreError
-from mainspring.jobs.store import Claim, Want
+from mainspring.jobs.store import Claim, ClaimRequest
 from mainspring.storage.operation import DEFERRED
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
@@ -100,7 +100,7 @@ class DrivenEngine(ZookeeperEngine):
         if claim.wants:
             await self._claim(claim.term, [want._replace(limit=0) for want in claim.wants])
 
-    async def _claim(self, term: int, wants: list[Want]) -> list[list[Job]]:
+    async def _claim(self, term: int, wants: list[ClaimRequest]) -> list[list[Job]]:
         late = asyncio.get_running_loop().create_future()
         (jobs,) = await self._outcomes([Claim(term, wants)], lambda _, outcome: late.set_result(outcome))
         jobs = await late if jobs is DEFERRED else jobs

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.request import Request
-from mainspring.resources.said import SaidRate  # noqa: TC001 - msgspec reads the annotation
+from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 
 
 class FunctionInfo(msgspec.Struct):
@@ -19,8 +19,8 @@ class FunctionInfo(msgspec.Struct):
     paused: bool
     concurrency: int | None
     concurrency_per_key: int | None
-    rate: SaidRate | None
-    rate_per_key: SaidRate | None
+    rate: RateSpec | None
+    rate_per_key: RateSpec | None
     source: str | None
     waiting: int
     running: int
@@ -76,8 +76,8 @@ class Limit(Request[FunctionInfo]):
     function: str
     concurrency: int | UnsetType | None = UNSET
     concurrency_per_key: int | UnsetType | None = UNSET
-    rate: SaidRate | UnsetType | None = UNSET
-    rate_per_key: SaidRate | UnsetType | None = UNSET
+    rate: RateSpec | UnsetType | None = UNSET
+    rate_per_key: RateSpec | UnsetType | None = UNSET
     unlimited: bool = False
     declared: bool = False
 

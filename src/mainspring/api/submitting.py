@@ -13,7 +13,7 @@ from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
 from mainspring.jobs.retry import LONGEST_WAIT
 from mainspring.jobs.retry import check as check_retry
-from mainspring.resources.said import key_of
+from mainspring.resources.limit_specs import key_of
 
 PriorityName = Literal["high", "normal", "low"]
 PRIORITIES = {priority.name.lower(): priority for priority in Priority}

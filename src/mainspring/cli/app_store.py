@@ -17,7 +17,7 @@ import msgspec
 from mainspring.errors import SettingsError
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts, spawn
-from mainspring.worker.mortality import die_with
+from mainspring.worker.parent_death import die_with
 
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mainspring.cli.failures import EXPECTED, complain, exit_code, explain
 from mainspring.server.addresses import TcpAddress
-from mainspring.server.process import Detachment, PidFile, raise_limits, switch_user
+from mainspring.server.process import DaemonProcess, PidFile, raise_limits, switch_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -32,7 +32,7 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
     settings = replace(settings, store=settings.store.absolute())
     process = settings.process
     raise_limits(process.max_files, core_dumps=process.core_dumps)
-    detachment = Detachment() if process.daemon else None
+    detachment = DaemonProcess() if process.daemon else None
 
     def ready(ports: Sequence[Listening]) -> None:
         for port in ports:

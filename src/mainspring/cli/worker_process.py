@@ -33,7 +33,7 @@ from mainspring.worker.declaring import keep_declaring
 from mainspring.worker.forks import disown
 from mainspring.worker.link import connector
 from mainspring.worker.memory import resident_bytes
-from mainspring.worker.mortality import die_with
+from mainspring.worker.parent_death import die_with
 from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WAITING_PLACES, WorkerSettings
 from mainspring.worker.slate import Slate

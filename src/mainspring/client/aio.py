@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mainspring.client.batches import awaiting, submitting
 from mainspring.client.outcomes import not_ended
-from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, Patience, unreachable
+from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_PATIENCE, ReconnectPolicy, unreachable
 from mainspring.client.refusals import ENDED, why
 from mainspring.client.session import PendingReply, Request, Session, SubmitBatch
 from mainspring.client.sockets import connect, tune
@@ -47,7 +47,7 @@ class AsyncClient:
         self.servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
-        self._patience = Patience(patience)
+        self._patience = ReconnectPolicy(patience)
         self._session = Session()
         self._current: _Wire | None = None  # the session's connection, with or without an agreed extension
         self._wire: _Wire | None = None  # the same connection, once the extension is agreed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.client.batches import awaiting, submitting
 from mainspring.client.outcomes import not_ended
-from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE
+from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_PATIENCE
 from mainspring.client.shared_connection import SharedConnection
 from mainspring.client.streaming import EventBuffer
 from mainspring.client.waiting import announced

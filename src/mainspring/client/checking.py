@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.errors import UsageError
 from mainspring.jobs.model import UNIQUE_LIMIT
-from mainspring.resources.said import key_of
+from mainspring.resources.limit_specs import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import msgspec
 from mainspring.client.checking import check_number, check_whole, refusal
 from mainspring.errors import SettingsError, UsageError
 from mainspring.quantities import format_duration, parse_duration
-from mainspring.resources.said import SaidLimits, SaidRate, limits_of
+from mainspring.resources.limit_specs import LimitSpec, RateSpec, limits_of
 
 if TYPE_CHECKING:
     from mainspring.resources.model import Limits
@@ -114,9 +114,9 @@ class Rate:
         if self.burst is not None:
             check_whole(self.burst, "Rate.burst", 1)
 
-    def said(self) -> SaidRate:
+    def said(self) -> RateSpec:
         """Return the rate in the form of the protocol."""
-        return SaidRate(self.number, seconds(self.per, "Rate.per"), self.burst)
+        return RateSpec(self.number, seconds(self.per, "Rate.per"), self.burst)
 
 
 def build_limits(
@@ -129,7 +129,7 @@ def build_limits(
     for name, one in (("rate", rate), ("rate_per_key", rate_per_key)):
         if one is not None and not isinstance(one, Rate):
             raise refusal(name, "a Rate, such as Rate(100, per=60)", one)
-    said = SaidLimits(
+    said = LimitSpec(
         concurrency,
         concurrency_per_key,
         None if rate is None else rate.said(),

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from mainspring.client.patience import Patience, unreachable
+from mainspring.client.reconnect_policy import ReconnectPolicy, unreachable
 from mainspring.client.refusals import why
 from mainspring.client.session import Session
 from mainspring.client.sockets import open_socket
@@ -55,7 +55,7 @@ class SharedConnection:
         self._agree_by = 0.0
         self._next_server = 0
         """The index of the next server to try; those before it were tried without success in this round."""
-        self._patience = Patience(self._patience_seconds)
+        self._patience = ReconnectPolicy(self._patience_seconds)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:

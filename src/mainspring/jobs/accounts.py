@@ -32,7 +32,7 @@ class Account(Protocol):
         """Go on under other limits."""
 
     def is_new(self, now_us: int) -> bool:
-        """Say whether it is as if nobody had started anything yet: then it need not be remembered, unless something runs."""
+        """Return whether it is as if nobody had started anything yet: then it need not be remembered, unless something runs."""
 
 
 class OpenAccount(Protocol):
@@ -86,7 +86,7 @@ class OwnAccount:
             self._rate = rate
 
     def is_new(self, now_us: int) -> bool:
-        """Say whether the bucket is full."""
+        """Return whether the bucket is full."""
         return self._rate is None or rules.tokens(self._rate, self._bucket, now_us) == self._rate.burst
 
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.clock import to_us
 from mainspring.ids import slot_of
-from mainspring.jobs.gate import MOST
-from mainspring.jobs.store import Claim, ClaimByKey, Want
+from mainspring.jobs.admission import MOST
+from mainspring.jobs.store import Claim, ClaimByKey, ClaimRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
+    from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.footing import Footing
-    from mainspring.jobs.gate import Gate
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimedByKey
@@ -37,7 +37,7 @@ BYTES = 64 * 2**20
 """Payloads in the window of one function, about."""
 
 
-class Allowance(NamedTuple):
+class ClaimQuota(NamedTuple):
     """What a node may take of a function's stored jobs, where several nodes share them."""
 
     limit: int | None = None
@@ -48,7 +48,7 @@ class Allowance(NamedTuple):
     """Jobs that wait for so many seconds are anybody's, whatever slot and limit; infinite: none at all."""
 
 
-EVERYTHING = Allowance()
+EVERYTHING = ClaimQuota()
 
 
 class Claiming:
@@ -68,7 +68,7 @@ class Claiming:
         came: Callable[[FunctionQueue, list[Job]], None],
         failed: Callable[[FunctionQueue], None],
         shared: bool = False,
-        share: Callable[[FunctionQueue], Allowance] | None = None,
+        share: Callable[[FunctionQueue], ClaimQuota] | None = None,
         ask_for_tokens: Callable[[FunctionQueue], None] | None = None,
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
@@ -84,7 +84,7 @@ class Claiming:
     # ---- how many may be here ----
 
     def admits(self, queue: FunctionQueue, job: Job) -> bool:
-        """Say whether a new, due job can be leased as it is stored, because a worker here will have it soon.
+        """Return whether a new, due job can be leased as it is stored, because a worker here will have it soon.
 
         Not while stored jobs of equal or higher priority wait: they came first.
         """
@@ -106,13 +106,13 @@ class Claiming:
         return True
 
     def _lets_in(self, queue: FunctionQueue, key: bytes) -> bool:
-        """Say whether a job of a key could start soon."""
+        """Return whether a job of a key could start soon."""
         gate = queue.gate if queue.gate is not None else self._table.gate_of(queue)
         return gate.admits(key) and queue.size + queue.inflight < MOST
 
     @staticmethod
-    def _may_take(share: Allowance, queue: FunctionQueue, job: Job) -> bool:
-        """Say whether a new job is in this node's share."""
+    def _may_take(share: ClaimQuota, queue: FunctionQueue, job: Job) -> bool:
+        """Return whether a new job is in this node's share."""
         if share.limit is not None and queue.size + queue.inflight >= share.limit:
             return False
         return share.slots is None or slot_of(job.namespace, job.function, job.unique, job.id) in share.slots
@@ -182,7 +182,7 @@ class Claiming:
                 limit = 1
         if limit <= 0:
             return
-        wants = [Want(queue.name, limit)]
+        wants = [ClaimRequest(queue.name, limit)]
         if self.shared:
             wants = self._shared_wants(queue, limit)
             if not wants:
@@ -201,32 +201,34 @@ class Claiming:
         queue.uncounted = True
         self.refill(queue)
 
-    def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[Want]:
+    def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[ClaimRequest]:
         """Return what this node may claim of what it has room for."""
         share = EVERYTHING if self._share is None else self._share(queue)
         if share.overdue == math.inf:
             return []
         overdue_us = to_us(self._clock.wall() - share.overdue)
         within = limit if share.limit is None else min(limit, share.limit)
-        wants = [Want(queue.name, within, share.slots, overdue_us)] if within else []
+        wants = [ClaimRequest(queue.name, within, share.slots, overdue_us)] if within else []
         if within < limit:
-            wants.append(Want(queue.name, limit - within, frozenset(), overdue_us))  # only what waits for too long
+            wants.append(
+                ClaimRequest(queue.name, limit - within, frozenset(), overdue_us)
+            )  # only what waits for too long
         return wants
 
-    def _refill_by_key(self, queue: FunctionQueue, gate: Gate[Held]) -> None:
+    def _refill_by_key(self, queue: FunctionQueue, gate: AdmissionQueue[Held]) -> None:
         """Claim more in turns of the keys, so that one that has very many jobs does not keep the others out."""
         window = self.room(queue)
         waiting = max(queue.size - queue.foreground, 0) + queue.inflight
         have = max(waiting - gate.parked, 0)
         if gate.paused or gate.is_dry(queue.claimable()) or have * 2 > window or waiting >= MOST:
             return
-        want = Want(queue.name, window - have)
+        want = ClaimRequest(queue.name, window - have)
         if self.shared:
             share = EVERYTHING if self._share is None else self._share(queue)
             if share.overdue == math.inf:
                 return
             limit = want.limit if share.limit is None else min(want.limit, max(share.limit, 0))
-            want = Want(queue.name, limit, share.slots, to_us(self._clock.wall() - share.overdue))
+            want = ClaimRequest(queue.name, limit, share.slots, to_us(self._clock.wall() - share.overdue))
         if want.limit <= 0:
             return
         queue.claiming = True

@@ -154,11 +154,11 @@ class Clients:
         worker = held.worker
         if worker is not None and worker.streams:
             held.cancelled = reason or ASKED
-            worker.face.stop(held, b"cancelled")
+            worker.connection.stop(held, b"cancelled")
             done("running")
             return
         if worker is not None:
-            worker.passed.add(held.handle)  # a plain worker cannot be told
+            worker.ignored_results.add(held.handle)  # a plain worker cannot be told
         self._settling.cancelled(held, reason, lambda _: done("cancelled"))
 
     def retry(self, job_id: int, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:

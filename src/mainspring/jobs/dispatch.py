@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
-from mainspring.jobs.lines import merge_by_age
+from mainspring.jobs.key_queue import merge_by_age
 from mainspring.jobs.names import Rows
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Dispatch:
 
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as gearmand
     does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: how many functions there may
-    be, with those that are rows of the store; 0 for any number. ``made`` is called with each new queue. ``believes``, where the
-    store is shared, says whether the jobs here may be believed to be this node's.
+    be, with those that are rows of the store; 0 for any number. ``made`` is called with each new queue. On a
+    shared store ``lease_valid`` returns whether the node still holds its lease, and with it its jobs.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Dispatch:
         wakeup: int = 1,
         most: int = 0,
         made: Callable[[FunctionQueue], None] | None = None,
-        believes: Callable[[], bool] | None = None,
+        lease_valid: Callable[[], bool] | None = None,
     ) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.order: list[FunctionQueue] = []
@@ -61,7 +61,7 @@ class Dispatch:
         self.workers: dict[Worker, None] = {}
         self.paused = False
         """No job is handed out: the node ends, drains or has no term."""
-        self._believes = believes
+        self._believes = lease_valid
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
 
@@ -89,7 +89,7 @@ class Dispatch:
         return queue
 
     def admits(self, name: bytes) -> bool:
-        """Say whether a job or a worker may name a function: it is known, or there is room for one more."""
+        """Return whether a job or a worker may name a function: it is known, or there is room for one more."""
         return (
             not self.most
             or name in self.queues
@@ -106,7 +106,7 @@ class Dispatch:
             queue.maximum = maximum
 
     def may_live(self, name: bytes) -> bool:
-        """Say whether the store may have jobs of a function that have not ended."""
+        """Return whether the store may have jobs of a function that have not ended."""
         queue = self.queues.get(name)
         return not self.complete if queue is None else bool(queue.live) or not queue.counted
 
@@ -225,7 +225,7 @@ class Dispatch:
         self.paused = False
 
     def holds_back(self) -> bool:
-        """Say whether nothing may be handed out at this moment."""
+        """Return whether nothing may be handed out at this moment."""
         return self.paused or (self._believes is not None and not self._believes())
 
     @staticmethod

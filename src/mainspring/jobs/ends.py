@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
+    from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.footing import Footing
-    from mainspring.jobs.gate import Gate
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import LostAttempt
@@ -72,7 +72,7 @@ class _Pending(NamedTuple):
     settlement: Settlement
     exception: bytes | None
     acknowledge: Acknowledge | None
-    gate: Gate[Held] | None
+    gate: AdmissionQueue[Held] | None
     """Where the job's tokens go back to."""
     worker: Worker | None
 
@@ -133,7 +133,7 @@ class Ends:
             worker = held.worker
             options = held.job.options
             if worker is not None and options is not None and owner(options) is not None:
-                settlement.worker = worker.face.name()
+                settlement.worker = worker.connection.name()
             self._serving.release(held)
             self._put(_Pending(settlement, exception, acknowledge, gate, worker))
         else:
@@ -184,7 +184,7 @@ class Ends:
         self._commits.add_bytes(size)
 
     def _is_abandoned(self, settlement: Settlement) -> bool:
-        """Say whether a foreground job goes back although no client of this node waits for it any more."""
+        """Return whether a foreground job goes back although no client of this node waits for it any more."""
         return not rules.target(settlement.event).ended and not self._listeners.of(settlement.job.id)
 
     def _put_abandoned(self, pending: _Pending) -> None:
@@ -265,7 +265,7 @@ class Ends:
     # ---- what was reported before ----
 
     def is_settled(self) -> bool:
-        """Say whether all is on disk that was reported."""
+        """Return whether all is on disk that was reported."""
         return self._commits.idle and not self.waits
 
     def when_stored(self, then: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """The node's side of ``jobs.slices.Followers``."""
+    """The node's side of ``jobs.slices.JobLifecycle``."""
 
     def __init__(self, footing: Footing, intake: Intake, clients: Clients) -> None:
         self._table, self._dispatch = footing.table, footing.dispatch
@@ -28,7 +28,7 @@ class Following:
         """Return the id of a new job."""
         return self._table.next_id()
 
-    def coming(self, job: Job, term: int) -> bool:
+    def reserve(self, job: Job, term: int) -> bool:
         """Count a new job, and lease it where a worker waits for it; False if a foreground job in memory has its unique."""
         key = (job.function, job.unique)
         if job.unique and key in self._table.foreground:

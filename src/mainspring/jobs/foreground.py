@@ -63,7 +63,7 @@ class Foreground:
         self._noting = noting
 
     def asks_the_store(self, job: Job) -> bool:
-        """Say whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
+        """Return whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
         return bool(job.unique) or (self._noting is not None and not self._has_workers(job.function))
 
     def _has_workers(self, function: bytes) -> bool:

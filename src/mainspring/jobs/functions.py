@@ -10,8 +10,8 @@ import structlog
 
 from mainspring.clock import to_us
 from mainspring.resources import rules
+from mainspring.resources.limit_specs import limits_to_wire
 from mainspring.resources.model import UNLIMITED, FunctionLimits
-from mainspring.resources.said import told
 from mainspring.resources.store import ListLimits, SaveLimits
 
 if TYPE_CHECKING:
@@ -119,7 +119,12 @@ class Functions:
         gate = self._table.gate_of(queue)
         if gate.limits == limits and gate.paused == said.paused:
             return
-        log.info("limits", function=function.decode("utf-8", "backslashreplace"), paused=said.paused, **told(limits))
+        log.info(
+            "limits",
+            function=function.decode("utf-8", "backslashreplace"),
+            paused=said.paused,
+            **limits_to_wire(limits),
+        )
         gate.change(limits, paused=said.paused)
         if not gate.limited and not gate.keyed:
             self._table.remove_gate(queue)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.events.relay import Progress
-    from mainspring.jobs.gate import Gate
+    from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.timers import Timer
     from mainspring.resources.model import Limits
@@ -33,7 +33,6 @@ class Held:
         "gate",
         "handle",
         "job",
-        "lease",
         "numerator",
         "queue",
         "queued",
@@ -42,6 +41,7 @@ class Held:
         "stored",
         "then",
         "timers",
+        "token",
         "watchers",
         "worker",
     )
@@ -60,9 +60,9 @@ class Held:
         """What the worker that has it, or had it last, said about the function when it got the job."""
         self.timers: list[Timer] | None = None
         """What limits it: how long it may wait, or how long its worker may take."""
-        self.gate: Gate[Held] | None = None
+        self.gate: AdmissionQueue[Held] | None = None
         """Where it has tokens from, from when it leaves for a worker until its end is on disk."""
-        self.lease = b""
+        self.token = b""
         self.started_us = 0
         self.beat = 0.0
         """Monotonic time of the worker's last sign of life, where a heartbeat is asked for."""
@@ -73,7 +73,7 @@ class Held:
         """It waits in its queue. One that was taken out is still met there, and passed over."""
         self.numerator = b"0"
         self.denominator = b"0"
-        self.watchers: Watchers | None = None
+        self.watchers: ProgressSubscribers | None = None
         """Other nodes whose clients wait for it; None until its worker has something to tell them, or nobody shares the store."""
 
     def seen(self) -> Job:
@@ -85,10 +85,10 @@ class Held:
 
     def worker_name(self) -> str | None:
         """Return the name of the worker that has it; None where it waits."""
-        return self.worker.face.name() if self.worker is not None else None
+        return self.worker.connection.name() if self.worker is not None else None
 
 
-class Watchers:
+class ProgressSubscribers:
     """The nodes that are told how far a job is, by their terms."""
 
     __slots__ = ("asked", "terms", "untold")
@@ -114,7 +114,7 @@ class Ability(NamedTuple):
     """What it says of the function's limits."""
 
 
-class WorkerFace(Protocol):
+class WorkerConnection(Protocol):
     """How a worker is reached."""
 
     def wake(self) -> None:
@@ -139,14 +139,14 @@ class Worker:
     __slots__ = (
         "abilities",
         "asleep",
+        "connection",
         "credit",
         "ended",
         "excepted",
-        "face",
         "gone",
         "grabbing",
+        "ignored_results",
         "isolates",
-        "passed",
         "refused",
         "running",
         "slots",
@@ -155,8 +155,8 @@ class Worker:
         "woken_for",
     )
 
-    def __init__(self, face: WorkerFace) -> None:
-        self.face = face
+    def __init__(self, connection: WorkerConnection) -> None:
+        self.connection = connection
         self.abilities: dict[FunctionQueue, Ability] = {}
         """In the order of registration."""
         self.gone = False
@@ -180,7 +180,7 @@ class Worker:
         """By handle."""
         self.excepted: bytes | None = None
         """The job that it ended last with an exception: many libraries send a failure after it."""
-        self.passed: set[bytes] = set()
+        self.ignored_results: set[bytes] = set()
         """Jobs that were cancelled while it ran them and it could not be told: its results are passed over."""
         self.refused = False
         """Its job was lost to another node, or what it said of one came too late: it has no word for that, but may ask."""
@@ -226,7 +226,7 @@ class FunctionQueue:
         """Jobs to hand out, by priority; see `lines`."""
         self.size = 0
         """How many of them, without the dropped ones."""
-        self.gate: Gate[Held] | None = None
+        self.gate: AdmissionQueue[Held] | None = None
         """Has these jobs in place of ``ready``, where the function has limits or a pause, or its jobs have keys."""
         self.dropped = 0
         """Jobs that were taken out since their places were last cleared, or more than those that are still met."""
@@ -279,7 +279,7 @@ class FunctionQueue:
         return len(self.sleepers) + sum(worker.credit for worker in self.takers)
 
     def is_full(self, priority: int) -> bool:
-        """Say whether ``maxqueue`` forbids one more job of a priority."""
+        """Return whether ``maxqueue`` forbids one more job of a priority."""
         return bool(self.maximum and self.maximum[priority] and self.total() >= self.maximum[priority])
 
     @property
@@ -309,13 +309,13 @@ class FunctionQueue:
         return sum(self.backlog) or int(self.uncounted)
 
     def is_idle(self) -> bool:
-        """Say whether nobody at this node has to do with the function: all its jobs are in the store, if there are any."""
+        """Return whether nobody at this node has to do with the function: all its jobs are in the store, if there are any."""
         unused = not (self.workers or self.foreground or self.size or self.running or self.inflight or self.leased)
         told = self.maximum or (self.gate is not None and self.gate.limited)
         return unused and not (told or self.claiming or self.hinted)
 
     def stirs(self) -> bool:
-        """Say whether anything goes on here that may change with time alone; if not, nobody need look at it now and then."""
+        """Return whether anything goes on here that may change with time alone; if not, nobody need look at it now and then."""
         return bool(
             self.size
             or self.settled
@@ -344,7 +344,7 @@ class FunctionQueue:
         return high, normal, low
 
     def waits(self) -> bool:
-        """Say whether any job waits: sooner than ``waiting`` counts them, for who asks very many functions."""
+        """Return whether any job waits: sooner than ``waiting`` counts them, for who asks very many functions."""
         high, normal, low = self.backlog
         return bool(high or normal or low or self.size or self.inflight)
 

@@ -171,7 +171,7 @@ class Intake:
     # ---- joins ----
 
     def joins(self, jobs: list[Job]) -> bool:
-        """Say whether any of some background jobs joins a foreground one: then they have to be submitted one by one.
+        """Return whether any of some background jobs joins a foreground one: then they have to be submitted one by one.
 
         Such a job may have to wait for more than one commit, and be refused although the others of its batch are stored.
         """

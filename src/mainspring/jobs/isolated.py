@@ -43,7 +43,7 @@ class Isolated:
         return list(self.waiting.get(queue, ()))
 
     def is_full(self, queue: FunctionQueue) -> bool:
-        """Say whether too many of a function wait."""
+        """Return whether too many of a function wait."""
         return queue in self.waiting and len(self.waiting[queue]) >= FULL
 
     def next(self, queue: FunctionQueue) -> None:

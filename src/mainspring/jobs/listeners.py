@@ -39,7 +39,7 @@ class Listener(Protocol):
         """The job had ended while there was no room to tell it, and its outcome is no longer kept."""
 
     def has_room(self) -> bool:
-        """Say whether it can be sent the outcome of another job: not while it has too much to read."""
+        """Return whether it can be sent the outcome of another job: not while it has too much to read."""
 
 
 class Listeners:
@@ -80,11 +80,11 @@ class Listeners:
         return self._by_job.get(job_id, [])
 
     def listens(self, job_id: int, listener: Listener) -> bool:
-        """Say whether a listener still waits for a job."""
+        """Return whether a listener still waits for a job."""
         return job_id in self._by_listener.get(listener, ())
 
     def waits(self, *listeners: Listener) -> bool:
-        """Say whether any of some listeners waits for a job."""
+        """Return whether any of some listeners waits for a job."""
         return any(listener in self._by_listener for listener in listeners)
 
     def remove(self, job_id: int, listener: Listener) -> None:

@@ -85,7 +85,7 @@ class Lookups:
         self._go_on()
 
     def will_look(self, job_id: int) -> bool:
-        """Say whether a job is going to be looked up, be it once somebody has room for it."""
+        """Return whether a job is going to be looked up, be it once somebody has room for it."""
         return job_id in self._queue or job_id in self._withheld
 
     def has_room(self, listener: Listener) -> None:

@@ -182,7 +182,7 @@ class Noting:
         self._leave([job.id], [], dropped)
 
     def withholds(self, held: Held) -> bool:
-        """Say whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""
+        """Return whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""
         for operation, withdrawn in self._leaves.items():
             if held.job.id in operation.ids:
                 withdrawn.append(held)

@@ -36,7 +36,7 @@ class Registered:
         self.elsewhere = elsewhere
 
     def has(self, function: bytes) -> bool | None:
-        """Say whether any worker has registered a function; None where this node cannot know."""
+        """Return whether any worker has registered a function; None where this node cannot know."""
         queue = self._dispatch.queues.get(function)
         if queue is not None and queue.workers:
             return True

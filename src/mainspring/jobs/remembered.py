@@ -11,13 +11,13 @@ class Remembered:
     """A bounded set of (handle, lease, outcome): of a delivery that was handed back, a success that comes later is stale."""
 
     def __init__(self) -> None:
-        self._leases: OrderedDict[tuple[bytes, bytes, bytes], None] = OrderedDict()
+        self._tokens: OrderedDict[tuple[bytes, bytes, bytes], None] = OrderedDict()
 
-    def add(self, handle: bytes, lease: bytes, outcome: bytes) -> None:
+    def add(self, handle: bytes, token: bytes, outcome: bytes) -> None:
         """Remember one, and forget the oldest."""
-        self._leases[handle, lease, outcome] = None
-        if len(self._leases) > LIMIT:
-            self._leases.popitem(last=False)
+        self._tokens[handle, token, outcome] = None
+        if len(self._tokens) > LIMIT:
+            self._tokens.popitem(last=False)
 
     def __contains__(self, key: tuple[bytes, bytes, bytes]) -> bool:
-        return key in self._leases
+        return key in self._tokens

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.events.relay import Progress
-from mainspring.jobs.held import Watchers
-from mainspring.jobs.store import Watchers as FindWatchers
+from mainspring.jobs.held import ProgressSubscribers
+from mainspring.jobs.store import FindSubscribers
 
 if TYPE_CHECKING:
     from mainspring.errors import StoreError
@@ -63,7 +63,7 @@ class Reports:
         now = self._clock.monotonic()
         watchers = held.watchers
         if watchers is None:
-            watchers = held.watchers = Watchers(now)
+            watchers = held.watchers = ProgressSubscribers(now)
             self._find_watchers(relay, held, watchers)
         elif now - watchers.asked >= WATCHERS_FOR:
             watchers.asked = now
@@ -74,7 +74,7 @@ class Reports:
         for term in watchers.terms:
             relay.send(term, message)
 
-    def _find_watchers(self, relay: Relay, held: Held, watchers: Watchers) -> None:
+    def _find_watchers(self, relay: Relay, held: Held, watchers: ProgressSubscribers) -> None:
         def found(terms: dict[int, list[int]]) -> None:
             watchers.terms = terms.get(held.job.id, [])
             untold, watchers.untold = watchers.untold, None
@@ -86,4 +86,4 @@ class Reports:
             del error
             watchers.untold = None
 
-        self._commits.put(FindWatchers(self._table.term, [held.job.id]), found, failed)
+        self._commits.put(FindSubscribers(self._table.term, [held.job.id]), found, failed)

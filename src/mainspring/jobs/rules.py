@@ -216,7 +216,7 @@ def kept_since(created_us: int, keep_unique: float) -> int:
 
 
 def out_of_attempts(job: Job, policy: Retry | None, lost_limit: int | None) -> bool:
-    """Say whether a job whose worker was lost may not be given to another one.
+    """Return whether a job whose worker was lost may not be given to another one.
 
     A policy's ``max_attempts`` counts lost deliveries too. ``lost_limit`` is how many workers a job without a policy may
     lose, at least one; None is no limit.
@@ -244,17 +244,17 @@ LOST_DELIVERIES: Final = 5
 
 
 def was_tried(job: Job) -> bool:
-    """Say whether a worker has had a job, and lost or failed it: it does not expire any more."""
+    """Return whether a worker has had a job, and lost or failed it: it does not expire any more."""
     return job.attempt > 0 or job.suspects >= WORKER_LOST
 
 
 def may_kill_nodes(job: Job) -> bool:
-    """Say whether a job may be what its nodes were lost by."""
+    """Return whether a job may be what its nodes were lost by."""
     return job.suspects % WORKER_LOST >= SUSPECTS_ALONE
 
 
 def may_kill_workers(job: Job) -> bool:
-    """Say whether a job may be what its workers were lost by: it has a process of its own."""
+    """Return whether a job may be what its workers were lost by: it has a process of its own."""
     return job.suspects >= SUSPECTS_ALONE * WORKER_LOST
 
 

@@ -17,10 +17,10 @@ from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
 from mainspring.jobs.holders import Holders
 from mainspring.jobs.intake import Intake
-from mainspring.jobs.leasing import LeasedAccounts
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.lookups import Lookups
+from mainspring.jobs.maintenance import Maintenance
 from mainspring.jobs.noting import Noting
 from mainspring.jobs.registered import Registered, nobody
 from mainspring.jobs.remembered import Remembered
@@ -32,8 +32,8 @@ from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import Recover
 from mainspring.jobs.table import JobTable
 from mainspring.jobs.timers import Timers
+from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.uniques import Uniques
-from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.waking import Waking
 from mainspring.jobs.workers import Workers
 from mainspring.slices import Slices
@@ -94,13 +94,13 @@ class JobService:
             wakeup=wakeup,
             most=most_functions,
             made=self._made,
-            believes=None if shared is None else shared.believes,
+            lease_valid=None if shared is None else shared.lease_valid,
         )
         self.timers = timers = Timers(earlier)
         self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
         self.listeners = listeners = Listeners(handles)
         self.remembered = Remembered()
-        leased = None if alone else LeasedAccounts()
+        leased = None if alone else GrantedAccounts()
         accounts = (lambda _: open_own) if leased is None else leased.opener
         self.table = table = JobTable(dispatch, clock, handles, accounts)
         self.uniques = uniques = Uniques(commits)
@@ -132,7 +132,7 @@ class JobService:
         self.foreground = foreground = Foreground(
             footing, serving, intake, lookups, limit=foreground_bytes, noting=noting
         )
-        self._upkeep = Upkeep(
+        self._maintenance = Maintenance(
             footing,
             serving,
             ends,
@@ -155,11 +155,20 @@ class JobService:
         if shared is not None:
             assert noting is not None
             assert holders is not None
-            assert serving.leasing is not None
+            assert serving.token_grants is not None
             self.sharing = Sharing(
-                footing, serving, shared.relay, serving.leasing, noting, holders, reports, ends, clients, waking.wake_at
+                footing,
+                serving,
+                shared.relay,
+                serving.token_grants,
+                noting,
+                holders,
+                reports,
+                ends,
+                clients,
+                waking.wake_at,
             )
-        self.followers = Following(footing, intake, clients)
+        self.lifecycle = Following(footing, intake, clients)
         self._ends = False
 
         # What faces and the server call; the promises are where these are made.
@@ -197,7 +206,7 @@ class JobService:
         self.registered_names, self.all_functions = self.registered.names, self.roster.functions
         self.too_many_functions = self.roster.too_many
         self.attempt_figures = self.attempts.figures
-        self.said_functions, self.said_of = self.functions.names, self.functions.said
+        self.said_functions, self.spec_of = self.functions.names, self.functions.said
         self.change_limits = self.functions.change
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
@@ -266,7 +275,7 @@ class JobService:
         return self.roster.short
 
     def joins_foreground(self, function: bytes, unique: bytes) -> bool:
-        """Say whether a foreground job in memory has a unique."""
+        """Return whether a foreground job in memory has a unique."""
         return (function, unique) in self.table.foreground
 
     def workers(self) -> list[Worker]:
@@ -284,7 +293,7 @@ class JobService:
         self.functions.tick(self.clock.monotonic())
         self.roster.tick(self.clock.monotonic())
         self.ends.tell_ends()
-        return self._upkeep.tick()
+        return self._maintenance.tick()
 
     def begin(self, term: Term) -> None:
         """Hold jobs under a term from now on: the first, or after `fenced` another one, under which `resume` hands them out."""
@@ -366,5 +375,5 @@ class JobService:
 
     @staticmethod
     def pass_over(worker: Worker | None, handle: bytes) -> bool:
-        """Say whether what a plain worker reports of a job is passed over, because it was cancelled while it ran."""
-        return worker is not None and handle in worker.passed
+        """Return whether what a plain worker reports of a job is passed over, because it was cancelled while it ran."""
+        return worker is not None and handle in worker.ignored_results

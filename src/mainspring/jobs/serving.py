@@ -1,7 +1,7 @@
 """How jobs go out to workers, and come back: this serves queues whenever a job, a worker or a token has come.
 
 What is in memory stands in a `table`. What may be there, and how it comes from the store, is in `claiming`; who waits for it
-while it comes, in `lingering`; which of it waits for its turn to be alone, in `suspects` and `isolated`.
+while it comes, in `pending_grabs`; which of it waits for its turn to be alone, in `suspects` and `isolated`.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from mainspring.clock import from_us
 from mainspring.jobs import rules
 from mainspring.jobs.claiming import Claiming
 from mainspring.jobs.isolated import Isolated
-from mainspring.jobs.leasing import Leasing
-from mainspring.jobs.lingering import Lingering
+from mainspring.jobs.pending_grabs import PendingGrabs
 from mainspring.jobs.suspects import Suspects
+from mainspring.jobs.token_grants import TokenGrants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mainspring.jobs.claiming import Allowance
+    from mainspring.jobs.admission import AdmissionQueue
+    from mainspring.jobs.claiming import ClaimQuota
     from mainspring.jobs.footing import Footing
-    from mainspring.jobs.gate import Gate
     from mainspring.jobs.held import FunctionQueue, Held, Worker
-    from mainspring.jobs.leasing import LeasedAccounts
     from mainspring.jobs.limits import Limits
     from mainspring.jobs.model import Job
     from mainspring.jobs.timers import Timer
+    from mainspring.jobs.token_grants import GrantedAccounts
 
 SOON = 0.001
 """Seconds before a queue is served again because of the time alone."""
@@ -51,8 +51,8 @@ class Serving:
         hand_back: Callable[[], None],
         refused: Callable[[Held], bool],
         withheld: Callable[[Held], bool] | None = None,
-        leased: LeasedAccounts | None = None,
-        share: Callable[[FunctionQueue], Allowance] | None = None,
+        leased: GrantedAccounts | None = None,
+        share: Callable[[FunctionQueue], ClaimQuota] | None = None,
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._timers, self._clock, self._hub = footing.timers, footing.clock, footing.hub
@@ -66,9 +66,9 @@ class Serving:
         """When queues are served again because time lets more of their jobs start."""
         self.suspects = Suspects(footing, self._serve_or_give_back)
         self.isolated = Isolated(footing.dispatch, self.serve)
-        self.leasing = None
+        self.token_grants = None
         if leased is not None:
-            self.leasing = Leasing(footing, leased, self.serve, self.serve_at)
+            self.token_grants = TokenGrants(footing, leased, self.serve, self.serve_at)
         self.claiming = Claiming(
             footing,
             is_full=self.isolated.is_full,
@@ -76,9 +76,9 @@ class Serving:
             failed=self.answer,
             shared=leased is not None,
             share=share,
-            ask_for_tokens=None if self.leasing is None else self.leasing.serve,
+            ask_for_tokens=None if self.token_grants is None else self.token_grants.serve,
         )
-        self.lingering = Lingering(footing, self.claiming)
+        self.pending_grabs = PendingGrabs(footing, self.claiming)
 
     # ---- coming in, and leaving ----
 
@@ -105,7 +105,7 @@ class Serving:
         self._dispatch.merge(queue, claimed)
         self.suspects.next()
         self.serve(queue)
-        self.lingering.answer_all(queue)
+        self.pending_grabs.answer_all(queue)
         if not queue.workers:
             self._give_back(queue)
         if jobs:
@@ -145,8 +145,8 @@ class Serving:
         """
         self._dispatch.pause()
         self._table.fenced()
-        if self.leasing is not None:
-            self.leasing.forget()
+        if self.token_grants is not None:
+            self.token_grants.forget()
         for held in [held for held in self._table.held.values() if held.stored]:
             worker = held.worker
             self.release(held)
@@ -157,9 +157,9 @@ class Serving:
                 held.gate = None
             if worker is not None:
                 if worker.streams:
-                    worker.face.stop(held, b"lost")
+                    worker.connection.stop(held, b"lost")
                 else:
-                    worker.passed.add(held.handle)
+                    worker.ignored_results.add(held.handle)
                     worker.refused = True
 
     # ---- going out ----
@@ -171,12 +171,12 @@ class Serving:
         if queue.size and (queue.takers or queue.sleepers):
             for worker, held in self._dispatch.match(queue):
                 if held is None:
-                    worker.face.wake()
+                    worker.connection.wake()
                 else:
                     if worker.grabbing:
                         worker.grabbing -= 1
                     self.start(held, worker)
-                    worker.face.assign(held)
+                    worker.connection.assign(held)
         if queue.gate is not None:
             self._look_again(queue, queue.gate)
         self.claiming.refill(queue)
@@ -197,11 +197,11 @@ class Serving:
 
     def has_left(self, worker: Worker) -> None:
         """Answer a worker that runs fewer functions, where it waits for a look at one of those."""
-        self.lingering.answer(worker)
+        self.pending_grabs.answer(worker)
 
     def answer(self, queue: FunctionQueue) -> None:
         """Answer those who wait for a look at the store that has brought nothing."""
-        self.lingering.answer_all(queue)
+        self.pending_grabs.answer_all(queue)
 
     def look_after(self, queue: FunctionQueue, seconds: float) -> None:
         """Fit what a function may have here to what its workers got through in the last so many seconds, and serve it."""
@@ -226,7 +226,7 @@ class Serving:
         held.worker = worker
         held.ability = worker.abilities.get(queue)
         if worker.streams:  # others have no word for it
-            held.lease = b"%d.%d.%d" % (self._table.term, held.job.attempt + 1, self._deliveries)
+            held.token = b"%d.%d.%d" % (self._table.term, held.job.attempt + 1, self._deliveries)
         queue.running += 1
         worker.running[held.handle] = held
         if held.timers:
@@ -244,7 +244,7 @@ class Serving:
         held = self.grab(worker)
         if held is not None:
             return held
-        return self.lingering.for_the_store(worker) or self.lingering.for_a_moment(worker)
+        return self.pending_grabs.for_the_store(worker) or self.pending_grabs.for_a_moment(worker)
 
     def grab(self, worker: Worker) -> Held | None:
         """Give a plain worker that asks a job that is in memory."""
@@ -328,7 +328,7 @@ class Serving:
 
         self._clocked[queue] = at, self._timers.at(at, again)
 
-    def _look_again(self, queue: FunctionQueue, gate: Gate[Held]) -> None:
+    def _look_again(self, queue: FunctionQueue, gate: AdmissionQueue[Held]) -> None:
         """Serve a queue again when time lets more of its jobs start."""
         following = gate.next_us()
         if following is not None:

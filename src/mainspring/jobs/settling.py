@@ -131,7 +131,7 @@ class Settling:
     def timed_out(self, held: Held, timeout: float, requeue: bool) -> None:
         """A worker has had a job for longer than so many seconds."""
         assert held.worker is not None
-        held.worker.face.stop(held, b"timeout")
+        held.worker.connection.stop(held, b"timeout")
         if requeue:
             self.lost(held, f"it ran for longer than {format_duration(timeout)}", outcome=Outcome.TIMED_OUT)
         else:
@@ -141,7 +141,7 @@ class Settling:
     def silent(self, held: Held, heartbeat: float) -> None:
         """A worker has sent no heartbeat of a job for so many seconds."""
         assert held.worker is not None
-        held.worker.face.stop(held, b"lost")
+        held.worker.connection.stop(held, b"lost")
         why = f"its worker sent no heartbeat for {format_duration(heartbeat)}"
         self.lost_with_process(held.worker, [held], why)
 

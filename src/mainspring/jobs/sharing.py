@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.events.relay import Abandoned, Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs.counting import count_coming
-from mainspring.jobs.store import Look, Recover, TakeInbox
+from mainspring.jobs.store import ReadBacklog, Recover, TakeInbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import StoreError
     from mainspring.events.relay import Relay
-    from mainspring.jobs.claiming import Allowance
+    from mainspring.jobs.claiming import ClaimQuota
     from mainspring.jobs.clients import Clients
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.holders import Holders
-    from mainspring.jobs.leasing import Leasing
     from mainspring.jobs.noting import Noting
     from mainspring.jobs.reports import Reports
     from mainspring.jobs.serving import Serving
-    from mainspring.jobs.store import Outlook, Recovered, Taken
+    from mainspring.jobs.store import Backlog, Recovered, Taken
+    from mainspring.jobs.token_grants import TokenGrants
 
 LOOK_EVERY = 1.0
 """Seconds between looks at the store's waiting jobs. Nodes that have nothing to do share them: together they look so often."""
@@ -45,12 +45,12 @@ class Shared(NamedTuple):
     """How a node reaches the others that have its store open, and what it knows of them."""
 
     relay: Relay
-    believes: Callable[[], bool]
+    lease_valid: Callable[[], bool]
     """Says whether the jobs here may be believed to be this node's. A node that was stopped learns from its workers that it runs
     again, before its timers tell it that its lease has ended."""
     elsewhere: Callable[[], frozenset[bytes] | None]
     """Returns the functions of the other nodes' workers; None where this node cannot know them at present."""
-    share: Callable[[FunctionQueue], Allowance] | None = None
+    share: Callable[[FunctionQueue], ClaimQuota] | None = None
     """Says what this node may take of a function's stored jobs at this moment; None: always everything."""
 
 
@@ -62,7 +62,7 @@ class Sharing:
         footing: Footing,
         serving: Serving,
         relay: Relay,
-        leasing: Leasing,
+        token_grants: TokenGrants,
         noting: Noting,
         holders: Holders,
         reports: Reports,
@@ -73,7 +73,7 @@ class Sharing:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._timers, self._clock = footing.timers, footing.clock
         self._serving = serving
-        self._leasing = leasing
+        self._token_grants = token_grants
         self._noting = noting
         self._holders = holders
         self._reports = reports
@@ -101,7 +101,7 @@ class Sharing:
                 for name in functions:
                     queue = self._dispatch.queues.get(name)
                     if queue is not None and queue.gate is not None:
-                        self._leasing.hint(queue)
+                        self._token_grants.hint(queue)
                     if queue is not None and queue.workers:
                         self._serving.hint(queue)
             case Settled(ids):
@@ -121,7 +121,7 @@ class Sharing:
 
     def tick(self, now: float) -> None:
         """Do what is due."""
-        self._leasing.tick()
+        self._token_grants.tick()
         # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
         every = LOOK_EVERY * (min(self._nodes, LOOK_SHARED) if self._idle else 1)
         if now - self._looked >= every and not self._looking:
@@ -162,11 +162,11 @@ class Sharing:
     def look(self, then: Callable[[], None] = lambda: None, failed: Callable[[StoreError], None] | None = None) -> None:
         """Count the waiting jobs."""
 
-        def looked(outlook: Outlook) -> None:
+        def looked(outlook: Backlog) -> None:
             # The rest of the group is counted first: the answer includes it already.
             self._commits.after_answers(lambda: learn(outlook))
 
-        def learn(outlook: Outlook) -> None:
+        def learn(outlook: Backlog) -> None:
             self._looking = False
             self._counted = asked
             self._learn(outlook, functions)
@@ -184,7 +184,7 @@ class Sharing:
         # Where very many functions have jobs, only those that somebody here has to do with are counted.
         dispatch = self._dispatch
         functions = None if dispatch.complete else list(dispatch.queues)
-        self._commits.put(Look(functions), looked, not_looked)
+        self._commits.put(ReadBacklog(functions), looked, not_looked)
 
     def counted(self, then: Callable[[], None]) -> None:
         """Call a function when the counts are at most `COUNTED_FOR` old, or after `COUNT_PATIENCE` where the store is slow."""
@@ -212,7 +212,7 @@ class Sharing:
         for function in counting:
             function()
 
-    def _learn(self, outlook: Outlook, functions: Sequence[bytes] | None) -> None:
+    def _learn(self, outlook: Backlog, functions: Sequence[bytes] | None) -> None:
         """Take the counts of some functions; None: of all."""
         self._idle = not outlook.pending and not outlook.inbox
         dispatch = self._dispatch

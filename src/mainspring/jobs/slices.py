@@ -32,7 +32,7 @@ T = TypeVar("T")
 Op = TypeVar("Op", bound="Operation")
 
 
-class Followers(Protocol):
+class JobLifecycle(Protocol):
     """What a node does for the jobs that a store makes by itself in a transaction, because others have ended or a time has come.
 
     All methods are called on the node's thread.
@@ -41,7 +41,7 @@ class Followers(Protocol):
     def next_id(self) -> int:
         """Return the id of a new job."""
 
-    def coming(self, job: Job, term: int) -> bool:
+    def reserve(self, job: Job, term: int) -> bool:
         """Hear of a new job before it is written; False where it may not be: a job in this node's memory has its unique.
 
         Where a worker of the node waits for it, a pending job becomes one that is leased to the node under ``term``, which is
@@ -65,7 +65,7 @@ class Ground(Protocol):
     """
 
     @property
-    def followers(self) -> Followers:
+    def lifecycle(self) -> JobLifecycle:
         """The node's own."""
 
     @property
@@ -153,7 +153,7 @@ def settled_keys(plan: Plan, kind: str) -> set[Any]:
 
 
 def concerns(plan: Plan, notices: Notices) -> bool:
-    """Say whether a group has anything to do with slices; most have not."""
+    """Return whether a group has anything to do with slices; most have not."""
     return bool(notices) or any(kind.phase is Phase.SLICES for kind in plan)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.ids import Term, job_ids
-from mainspring.jobs.gate import Gate
+from mainspring.jobs.admission import AdmissionQueue
 from mainspring.jobs.held import Held
 from mainspring.jobs.shrinking import shrink
 
@@ -103,11 +103,11 @@ class JobTable:
         held.queue.foreground -= 1
         self.foreground_bytes -= len(job.payload)
 
-    def gate_of(self, queue: FunctionQueue) -> Gate[Held]:
+    def gate_of(self, queue: FunctionQueue) -> AdmissionQueue[Held]:
         """Return a function's gate, made where there is none; the jobs that are here pass through it from now on."""
         gate = queue.gate
         if gate is None:
-            gate = Gate(self._clock, self._accounts(queue))
+            gate = AdmissionQueue(self._clock, self._accounts(queue))
             waiting = queue.queued()
             for ready in queue.ready:
                 ready.clear()

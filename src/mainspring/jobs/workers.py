@@ -84,7 +84,7 @@ class Workers:
                 break
             worker.credit -= 1
             self._serving.start(held, worker)
-            worker.face.assign(held)
+            worker.connection.assign(held)
         self._serving.refill(worker)
 
     def gone(self, worker: Worker) -> None:

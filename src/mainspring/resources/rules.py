@@ -169,7 +169,7 @@ def declared(said: FunctionLimits, limits: Limits, now_us: int) -> FunctionLimit
 
 
 def is_stale(said: FunctionLimits, limits: Limits, now_us: int) -> bool:
-    """Say whether a declaration has to be written again, because it is new or nearly forgotten."""
+    """Return whether a declaration has to be written again, because it is new or nearly forgotten."""
     return not any(one.limits == limits and one.last_us > now_us - FORGOTTEN_US // 5 for one in said.declared)
 
 

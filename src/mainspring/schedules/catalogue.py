@@ -34,7 +34,7 @@ class Catalogue:
         self.graph.check(now_us, changed)
 
     def queues(self, name: str) -> bool:
-        """Say whether fire times of a schedule may wait for the end of a run."""
+        """Return whether fire times of a schedule may wait for the end of a run."""
         schedule = self.schedules.get(name)
         return schedule is not None and schedule.overlap in {Overlap.QUEUE, Overlap.REPLACE}
 

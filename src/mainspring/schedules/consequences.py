@@ -1,7 +1,7 @@
-"""What follows from what: a row ends, a child starts, a waiting row follows, all in the transaction of the first of them.
+"""The consequences of an end: children start and waiting rows follow, in the transaction of the row that ended.
 
-The way is always the same: a row is put into the ``Draft``; its success or failure is spread to its children; once it has become
-finished, that counts at its parents and lets waiting rows start. Each of these may lead to the next.
+The steps are always the same: a row is put into the ``ScheduleChanges``; its success or failure reaches its children; once it is
+finished, it counts at its parents and waiting rows may start. Each of these may lead to the next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.jobs.owners import Ended
-    from mainspring.schedules.draft import Draft
+    from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.model import Schedule
     from mainspring.schedules.rules import Step
 
@@ -27,65 +27,65 @@ if TYPE_CHECKING:
 # ---- beginnings ----
 
 
-async def take(draft: Draft, stored: Stored, step: Step, now_us: int) -> None:
+async def take(changes: ScheduleChanges, stored: Stored, step: Step, now_us: int) -> None:
     """Carry out a step of the rules."""
     name = stored.schedule.name
     if step.drop_waiting:
-        await drop_waiting(draft, name, Reason.OVERLAP, now_us)
+        await drop_waiting(changes, name, Reason.OVERLAP, now_us)
     if step.cancel:
-        draft.stop(name)
-    draft.save(Stored(stored.schedule, step.state))
+        changes.stop(name)
+    changes.save(Stored(stored.schedule, step.state))
     decided = waited = 0
     for row in step.fires:
-        if await draft.row(name, row.fire_us) is not None:
+        if await changes.row(name, row.fire_us) is not None:
             decided += 1  # for a schedule of this name that was removed or had other times
             waited += row.state is FireState.WAITING
             continue
-        row = await with_children(draft, stored.schedule, row)
-        draft.put(row)
+        row = await with_children(changes, stored.schedule, row)
+        changes.put(row)
         if row.state is FireState.FIRED:
-            draft.start(stored.schedule, row, now_us)
+            changes.start(stored.schedule, row, now_us)
         elif row.state is FireState.SKIPPED:
-            await finish(draft, row, now_us)
-            await _spread(draft, row, now_us, succeeded=False)
+            await finish(changes, row, now_us)
+            await _spread(changes, row, now_us, succeeded=False)
     if waited:
-        draft.count_queued(name, -waited)
+        changes.count_queued(name, -waited)
     if decided:
-        await start_waiting(draft, name, now_us)  # what the rules let wait behind those waits behind nothing
+        await start_waiting(changes, name, now_us)  # what the rules let wait behind those waits behind nothing
 
 
-async def drop_waiting(draft: Draft, name: str, reason: Reason, now_us: int) -> None:
+async def drop_waiting(changes: ScheduleChanges, name: str, reason: Reason, now_us: int) -> None:
     """Skip the rows of a schedule that wait."""
-    for row in draft.waiting(name):
+    for row in changes.waiting(name):
         dropped = rules.dropped(row, reason, now_us)
-        draft.put(dropped)
-        await finish(draft, dropped, now_us)
-        await _spread(draft, dropped, now_us, succeeded=False)
+        changes.put(dropped)
+        await finish(changes, dropped, now_us)
+        await _spread(changes, dropped, now_us, succeeded=False)
 
 
 # ---- ends ----
 
 
-async def ended(draft: Draft, jobs: Sequence[Ended]) -> None:
+async def ended(changes: ScheduleChanges, jobs: Sequence[Ended]) -> None:
     """Note how runs have ended, and do all that follows from it."""
     by_id = {job.id: job for job in jobs}
-    rows = await draft.tables.of_jobs(sorted(by_id))
-    catalogue = await draft.tables.catalogue()
-    await draft.read_unfinished({row.schedule for row in rows if catalogue.queues(row.schedule)})
+    rows = await changes.tables.of_jobs(sorted(by_id))
+    catalogue = await changes.tables.catalogue()
+    await changes.read_unfinished({row.schedule for row in rows if catalogue.queues(row.schedule)})
     for row in rows:
-        draft.know(row)
+        changes.know(row)
     for row in rows:
-        now = draft.fires[row.schedule][row.fire_us]  # an earlier one of these may have counted at it
+        now = changes.fires[row.schedule][row.fire_us]  # an earlier one of these may have counted at it
         if now is not None and not now.outcome:
-            await end(draft, now, by_id[row.job])
+            await end(changes, now, by_id[row.job])
 
 
-async def end(draft: Draft, row: Fire, job: Ended) -> None:
+async def end(changes: ScheduleChanges, row: Fire, job: Ended) -> None:
     """Note how a run has ended."""
     succeeded = job.state == State.SUCCEEDED
     row = replace(
         row,
-        node=draft.tables.node(job.term) if job.term else "",
+        node=changes.tables.node(job.term) if job.term else "",
         worker=job.worker,
         started_us=job.started_us,
         ended_us=job.ended_us,
@@ -93,83 +93,83 @@ async def end(draft: Draft, row: Fire, job: Ended) -> None:
         error=b"" if succeeded else job.error,
         attempt=job.attempt,
     )
-    draft.put(row)
+    changes.put(row)
     if row.finished:
-        await finish(draft, row, job.ended_us)
-    await _spread(draft, row, job.ended_us, succeeded=succeeded)
+        await finish(changes, row, job.ended_us)
+    await _spread(changes, row, job.ended_us, succeeded=succeeded)
 
 
 # ---- parents and children ----
 
 
-async def with_children(draft: Draft, schedule: Schedule, row: Fire) -> Fire:
+async def with_children(changes: ScheduleChanges, schedule: Schedule, row: Fire) -> Fire:
     """Return a row with the number of children that it has to wait for."""
     if not schedule.wait_for_children or row.state is FireState.SKIPPED:
         return row
-    graph = (await draft.tables.catalogue()).graph
+    graph = (await changes.tables.catalogue()).graph
     children = [child.name for child in graph.children_of(row)]
-    await draft.read_fires((child, row.fire_us) for child in children)
-    rows = [(child, draft.fires[child][row.fire_us]) for child in children]
+    await changes.read_fires((child, row.fire_us) for child in children)
+    rows = [(child, changes.fires[child][row.fire_us]) for child in children]
     return graph.with_children(row, {child for child, found in rows if found is not None and found.finished})
 
 
-async def _spread(draft: Draft, row: Fire, now_us: int, *, succeeded: bool) -> None:
+async def _spread(changes: ScheduleChanges, row: Fire, now_us: int, *, succeeded: bool) -> None:
     """Tell the children of a row how it went."""
-    graph = (await draft.tables.catalogue()).graph
+    graph = (await changes.tables.catalogue()).graph
     if not graph.children(row.schedule):
         return
     names = graph.joins(row, succeeded=succeeded)
-    await draft.read_joins((name, row.fire_us) for name in names)
-    known = {name: draft.joins[name, row.fire_us] for name in names if (name, row.fire_us) in draft.joins}
+    await changes.read_joins((name, row.fire_us) for name in names)
+    known = {name: changes.joins[name, row.fire_us] for name in names if (name, row.fire_us) in changes.joins}
     spread = graph.spread(row, known, now_us, succeeded=succeeded)
-    draft.put_joins(spread.joins)
-    await draft.read_fires((one.schedule, one.fire_us) for one in spread.stopped)
+    changes.put_joins(spread.joins)
+    await changes.read_fires((one.schedule, one.fire_us) for one in spread.stopped)
     for stopped in spread.stopped:
-        if draft.fires[stopped.schedule][stopped.fire_us] is None:
-            draft.put(stopped)
-            await finish(draft, stopped, now_us)
+        if changes.fires[stopped.schedule][stopped.fire_us] is None:
+            changes.put(stopped)
+            await finish(changes, stopped, now_us)
     for child in spread.ready:
-        await _start_child(draft, child.name, row, now_us)
+        await _start_child(changes, child.name, row, now_us)
 
 
-async def _start_child(draft: Draft, name: str, parent: Fire, now_us: int) -> None:
-    stored = await draft.read_schedule(name)
-    if stored is None or await draft.row(name, parent.fire_us) is not None:
+async def _start_child(changes: ScheduleChanges, name: str, parent: Fire, now_us: int) -> None:
+    stored = await changes.read_schedule(name)
+    if stored is None or await changes.row(name, parent.fire_us) is not None:
         return
-    await draft.read_unfinished_of(stored)
-    live = bool(draft.live(name))
-    await take(draft, stored, rules.decide_child(stored.schedule, stored.state, parent, now_us, live=live), now_us)
+    await changes.read_unfinished_of(stored)
+    live = bool(changes.live(name))
+    await take(changes, stored, rules.decide_child(stored.schedule, stored.state, parent, now_us, live=live), now_us)
 
 
-async def finish(draft: Draft, row: Fire, now_us: int) -> None:
+async def finish(changes: ScheduleChanges, row: Fire, now_us: int) -> None:
     """Count a finished row at those that wait for it, and start what waits behind those that are finished thereby."""
-    catalogue = await draft.tables.catalogue()
+    catalogue = await changes.tables.catalogue()
     finished = [row]
     ancestors = catalogue.graph.ancestors(row.schedule)
     if ancestors:
-        await draft.read_fires((name, row.fire_us) for name in ancestors)
-        found = {name: draft.fires[name][row.fire_us] for name in ancestors}
+        await changes.read_fires((name, row.fire_us) for name in ancestors)
+        found = {name: changes.fires[name][row.fire_us] for name in ancestors}
         parents = {name: one for name, one in found.items() if one is not None}
         for changed in catalogue.graph.finish(row, parents):
-            draft.put(changed)
+            changes.put(changed)
             if changed.finished:
                 finished.append(changed)
     for one in finished:
         if catalogue.queues(one.schedule) and one.state is not FireState.SKIPPED:
-            await start_waiting(draft, one.schedule, now_us)
+            await start_waiting(changes, one.schedule, now_us)
 
 
-async def start_waiting(draft: Draft, name: str, now_us: int) -> bool:
+async def start_waiting(changes: ScheduleChanges, name: str, now_us: int) -> bool:
     """Start the oldest waiting row of a schedule, if no run of it is under way."""
-    stored = await draft.read_schedule(name)
+    stored = await changes.read_schedule(name)
     if stored is None or not stored.state.queued:
         return False
-    await draft.read_unfinished({name})
-    waiting = draft.waiting(name)
-    if draft.live(name) or not waiting:
+    await changes.read_unfinished({name})
+    waiting = changes.waiting(name)
+    if changes.live(name) or not waiting:
         return False
     row, state = rules.start_waiting(stored.state, waiting[0], now_us)
-    draft.save(Stored(stored.schedule, state))
-    draft.put(row)
-    draft.start(stored.schedule, row, now_us)
+    changes.save(Stored(stored.schedule, state))
+    changes.put(row)
+    changes.start(stored.schedule, row, now_us)
     return True

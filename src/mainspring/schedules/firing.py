@@ -9,58 +9,58 @@ from mainspring.schedules.model import Overlap
 from mainspring.schedules.store import Fired
 
 if TYPE_CHECKING:
-    from mainspring.schedules.draft import Draft
+    from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.model import Fire
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.rules import Step
     from mainspring.schedules.store import FireSchedules, TriggerSchedule
 
 
-async def fire(draft: Draft, operation: FireSchedules) -> dict[str, Fired]:
+async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, Fired]:
     """Decide what is due. One that is named twice was decided the first time."""
     due, now_us = dict(operation.due).items(), operation.now_us
-    await draft.read_schedules({name for name, _ in due})
+    await changes.read_schedules({name for name, _ in due})
     won = []
     for name, version in due:
-        stored = draft.schedules[name]
+        stored = changes.schedules[name]
         if stored is not None and stored.state.version == version:
             won.append(stored)
-    await draft.read_unfinished({one.schedule.name for one in won if one.schedule.overlap is not Overlap.ALLOW})
-    steps = [(stored, decide(draft, stored, now_us, operation.limit)) for stored in won]
-    await draft.read_fires((row.schedule, row.fire_us) for _, step in steps if step for row in step.fires)
+    await changes.read_unfinished({one.schedule.name for one in won if one.schedule.overlap is not Overlap.ALLOW})
+    steps = [(stored, decide(changes, stored, now_us, operation.limit)) for stored in won]
+    await changes.read_fires((row.schedule, row.fire_us) for _, step in steps if step for row in step.fires)
     more: set[str] = set()
     for stored, step in steps:
         if step is not None:
-            await consequences.take(draft, stored, step, now_us)
+            await consequences.take(changes, stored, step, now_us)
             if step.more:
                 more.add(stored.schedule.name)
     names = {stored.schedule.name for stored in won}
-    return {name: Fired(name in names, draft.schedules[name], name in more) for name, _ in due}
+    return {name: Fired(name in names, changes.schedules[name], name in more) for name, _ in due}
 
 
-def decide(draft: Draft, stored: Stored, now_us: int, limit: int) -> Step | None:
+def decide(changes: ScheduleChanges, stored: Stored, now_us: int, limit: int) -> Step | None:
     """Ask the rules what becomes of the fire times of a schedule that are due; its unfinished rows are known if they count."""
-    live = bool(draft.live(stored.schedule.name))
+    live = bool(changes.live(stored.schedule.name))
     return rules.decide(stored.schedule, stored.state, now_us, live=live, limit=limit)
 
 
-async def trigger(draft: Draft, operation: TriggerSchedule) -> Fire | None:
+async def trigger(changes: ScheduleChanges, operation: TriggerSchedule) -> Fire | None:
     """Run a schedule by hand."""
     name, now_us = operation.name, operation.now_us
-    stored = await draft.read_schedule(name)
+    stored = await changes.read_schedule(name)
     if stored is None:
         return None
-    await draft.read_unfinished_of(stored)
-    graph = (await draft.tables.catalogue()).graph
+    await changes.read_unfinished_of(stored)
+    graph = (await changes.tables.catalogue()).graph
     relatives = [*graph.ancestors(name), name, *(one.name for one in graph.descendants(name))]
     while True:
-        step = rules.trigger_now(stored.schedule, stored.state, now_us, live=bool(draft.live(name)))
+        step = rules.trigger_now(stored.schedule, stored.state, now_us, live=bool(changes.live(name)))
         (row,) = step.fires
-        await draft.read_fires((one, row.fire_us) for one in relatives)
-        taken = any(draft.fires[one][row.fire_us] is not None for one in relatives)
+        await changes.read_fires((one, row.fire_us) for one in relatives)
+        taken = any(changes.fires[one][row.fire_us] is not None for one in relatives)
         if not taken and not graph.may_fire_at(name, row.fire_us):
             break
         # An occasion of a relative has this time, or a schedule of this name was there before.
         now_us = row.fire_us + 1
-    await consequences.take(draft, stored, step, now_us)
-    return draft.fires[name][row.fire_us]
+    await consequences.take(changes, stored, step, now_us)
+    return changes.fires[name][row.fire_us]

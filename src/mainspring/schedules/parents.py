@@ -144,12 +144,12 @@ class Graph:
         return self._roots[name]
 
     def may_fire_at(self, name: str, instant_us: int) -> bool:
-        """Say whether an instant is a fire time of a root that a schedule runs after."""
+        """Return whether an instant is a fire time of a root that a schedule runs after."""
         roots = [self._schedules[root] for root in self._roots.get(name, ()) if root in self._schedules]
         return any(triggers.fires_at(root, instant_us) for root in roots)
 
     def takes_part(self, name: str, fire: Fire) -> bool:
-        """Say whether a schedule takes part in the occasion of a row."""
+        """Return whether a schedule takes part in the occasion of a row."""
         if name == fire.root:
             return True
         if fire.root:

@@ -79,7 +79,7 @@ def digest(schedules: Iterable[Schedule]) -> bytes:
 
 
 def governs(mine: Deployment, known: Iterable[Deployment], live: Collection[bytes]) -> bool:
-    """Say whether these declarations count, among those known of the same App.
+    """Return whether these declarations count, among those known of the same App.
 
     ``live`` has the digests that live nodes have for this App; one's own counts as live. Two that were first seen in the same
     microsecond are ordered by digest, so that all nodes agree.

@@ -17,53 +17,53 @@ from mainspring.schedules.store import Saved
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mainspring.schedules.draft import Draft
+    from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.store import Change, SaveSchedules
 
 CATCH_UP = 100
 """Steps by which a schedule is brought up to date before it is changed. More are left to its own firing."""
 
 
-async def save(draft: Draft, operation: SaveSchedules) -> Saved:
+async def save(changes: ScheduleChanges, operation: SaveSchedules) -> Saved:
     """Change schedules."""
-    changes, now_us = operation.changes, operation.now_us
-    before = await draft.tables.catalogue(lock=True)
-    await draft.read_schedules({change.name for change in changes})
-    error = _refusal(changes, draft.schedules) or _misfit(changes, before, now_us)
+    requested, now_us = operation.changes, operation.now_us
+    before = await changes.tables.catalogue(lock=True)
+    await changes.read_schedules({change.name for change in requested})
+    error = _refusal(requested, changes.schedules) or _misfit(requested, before, now_us)
     if error is None:
-        error = await _catch_up(draft, [change.name for change in changes if change.kind == "put"], now_us)
+        error = await _catch_up(changes, [change.name for change in requested if change.kind == "put"], now_us)
     if error is None:
-        for change in changes:
-            await _change(draft, change, now_us)
-    return Saved({change.name: draft.schedules[change.name] for change in changes}, error)
+        for change in requested:
+            await _change(changes, change, now_us)
+    return Saved({change.name: changes.schedules[change.name] for change in requested}, error)
 
 
-def _misfit(changes: Sequence[Change], before: Catalogue, now_us: int) -> UsageError | None:
+def _misfit(requested: Sequence[Change], before: Catalogue, now_us: int) -> UsageError | None:
     after = dict(before.schedules)
-    for change in changes:
+    for change in requested:
         if change.schedule is not None:
             after[change.name] = change.schedule
         elif change.kind == "remove":
             del after[change.name]
     try:
-        Catalogue(after).check([change.name for change in changes], now_us)
+        Catalogue(after).check([change.name for change in requested], now_us)
     except UsageError as error:
         return error
     return None
 
 
-async def _catch_up(draft: Draft, names: Iterable[str], now_us: int) -> ConflictError | None:
+async def _catch_up(changes: ScheduleChanges, names: Iterable[str], now_us: int) -> ConflictError | None:
     """Decide what is due under the specifications as they are."""
     for name in names:
         for _ in range(CATCH_UP):
-            stored = draft.schedules[name]
+            stored = changes.schedules[name]
             if stored is None:
                 break
-            await draft.read_unfinished_of(stored)
-            step = decide(draft, stored, now_us, rules.STEP)
+            await changes.read_unfinished_of(stored)
+            step = decide(changes, stored, now_us, rules.STEP)
             if step is None:
                 break
-            await consequences.take(draft, stored, step, now_us)
+            await consequences.take(changes, stored, step, now_us)
             if not step.more:
                 break
         else:
@@ -71,15 +71,15 @@ async def _catch_up(draft: Draft, names: Iterable[str], now_us: int) -> Conflict
     return None
 
 
-async def _change(draft: Draft, change: Change, now_us: int) -> None:
-    stored, schedule = draft.schedules[change.name], change.schedule
+async def _change(changes: ScheduleChanges, change: Change, now_us: int) -> None:
+    stored, schedule = changes.schedules[change.name], change.schedule
     match change.kind:
         case "put":
             assert schedule is not None
-            draft.respecified = True
+            changes.respecified = True
             if stored is None:
                 origin, declared = change.origin or Origin.CLI, change.declared or b""
-                forgotten_us = (await draft.tables.forgotten({change.name})).get(change.name, 0)
+                forgotten_us = (await changes.tables.forgotten({change.name})).get(change.name, 0)
                 state = rules.created(
                     schedule,
                     now_us,
@@ -93,24 +93,24 @@ async def _change(draft: Draft, change: Change, now_us: int) -> None:
                 state = rules.changed(stored.schedule, schedule, stored.state, now_us, change.first_us)
                 if change.declared is not None:
                     state = replace(state, declared=change.declared)
-            draft.save(Stored(schedule, state))
+            changes.save(Stored(schedule, state))
         case "remove":
-            draft.respecified = True
-            await draft.read_unfinished({change.name})
-            await consequences.drop_waiting(draft, change.name, Reason.REMOVED, now_us)
-            draft.remove(change.name)
+            changes.respecified = True
+            await changes.read_unfinished({change.name})
+            await consequences.drop_waiting(changes, change.name, Reason.REMOVED, now_us)
+            changes.remove(change.name)
         case "pause" | "resume":
             assert stored is not None
             decided = rules.paused if change.kind == "pause" else rules.resumed
             state = decided(stored.state, now_us)
             if state is not stored.state:
-                draft.save(Stored(stored.schedule, state))
+                changes.save(Stored(stored.schedule, state))
 
 
-def _refusal(changes: Sequence[Change], stored: Mapping[str, Stored | None]) -> MainspringError | None:
-    if len({change.name for change in changes}) < len(changes):
+def _refusal(requested: Sequence[Change], stored: Mapping[str, Stored | None]) -> MainspringError | None:
+    if len({change.name for change in requested}) < len(requested):
         return UsageError("a schedule is named twice in one request")
-    for change in changes:
+    for change in requested:
         name, now = change.name, stored[change.name]
         if now is None:
             if change.kind == "put" and not change.version:

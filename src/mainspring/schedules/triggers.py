@@ -98,12 +98,12 @@ def running_steps(schedule: Schedule, after_us: int, until_us: int) -> Iterator[
 
 
 def fires_at(schedule: Schedule, instant_us: int) -> bool:
-    """Say whether an instant is one of the fire times."""
+    """Return whether an instant is one of the fire times."""
     return next_after(schedule, instant_us - 1) == instant_us
 
 
 def excluded(schedule: Schedule, fire_us: int) -> bool:
-    """Say whether a fire time lies on one of the excluded days, in the schedule's time zone."""
+    """Return whether a fire time lies on one of the excluded days, in the schedule's time zone."""
     return bool(schedule.exclude) and _shown(schedule, fire_us).date().isoformat() in schedule.exclude
 
 

@@ -1,8 +1,8 @@
 """What one transaction does to the schedules: it reads what the rules need, asks them, and gathers what they say for one write.
 
 Nothing is decided here: this is the bookkeeping between ``rules`` and ``parents`` and an engine's tables
-(``store.ScheduleTables``), once for all engines. Each kind of operation has its module. All of them change a ``Draft``, which is
-written at the end, and what follows from a change is in ``consequences``.
+(``store.ScheduleTables``), once for all engines. Each kind of operation has its module. All of them change a
+``ScheduleChanges``, which is written at the end; ``consequences`` has what follows from a change.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.jobs.owners import Ended
-from mainspring.schedules import consequences, firing, mending, saving
-from mainspring.schedules.draft import Draft
+from mainspring.schedules import consequences, firing, repair, saving
+from mainspring.schedules.changes import ScheduleChanges
 from mainspring.schedules.retention import forget
 from mainspring.schedules.store import (
     Declare,
@@ -41,7 +41,7 @@ class ScheduleUnit:
 
     def __init__(self, tables: HistoryTables) -> None:
         self._tables = tables
-        self._draft = Draft(tables)
+        self._draft = ScheduleChanges(tables)
 
     async def lock(self, plan: Plan) -> None:
         """Lock nothing: for engines whose transactions run one after the other."""
@@ -52,16 +52,16 @@ class ScheduleUnit:
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
         """Run an operation that writes schedules; returns what gives its outcome."""
-        draft = self._draft
+        changes = self._draft
         outcome: Any
         match operation:
             case FireSchedules():
-                outcome = await firing.fire(draft, operation)
+                outcome = await firing.fire(changes, operation)
             case TriggerSchedule():
-                row = await firing.trigger(draft, operation)
-                return lambda: row and draft.now(row)  # it has its job then
+                row = await firing.trigger(changes, operation)
+                return lambda: row and changes.now(row)  # it has its job then
             case MendSchedules():
-                outcome = await mending.mend(draft, operation)
+                outcome = await repair.mend(changes, operation)
             case Declare():
                 outcome = await self._tables.declare(operation.app, operation.digest, operation.now_us)
             case SaveSchedules():
@@ -77,5 +77,5 @@ class ScheduleUnit:
 
     async def flush(self) -> None:
         """Write what has changed so far, and begin anew."""
-        draft, self._draft = self._draft, Draft(self._tables)
-        await draft.flush()
+        changes, self._draft = self._draft, ScheduleChanges(self._tables)
+        await changes.flush()

@@ -179,7 +179,7 @@ async def open_node(
         retention=jobs.dead_retention,
         fires=jobs.schedules,
     )
-    opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.followers)
+    opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
 

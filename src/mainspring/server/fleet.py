@@ -12,9 +12,9 @@ from mainspring.clock import to_us
 from mainspring.events.relay import Relay
 from mainspring.faces.gearman.face import Elsewhere
 from mainspring.faces.http.figures import Measure
-from mainspring.jobs.claiming import Allowance
+from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
-from mainspring.nodes.keeper import Keeper
+from mainspring.nodes.lease_manager import LeaseManager
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
 from mainspring.schedules.turns import first_in_line
@@ -94,13 +94,13 @@ class Fleet:
         fleet: FleetSettings = settings.fleet
         self._fleet = fleet
         self.port: MembershipPort = engine
-        self.keeper = Keeper(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
+        self.keeper = LeaseManager(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
         self._me: NodeRow | None = None
         self._started_us = 0
         self._row_at = -1.0
         # The default strategy lets each node claim everything; calling it for each job would be a waste.
         share = None if fleet.strategy == "default" else self._share
-        self.shared = Shared(engine, self.keeper.believes, self.registered_elsewhere, share)
+        self.shared = Shared(engine, self.keeper.lease_valid, self.registered_elsewhere, share)
         """What the jobs slice needs of the fleet."""
 
     # ---- life ----
@@ -127,7 +127,7 @@ class Fleet:
 
     async def _begin(self) -> Term:
         opened = await self._engine.open(
-            self._settings.name, asyncio.get_running_loop().call_soon_threadsafe, self._service.followers
+            self._settings.name, asyncio.get_running_loop().call_soon_threadsafe, self._service.lifecycle
         )
         self._handles.use_names(opened.nodes)
         return opened.term
@@ -185,7 +185,7 @@ class Fleet:
 
     def registered_elsewhere(self) -> frozenset[bytes] | None:
         """Return the functions with workers at other nodes; None while this node cannot reach the store."""
-        if not self._live or not self.keeper.believes():
+        if not self._live or not self.keeper.lease_valid():
             return None
         if self._elsewhere is None:
             others = (row.functions for row in self._live if row.term != self.keeper.term)
@@ -208,11 +208,11 @@ class Fleet:
         terms = tuple(row.term for row in self._live if not row.draining)
         return first_in_line(name, terms) == self.keeper.term
 
-    def _share(self, queue: FunctionQueue) -> Allowance:
+    def _share(self, queue: FunctionQueue) -> ClaimQuota:
         """Return how many and which jobs of a function this node may claim now."""
         now = self._clock.monotonic()
         if self._me is None or now - self._row_at > ROW_MAX_AGE or queue.name not in self._me.functions:
             self._row_at = now
             self._me = msgspec.structs.replace(self.row(0), draining=self.draining)
         share = self._strategy.share(queue.name, self._me, self._live)
-        return Allowance(share.limit, share.slots, share.overdue)
+        return ClaimQuota(share.limit, share.slots, share.overdue)

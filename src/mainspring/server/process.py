@@ -1,6 +1,6 @@
 """The operating system's process: background, user, open files, pid file.
 
-The order is: `raise_limits`, `Detachment` (it forks, so no thread or loop may run yet), `PidFile`, `switch_user`, then
+The order is: `raise_limits`, `DaemonProcess` (it forks, so no thread or loop may run yet), `PidFile`, `switch_user`, then
 the node. The pid file is written before the process drops its rights.
 """
 
@@ -120,7 +120,7 @@ class PidFile:
             os.close(self._descriptor)
 
 
-class Detachment:
+class DaemonProcess:
     """Runs the rest of the program in the background.
 
     The process that the user started waits until the background process calls `ready` or `failed`. So its exit code is

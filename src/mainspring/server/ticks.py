@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.upkeep import TICK
+from mainspring.jobs.maintenance import TICK
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle

@@ -86,13 +86,13 @@ class Engine(QueryPort, GroupPort, Protocol):
     """Whether pending jobs stand in lines whose first jobs can be read (`queries.jobs.FirstInLine`)."""
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Any = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: Any = None
     ) -> Opened:
         """Open the store for a node and begin its next term.
 
         ``deliver`` runs a function on the node's own thread; engines with threads of their own call ``committed`` through it.
-        ``followers`` (`jobs.slices.Followers`, or None) is the node's part in creating jobs for slices; without it slices create
-        none. On a shared store, open may be called again after the term has ended, to begin another one.
+        ``lifecycle`` (`jobs.slices.JobLifecycle`, or None) is the node's part in creating jobs for slices; without it they
+        create none. On a shared store, open may be called again after the term has ended, to begin another one.
         Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError, StoreUnavailableError or StoreError.
         """
 

@@ -16,10 +16,10 @@ from mainspring.worker.reports import Origin, Reports
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mainspring.worker.appetite import Appetite
     from mainspring.worker.failed_attempts import FailedAttempts
     from mainspring.worker.link import Link
     from mainspring.worker.places import Places
+    from mainspring.worker.prefetch import PrefetchController
     from mainspring.worker.registry import Function
     from mainspring.worker.session import Assigned, Key
     from mainspring.worker.settings import WorkerSettings
@@ -39,7 +39,7 @@ class Holding:
         functions: Mapping[bytes, Function],
         places: Places,
         waits: Waits,
-        appetite: Appetite,
+        prefetch: PrefetchController,
         settings: WorkerSettings,
         *,
         selector: str | None,
@@ -50,7 +50,7 @@ class Holding:
         self._functions = functions
         self._places = places
         self._waits = waits
-        self._appetite = appetite
+        self._prefetch = prefetch
         self._settings = settings
         self._selector = selector
         self._task_process = task_process
@@ -109,8 +109,8 @@ class Holding:
 
     def take(self, link: Link, assigned: Assigned, now: float) -> CurrentJob | None:
         """Take a job that a server has handed over at a monotonic time; return None where it is given back at once."""
-        handle, lease, name, unique, info, payload = assigned
-        key = (handle, lease)
+        handle, token, name, unique, info, payload = assigned
+        key = (handle, token)
         function = self._functions.get(name)
         if function is None:
             job = CurrentJob(handle, unique, name.decode("utf-8", "backslashreplace"), info, self._reports)
@@ -152,7 +152,7 @@ class Holding:
         for kind, batch in batches.items():
             if self._slate is not None:
                 self._slate.begun(batch)
-            self._executors[kind].start(batch, brief=self._appetite.brief)
+            self._executors[kind].start(batch, brief=self._prefetch.brief)
 
     def _finish(self, finished: Sequence[Finished]) -> None:
         """Settle what executors are done with."""
@@ -160,7 +160,7 @@ class Holding:
         extra = 0
         self._reports.send()
         for delivery, settlement, seconds in finished:
-            self._appetite.saw(seconds)
+            self._prefetch.saw(seconds)
             extra += delivery.link.extra
             session = delivery.link.session
             if settlement.outcome == b"failed" and delivery.key in session.running:  # others are the server's to log

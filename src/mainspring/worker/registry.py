@@ -10,8 +10,8 @@ import msgspec
 from mainspring.client.checking import check_text
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT
+from mainspring.resources.limit_specs import limits_to_wire
 from mainspring.resources.model import UNLIMITED, Limits
-from mainspring.resources.said import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +45,7 @@ class Function:
         if self.retry is not None:
             options["retry"] = self.retry.wire()
         if self.limits != UNLIMITED:
-            options["limits"] = told(self.limits)
+            options["limits"] = limits_to_wire(self.limits)
         return msgspec.json.encode(options) if options else b""
 
 

@@ -14,7 +14,6 @@ import structlog
 from mainspring.attempt_log import AttemptLog
 from mainspring.client.checking import refusal
 from mainspring.errors import SettingsError
-from mainspring.worker.appetite import Appetite
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.extra_places import ExtraPlaces
 from mainspring.worker.failed_attempts import FailedAttempts
@@ -23,6 +22,7 @@ from mainspring.worker.holding import Holding
 from mainspring.worker.link import Connector, Link
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.places import Places
+from mainspring.worker.prefetch import PrefetchController
 from mainspring.worker.session import Assigned, Event, Key, Refused, Shown, Stop, WorkerSession
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.waits import Waits
@@ -90,7 +90,7 @@ class Worker:
             for place, connect in servers.items()
         ]
         self._all_links = [*self._links]  # also those for extra places
-        self._appetite = Appetite(self.settings.concurrency)
+        self._prefetch = PrefetchController(self.settings.concurrency)
         self._places = Places(self.settings.concurrency, self.settings.waiting_places)
         self._waits = Waits(self.settings.concurrency, self._reconsider)
         self._extra = ExtraPlaces(self._places, self._waits, registrations, self)
@@ -98,7 +98,7 @@ class Worker:
             self._functions,
             self._places,
             self._waits,
-            self._appetite,
+            self._prefetch,
             self.settings,
             selector=selector,
             task_process=task_process,
@@ -231,7 +231,7 @@ class Worker:
     def make_way(self) -> None:
         """Hand back what was taken in advance: all places are held by tasks that wait, maybe for one of these jobs."""
         if self._holding.hand_back_waiting():
-            self._appetite.held_up()
+            self._prefetch.held_up()
             self._ask()
 
     def open_links(self) -> Sequence[Link]:
@@ -276,14 +276,14 @@ class Worker:
         """
         if self._draining.is_set():
             return
-        wanted = self._appetite.wanted()
+        wanted = self._prefetch.wanted()
         room = max(0, wanted - self._holding.usual)
         for link in self._links:
             session = link.session
             if not session.agreed:
                 continue
             missing = room - session.credit
-            if missing < 0 and not session.pausing and not self._appetite.brief:
+            if missing < 0 and not session.pausing and not self._prefetch.brief:
                 session.pause()
                 missing = room
             # One packet for several, as long as the server has enough to go on with.
@@ -297,7 +297,7 @@ class Worker:
         """Hand back what was held in advance and had to wait, and see whether recycling is due."""
         overdue = asyncio.get_running_loop().time() - HELD_UP_AFTER
         if self._holding.hand_back_waiting(overdue):
-            self._appetite.held_up()
+            self._prefetch.held_up()
             self._ask()
         if self.settings.max_rss is not None and resident_bytes() > self.settings.max_rss:
             self._recycle()

@@ -40,7 +40,7 @@ class Assigned(NamedTuple):
     """A job was handed over."""
 
     handle: bytes
-    lease: bytes
+    token: bytes
     function: bytes
     unique: bytes
     info: bytes
@@ -166,7 +166,7 @@ class WorkerSession:
     def heartbeat(self) -> None:
         """Tell that the worker lives, and with it all of its jobs."""
         if self.agreed:
-            jobs = [[handle.decode(), lease.decode()] for handle, lease in self.running]
+            jobs = [[handle.decode(), token.decode()] for handle, token in self.running]
             self._output.append(packets.request(Type.HEARTBEAT, msgspec.json.encode({"jobs": jobs})))
             self.unanswered_beats += 1
 
@@ -277,5 +277,5 @@ class WorkerSession:
         beaten = _decode_beaten(answer)
         stops: list[Event] = []
         for pairs, reason in ((beaten.stop, "cancelled"), (beaten.lost, "lost")):
-            stops += [Stop((handle.encode(), lease.encode()), reason) for handle, lease in pairs]
+            stops += [Stop((handle.encode(), token.encode()), reason) for handle, token in pairs]
         return stops

@@ -42,7 +42,7 @@ class Part:
         self.live = Counter[int]()
         self.committed: list[int] = []
 
-    def coming(self, job: Job, term: int) -> bool:
+    def reserve(self, job: Job, term: int) -> bool:
         self.live[job.id] += 1
         return True
 
@@ -122,7 +122,7 @@ class Node:
         return ops.Settle([succeeded(job, b"r", NOW, NOW) for job in jobs])
 
     def claim(self, limit: int = 1000, function: bytes = b"f") -> ops.Claim:
-        return ops.Claim(self.term, [ops.Want(function, limit)])
+        return ops.Claim(self.term, [ops.ClaimRequest(function, limit)])
 
     async def submitted(self, number: int = 1, **values: Any) -> list[Job]:
         jobs = [self.job(**values) for _ in range(number)]

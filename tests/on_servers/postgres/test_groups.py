@@ -34,7 +34,7 @@ def test_nodes_that_do_the_same_at_once_share_it(database: str, postgres: Postgr
             functions = [chance.choice([b"f", b"g"]) for _ in uniques]
             jobs = [one.job(name, unique=unique) for name, unique in zip(functions, uniques, strict=True)]
             joined, wants = await one.group(
-                one.submit(*jobs), ops.Claim(one.term, [ops.Want(b"g", 4), ops.Want(b"f", 4)])
+                one.submit(*jobs), ops.Claim(one.term, [ops.ClaimRequest(b"g", 4), ops.ClaimRequest(b"f", 4)])
             )
             stored.extend(job.id for job in jobs if job.id not in joined)
             mine = [job for jobs in wants for job in jobs]
@@ -105,7 +105,7 @@ def test_groups_that_only_read_leave_no_trace(database: str) -> None:
             for _ in range(5):
                 await one.group(
                     ops.Count(),
-                    ops.Look(),
+                    ops.ReadBacklog(),
                     ops.Find([job.id]),
                     ops.FindUnique([(None, b"u")]),
                 )

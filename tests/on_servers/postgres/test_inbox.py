@@ -83,7 +83,7 @@ def test_a_submission_has_the_key_that_the_client_wrote(database: str) -> None:
                 (*_, options) = transactional._values(request, function._options)  # noqa: SLF001 - the row itself is looked at
                 await insert(other, payload=payload, options=options)
             await take(one)
-            want = ops.Want(b"f", 9)
+            want = ops.ClaimRequest(b"f", 9)
             (claimed,) = await one.group(ops.ClaimByKey(one.term, want, 9, (None, None, None), frozenset({b"k1"})))
             assert [(job.key, job.options, job.payload) for job in claimed.jobs] == [
                 (b"k2", Options(timeout=5.0), b"2")

@@ -58,7 +58,7 @@ def remembered(one: Node) -> Floors:
 
 
 async def claim(one: Node, limit: int = 1000, slots: frozenset[int] | None = None) -> list[Job]:
-    ((claimed,),) = await one.group(ops.Claim(one.term, [ops.Want(b"f", limit, slots)]))
+    ((claimed,),) = await one.group(ops.Claim(one.term, [ops.ClaimRequest(b"f", limit, slots)]))
     return list(claimed)
 
 

@@ -87,7 +87,7 @@ class Busy:
         return Settlement(job, event, job.attempt + 1, due_us=5, ended_us=ended_us)
 
     def claim(self) -> Operation:
-        wants = [ops.Want(name, self.chance.randrange(1, 20)) for name in FUNCTIONS]
+        wants = [ops.ClaimRequest(name, self.chance.randrange(1, 20)) for name in FUNCTIONS]
         return ops.Claim(self.one.term, wants)
 
     def wake(self) -> Operation:

@@ -95,7 +95,7 @@ async def work(one: Node, chance: random.Random, now_us: int) -> None:
                 for job, event in zip(held[:size], events, strict=True)
             ]
             operations.append(job_ops.Settle(ends))
-        operations.append(job_ops.Claim(one.term, [job_ops.Want(b"f", size)]))
+        operations.append(job_ops.Claim(one.term, [job_ops.ClaimRequest(b"f", size)]))
         *_, ((*jobs,),) = await one.group(*operations)
         held = held[size:] + jobs
         chance.shuffle(held)

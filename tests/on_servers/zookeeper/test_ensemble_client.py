@@ -12,7 +12,7 @@ from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
 from mainspring.engines.zookeeper.address import parse
-from mainspring.engines.zookeeper.beginning import prepare
+from mainspring.engines.zookeeper.bootstrap import prepare
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
 from mainspring.engines.zookeeper.tree import (

@@ -40,7 +40,7 @@ class _Fleet(Fleet):
     """Begins terms without a running loop."""
 
     async def _begin(self) -> Term:
-        opened = await self._engine.open(self._settings.name, lambda function: function(), self._service.followers)
+        opened = await self._engine.open(self._settings.name, lambda function: function(), self._service.lifecycle)
         self._handles.use_names(opened.nodes)
         return opened.term
 
@@ -100,7 +100,7 @@ class FleetLife:
             shared=self.fleet.shared,
             **self._options,
         )
-        opened = await way.open(self._settings.name, lambda function: function(), self.service.followers)
+        opened = await way.open(self._settings.name, lambda function: function(), self.service.lifecycle)
         handles.use_names(opened.nodes)
         self.service.begin(opened.term)
         self.service.settling._chance = self.chance.random

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.engine import Answer, Answered, Committed, Opened
     from mainspring.storage.operation import Operation
@@ -88,11 +88,11 @@ class Way:
     # ---- the engine ----
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
         sent_at = self._clock.monotonic()
         await Moment(way=True)
-        opened = await self._engine.open(node, deliver, followers)
+        opened = await self._engine.open(node, deliver, lifecycle)
         await Moment(way=True)
         self.term = opened.term
         self.deadlines[self.term] = sent_at + self._usable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Committed, Opened
 
 
@@ -24,10 +24,10 @@ class ScheduleWay(Way):
     """A way to the store on which a node hears of jobs that the store has made when it hears of the group that made them."""
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
-        assert followers is not None
-        self._attended = _Attended(followers, self)
+        assert lifecycle is not None
+        self._attended = _Attended(lifecycle, self)
         return await super().open(node, deliver, self._attended)
 
     async def now(self) -> float:
@@ -58,7 +58,7 @@ class ScheduleWay(Way):
 class _Attended:
     """The node's side of what its groups make, late; and whoever notes it, at once."""
 
-    def __init__(self, following: Followers, way: ScheduleWay) -> None:
+    def __init__(self, following: JobLifecycle, way: ScheduleWay) -> None:
         self._following = following
         self._way = way
         self._coming: list[Job] = []
@@ -67,8 +67,8 @@ class _Attended:
     def next_id(self) -> int:
         return self._following.next_id()
 
-    def coming(self, job: Job, term: int) -> bool:
-        if not self._following.coming(job, term):
+    def reserve(self, job: Job, term: int) -> bool:
+        if not self._following.reserve(job, term):
             return False
         self._coming.append(job)
         return True
@@ -86,10 +86,10 @@ class _Attended:
 
     def tell(self, *, committed: bool) -> None:
         """The node hears what has become of a group."""
-        coming, self._coming = self._coming, []
+        reserve, self._coming = self._coming, []
         untold, self._untold = self._untold, []
         if not committed:
-            self._following.dropped(coming)
+            self._following.dropped(reserve)
             return
         for tell in untold:
             tell()

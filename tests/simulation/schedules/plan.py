@@ -59,12 +59,12 @@ def times(schedule: Schedule, from_us: int, until_us: int) -> list[int]:
 
 
 def excluded(schedule: Schedule, fire_us: int) -> bool:
-    """Say whether it does not run on the day of a fire time."""
+    """Return whether it does not run on the day of a fire time."""
     return DAYS[fire_us >= MIDNIGHT * SECOND] in schedule.exclude
 
 
 def takes_part(name: str, root: str, fire_us: int, schedules: Mapping[str, Schedule]) -> bool:
-    """Say whether a schedule has a run in the occasion of a fire time, or in the one that was made by hand at ``root``."""
+    """Return whether a schedule has a run in the occasion of a fire time, or in the one that was made by hand at ``root``."""
     if name not in schedules:
         return False
     schedule = schedules[name]

@@ -103,7 +103,7 @@ class History:
 
     @staticmethod
     def _is_masters(changes: Sequence[Change], at: int) -> bool:
-        """Say whether a change begins an assignment or a publication."""
+        """Return whether a change begins an assignment or a publication."""
         change, more = changes[at], changes[at + 1 : at + 3]
         if not isinstance(change, Delete):
             return False

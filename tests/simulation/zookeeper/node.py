@@ -224,7 +224,7 @@ class Node:
                     answer.set_result(None)
 
             term = self.term
-            self.put(ops.Claim(term, [ops.Want(function, room) for function in FUNCTIONS]), done, failed)
+            self.put(ops.Claim(term, [ops.ClaimRequest(function, room) for function in FUNCTIONS]), done, failed)
             jobs = await answer
             if jobs is None:
                 await asyncio.sleep(0.2)

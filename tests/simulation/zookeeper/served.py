@@ -156,9 +156,9 @@ class Served(Node):
             found.append(f"a group of {self.name}")
         return found
 
-    def believes(self) -> bool:
+    def lease_valid(self) -> bool:
         """Whether it may hold what it holds."""
-        return self.server is not None and self.server.fleet is not None and self.server.fleet.keeper.believes()
+        return self.server is not None and self.server.fleet is not None and self.server.fleet.keeper.lease_valid()
 
 
 class Hand:
@@ -190,7 +190,7 @@ class Hand:
         world = self.world
         if held.stored and held.job.id not in world.history.dropped:  # the word that it was dropped may be on its way
             self.node.check_held(held.job)
-        lease = held.lease
+        lease = held.token
         world.loop.call_later(world.chance.expovariate(1 / world.pace), self._finish, held, self.worker, lease)
 
     def stop(self, held: Held, reason: bytes) -> None: ...
@@ -199,7 +199,7 @@ class Hand:
         if self.node.dead or worker is not self.worker or self.node.leaves:
             return
         world, settling = self.world, self.service.settling
-        if self.service.table.held.get(held.handle) is held and held.worker is worker and held.lease == lease:
+        if self.service.table.held.get(held.handle) is held and held.worker is worker and held.token == lease:
             number = 0.0 if world.calm else world.chance.random()
             token = world.token(held.job)
             if number < 0.6:

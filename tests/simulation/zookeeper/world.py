@@ -7,7 +7,7 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.zookeeper import beginning, paths, records
+from mainspring.engines.zookeeper import bootstrap, paths, records
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
@@ -94,7 +94,7 @@ class World:
         """Trouble, and then peace."""
         first = MemoryTree(self.content)
         await first.open()
-        await beginning.prepare(first)
+        await bootstrap.prepare(first)
         await first.close()
         for name in self.nodes:
             self._begin(name)

@@ -136,7 +136,7 @@ class Node:
 async def opened(**options: Any) -> AsyncIterator[Node]:
     store = Store([MemoryScheduleSlice()])
     node = Node(store, **options)
-    begun = await store.open(NodeId("n"), lambda function: function(), node.service.followers)
+    begun = await store.open(NodeId("n"), lambda function: function(), node.service.lifecycle)
     node.service.handles.use_names(begun.nodes)
     node.service.begin(begun.term)
     started = asyncio.get_running_loop().create_future()

@@ -10,7 +10,7 @@ from mainspring.api import functions
 from mainspring.api.errors import Code
 from mainspring.errors import StoreFullError
 from mainspring.jobs.model import FUNCTION_LIMIT
-from mainspring.resources.said import SaidRate
+from mainspring.resources.limit_specs import RateSpec
 
 from .a_node import opened, run
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def test_limits_are_changed_one_by_one() -> None:
     async def test() -> None:
         async with opened() as node:
-            info = await node.api.call(functions.Limit("f", concurrency=5, rate=SaidRate(9, 60.0)))
-            assert (info.concurrency, info.rate, info.source) == (5, SaidRate(9, 60.0, 9), "command")
+            info = await node.api.call(functions.Limit("f", concurrency=5, rate=RateSpec(9, 60.0)))
+            assert (info.concurrency, info.rate, info.source) == (5, RateSpec(9, 60.0, 9), "command")
             info = await node.api.call(functions.Limit("f", concurrency=None))
-            assert (info.concurrency, info.rate) == (None, SaidRate(9, 60.0, 9))
+            assert (info.concurrency, info.rate) == (None, RateSpec(9, 60.0, 9))
             assert (await node.api.call(functions.Limit("f", unlimited=True))).rate is None
             assert (await node.api.call(functions.Limit("f", declared=True))).source is None
             assert (await node.api.call(functions.Pause("f"))).paused

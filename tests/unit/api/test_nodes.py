@@ -17,7 +17,7 @@ from mainspring.errors import StoreUnavailableError
 from .a_node import run
 
 if TYPE_CHECKING:
-    from mainspring.nodes.keeper import Keeper
+    from mainspring.nodes.lease_manager import LeaseManager
     from mainspring.nodes.model import NodeRow
     from mainspring.nodes.store import MembershipPort
 
@@ -29,7 +29,9 @@ class Members:
         self.error: Exception | None = None
         self.by_term = {term: row(term, name=name) for term, name in ((1, "a"), (2, "b"), (3, "b"))}
         self.recovered: list[int] = []
-        self.api = Api(NodeCalls(cast("Keeper", self), cast("MembershipPort", self), self.recovered.extend).handlers)
+        self.api = Api(
+            NodeCalls(cast("LeaseManager", self), cast("MembershipPort", self), self.recovered.extend).handlers
+        )
 
     def dead(self) -> list[NodeRow]:
         return [self.by_term[3]] if 3 in self.by_term else []

@@ -196,8 +196,8 @@ class Node:
     def grab(self, worker: Worker) -> Held | None:
         """Ask for a job as the Gearman face does; without lingering."""
         held = self.serving.grab(worker)
-        if held is None and not self.serving.lingering.for_the_store(worker):
-            worker.face.no_job()
+        if held is None and not self.serving.pending_grabs.for_the_store(worker):
+            worker.connection.no_job()
         return held
 
     def given(self, worker: Worker) -> Held:
@@ -227,8 +227,8 @@ class Node:
 
 
 def side(worker: Worker) -> Side:
-    assert isinstance(worker.face, Side)
-    return worker.face
+    assert isinstance(worker.connection, Side)
+    return worker.connection
 
 
 def unexpected(error: object) -> None:

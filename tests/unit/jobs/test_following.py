@@ -25,13 +25,13 @@ def make(node: Node, payload: str = "", *, term: int | None = None, **fields: An
     """Begin a transaction that makes a job; ``term`` is that of the transaction."""
     job = node.job(payload, **fields)
     job.input_size = len(job.payload)
-    assert node.service.followers.coming(job, node.table.term if term is None else term)
+    assert node.service.lifecycle.reserve(job, node.table.term if term is None else term)
     return job
 
 
 def commit(node: Node, *jobs: Job) -> None:
     """Commit it."""
-    node.service.put(Submit(list(jobs)), lambda _: node.service.followers.stored(jobs))
+    node.service.put(Submit(list(jobs)), lambda _: node.service.lifecycle.stored(jobs))
     node.commit()
 
 
@@ -153,17 +153,17 @@ def test_what_was_not_written_leaves_nothing_behind(node: Node) -> None:
     node.stream()
     say(node, Limits(concurrency=1))
     jobs = [make(node), make(node, due_us=2**50, state=int(State.SCHEDULED))]
-    node.service.followers.dropped(jobs)
+    node.service.lifecycle.dropped(jobs)
     queue = node.queue()
     assert (queue.live, queue.inflight) == (0, 0)
     assert queue.gate is not None
-    assert not any(line.coming for line in queue.gate.lines.values())
+    assert not any(line.in_flight for line in queue.gate.lines.values())
 
 
 def test_a_job_is_not_made_beside_a_foreground_job_with_its_unique(node: Node) -> None:
     node.stream(places=0)
     node.foreground("1", unique=b"u")
-    assert not node.service.followers.coming(node.job(unique=b"u"), node.table.term)
+    assert not node.service.lifecycle.reserve(node.job(unique=b"u"), node.table.term)
     assert node.queue().live == 0
 
 
@@ -171,7 +171,7 @@ def test_a_job_whose_term_ends_before_its_commit_is_another_nodes(node: Node) ->
     worker = node.stream()
     job = make(node, "1")
     node.service.fenced()
-    node.service.followers.stored([job])
+    node.service.lifecycle.stored([job])
     assert side(worker).take() == []
     assert node.table.held == {}
     assert (node.queue().inflight, node.queue().away) == (0, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.jobs import functions
-from mainspring.jobs.gate import FEWEST
+from mainspring.jobs.admission import FEWEST
 from mainspring.jobs.model import Job, State
 from mainspring.resources import rules
 from mainspring.resources.model import UNLIMITED, FunctionLimits, Limits, Rate

@@ -96,7 +96,7 @@ class Node:
             earlier=self._tick_at,
             shared=Shared(self.engine, lambda: True, nobody) if isinstance(self.engine, SharedMemoryEngine) else None,
         )
-        opened = asyncio.run(self.engine.open(NodeId(name), lambda function: function(), self.service.followers))
+        opened = asyncio.run(self.engine.open(NodeId(name), lambda function: function(), self.service.lifecycle))
         handles.use_names(opened.nodes)
         self.service.begin(opened.term)
         self.term = opened.term

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.jobs import leasing
+from mainspring.jobs import token_grants
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job
 from mainspring.resources.model import Limits, Rate
@@ -260,7 +260,7 @@ def test_a_node_that_has_nothing_to_do_asks_for_nothing() -> None:
 
 
 def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leasing, "LONGEST_US", 50_000)
+    monkeypatch.setattr(token_grants, "LONGEST_US", 50_000)
     failed: list[Any] = []
 
     async def test() -> None:

@@ -17,7 +17,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
 from mainspring.ids import node_id
-from mainspring.jobs import rules, upkeep
+from mainspring.jobs import maintenance, rules
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, Options, Retry, State
@@ -125,7 +125,7 @@ def test_a_job_on_its_way_through_a_node() -> None:
 
 
 def test_time_passes_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (ticks, upkeep):
+    for module in (ticks, maintenance):
         monkeypatch.setattr(module, "TICK", 60.0)  # it must not wait for that: nor does this test
 
     async def test() -> None:

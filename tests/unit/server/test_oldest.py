@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs.accounts import open_own
+from mainspring.jobs.admission import AdmissionQueue
 from mainspring.jobs.dispatch import Dispatch
-from mainspring.jobs.gate import Gate
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job
 from mainspring.server import oldest
@@ -87,7 +87,7 @@ def test_jobs_in_memory(gated: bool) -> None:
     looker = Looker()
     queue = looker.dispatch.queue(b"f")
     if gated:
-        queue.gate = Gate(looker.clock, open_own)
+        queue.gate = AdmissionQueue(looker.clock, open_own)
     gone = looker.held(queue, 50)
     looker.held(queue, 20)
     looker.held(queue, 40, priority=2, due_us=looker.ago(10))

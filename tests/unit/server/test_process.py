@@ -100,8 +100,8 @@ def test_more_files_than_allowed_is_an_error() -> None:
 def test_in_the_background_the_starter_waits_for_the_verdict(tmp_path: Path) -> None:
     code = f"""
         import os, sys
-        from mainspring.server.process import Detachment
-        detachment = Detachment()
+        from mainspring.server.process import DaemonProcess
+        detachment = DaemonProcess()
         print("listening", flush=True)
         verdict = sys.argv[1]
         if verdict == "ready":

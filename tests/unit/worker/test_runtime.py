@@ -292,9 +292,9 @@ def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: Extension
         go.wait(60)
 
     worker = run(app, concurrency=2)
-    appetite = worker.worker._appetite  # noqa: SLF001 - when it begins to hold jobs in advance is its own matter
+    prefetch = worker.worker._prefetch  # noqa: SLF001 - when it begins to hold jobs in advance is its own matter
     while (
-        not appetite.brief
+        not prefetch.brief
     ):  # it knows jobs to be brief, and holds some in advance; on a busy machine that takes a few more
         server.wait_for(server.add("quick").outcomes.__len__)
     jobs = [server.add("holds") for _ in range(6)]

@@ -20,8 +20,8 @@ from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.jobs.roster import BEGIN, PAGE, Place
 from mainspring.resources import rules
+from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.model import UNLIMITED, FunctionLimits
-from mainspring.resources.said import SaidLimits, limits_of, said_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,13 +114,13 @@ class FunctionCalls:
     # ---- changing ----
 
     async def _limit(self, request: Limit) -> FunctionInfo:
-        asked = {name: getattr(request, name) for name in SaidLimits.__struct_fields__}
+        asked = {name: getattr(request, name) for name in LimitSpec.__struct_fields__}
         given = {name: limit for name, limit in asked.items() if limit is not UNSET}
         if bool(given) + request.unlimited + request.declared != 1:
             raise ApiError(
                 Code.INVALID, "give limits, or `unlimited`, or `declared` for its workers' limits: exactly one of these"
             )
-        limits_of(SaidLimits(**given))  # raises for an invalid limit
+        limits_of(LimitSpec(**given))  # raises for an invalid limit
 
         def change(stored: FunctionLimits, now_us: int) -> FunctionLimits:
             if request.declared:
@@ -128,7 +128,7 @@ class FunctionCalls:
             if request.unlimited:
                 return replace(stored, commanded=UNLIMITED)
             # Other limits keep their values, whether a command or workers have set them.
-            return replace(stored, commanded=limits_of(replace(said_of(rules.effective(stored, now_us)), **given)))
+            return replace(stored, commanded=limits_of(replace(spec_of(rules.effective(stored, now_us)), **given)))
 
         return await self._change(request.function, change)
 
@@ -152,12 +152,12 @@ class FunctionCalls:
 
     def _info(self, queue: FunctionQueue) -> FunctionInfo:
         service = self._service
-        limits_of_function = service.said_of(queue.name)
+        limits_of_function = service.spec_of(queue.name)
         limits = rules.effective(limits_of_function, to_us(service.wall()))
         return FunctionInfo(
             function=text(queue.name),
             paused=limits_of_function.paused,
-            **asdict(said_of(limits)),
+            **asdict(spec_of(limits)),
             source="command"
             if limits_of_function.commanded is not None
             else "workers"

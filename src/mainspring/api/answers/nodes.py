@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Done, Failed
-    from mainspring.nodes.keeper import Keeper
+    from mainspring.nodes.lease_manager import LeaseManager
     from mainspring.nodes.model import NodeRow
     from mainspring.nodes.store import MembershipPort
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class NodeCalls:
     """Calls about the nodes of a shared store. ``recover`` is called with terms that have ended."""
 
-    def __init__(self, keeper: Keeper, port: MembershipPort, recover: Callable[[Sequence[int]], None]) -> None:
+    def __init__(self, keeper: LeaseManager, port: MembershipPort, recover: Callable[[Sequence[int]], None]) -> None:
         self._keeper = keeper
         self._port = port
         self._recover = recover

@@ -24,7 +24,7 @@ def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
     return [_claim(tables, operation.term, want) for want in operation.wants]
 
 
-def _claim(tables: Tables, term: int, want: ops.Want) -> list[Job]:
+def _claim(tables: Tables, term: int, want: ops.ClaimRequest) -> list[Job]:
     claimed: list[Job] = []
     for pending in tables.pending.get(want.function, ()):
         most = want.limit - len(claimed)

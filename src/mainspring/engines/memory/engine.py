@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.ids import NodeId
-    from mainspring.jobs.slices import Followers, Slice
+    from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
@@ -45,17 +45,17 @@ class MemoryEngine:
     lines = True
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
-        self._followers: Followers | None = None
+        self._followers: JobLifecycle | None = None
         self._runner = Runner(slices)
         self._tables = Tables()
         self._terms: dict[int, str] = {}
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
         """Begin the node's next term; never fails."""
         del deliver
-        self._followers = followers
+        self._followers = lifecycle
         term = len(self._terms) + 1
         self._terms[term] = node
         return Opened(Term(term), self._terms)
@@ -89,7 +89,7 @@ class Runner:
         self,
         group: Sequence[Operation],
         tables: Tables,
-        followers: Followers | None,
+        lifecycle: JobLifecycle | None,
         nodes: Mapping[int, str],
         term: int,
     ) -> list[Any]:
@@ -107,7 +107,7 @@ class Runner:
         for kind in plan:
             if kind.phase < Phase.SLICES:
                 handle(kind)
-        tx = Transaction(tables, followers, nodes, term)
+        tx = Transaction(tables, lifecycle, nodes, term)
         if concerns(plan, tables.notices):
             at_once(Units(self._slices, tx).run(plan, tables.notices, outcomes))
         for kind in plan:

@@ -33,8 +33,8 @@ def wait(tables: Tables, operation: ops.Wait) -> dict[int, Job]:
     return found
 
 
-def watchers(tables: Tables, operation: ops.Watchers) -> dict[int, list[int]]:
-    """Look up who waits elsewhere; see ``Watchers``."""
+def watchers(tables: Tables, operation: ops.FindSubscribers) -> dict[int, list[int]]:
+    """Look up who waits elsewhere; see ``FindSubscribers``."""
     return {
         job_id: sorted(terms - {operation.term})
         for job_id in operation.ids
@@ -70,8 +70,8 @@ def live_of(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int
     return {key: number for key in keys if (number := tables.counts.get(key, 0))}
 
 
-def look(tables: Tables, operation: ops.Look) -> ops.Outlook:
-    """Look at what waits; see ``Look``."""
+def look(tables: Tables, operation: ops.ReadBacklog) -> ops.Backlog:
+    """Look at what waits; see ``ReadBacklog``."""
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     functions = tables.counts.functions if operation.functions is None else operation.functions
@@ -80,15 +80,15 @@ def look(tables: Tables, operation: ops.Look) -> ops.Outlook:
             pending[function, priority] = number
         live[function] = live.get(function, 0) + number
     nexts = [heap[0][0] for heap in (tables.due, tables.expiring) if heap]
-    return ops.Outlook(pending, live, min(nexts, default=0))
+    return ops.Backlog(pending, live, min(nexts, default=0))
 
 
 HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Wait: wait,
     ops.Find: find,
     ops.FindUnique: find_unique,
-    ops.Watchers: watchers,
-    ops.Look: look,
+    ops.FindSubscribers: watchers,
+    ops.ReadBacklog: look,
     ops.Count: count,
     ops.CountLive: count_live,
 }

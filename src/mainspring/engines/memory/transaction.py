@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found
 
 
 class Transaction:
     """A group under way. Nothing is ever rolled back here."""
 
-    def __init__(self, tables: Tables, followers: Followers | None, nodes: Mapping[int, str], term: int) -> None:
+    def __init__(self, tables: Tables, lifecycle: JobLifecycle | None, nodes: Mapping[int, str], term: int) -> None:
         self.tables = tables
         self.term = term
-        self.followers = followers
+        self.lifecycle = lifecycle
         self.nodes = nodes
         """Terms to nodes."""
         self.commits: list[Callable[[], object]] = []
@@ -36,10 +36,10 @@ class MemoryGround:
         self._tables = tx.tables
 
     @property
-    def followers(self) -> Followers:
+    def lifecycle(self) -> JobLifecycle:
         """The node's own."""
-        assert self._tx.followers is not None, "a node with slices says who gives its jobs their ids"
-        return self._tx.followers
+        assert self._tx.lifecycle is not None, "a node with slices says who gives its jobs their ids"
+        return self._tx.lifecycle
 
     @property
     def term(self) -> int:

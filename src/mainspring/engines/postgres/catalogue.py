@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SQL = load("schedules.sql")
 
 
-class Known:
+class CatalogueCache:
     """The catalogue at a version of the store's. What a node remembers of one group is right for the next."""
 
     def __init__(self) -> None:
@@ -44,6 +44,6 @@ class Known:
         return (name,) if leader is None or leader == name else (leader, name)
 
     def minds_ends(self, name: str) -> bool:
-        """Say whether the end of a run may touch more than its own row: relatives, what waits, what has joined it meanwhile."""
+        """Return whether the end of a run may change other rows: relatives, waiting runs, runs that joined it."""
         schedule = self.catalogue.schedules.get(name)
         return schedule is not None and (name in self._leaders or bool(schedule.unique) or self.catalogue.queues(name))

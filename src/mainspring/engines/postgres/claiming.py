@@ -29,7 +29,7 @@ class _Wanted(NamedTuple):
     operation: int
     at: int
     function: int
-    want: ops.Want
+    want: ops.ClaimRequest
 
 
 async def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:
@@ -141,12 +141,12 @@ async def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None
         if job.term > 0 and 0 < job.id <= rows.LARGEST_ID
     }
     if running:
-        leases = sorted(running)
+        job_terms = sorted(running)
         started = await tx.connection.fetch(
             SQL["assign"],
-            [lease[0] for lease in leases],
-            [lease[1] for lease in leases],
-            [running[lease].attempt for lease in leases],
+            [job_term[0] for job_term in job_terms],
+            [job_term[1] for job_term in job_terms],
+            [running[job_term].attempt for job_term in job_terms],
         )
         for job_id, term in started:
             job = running[job_id, term]

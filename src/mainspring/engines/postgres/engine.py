@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
-    from mainspring.jobs.slices import Followers, Slice
+    from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.nodes.store import Cluster
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
@@ -111,7 +111,7 @@ class PostgresEngine:
     # ---- opening ----
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
         """Connect, look at the server, bring the schema up to date, and begin the node's next term.
 
@@ -127,7 +127,7 @@ class PostgresEngine:
                 raise failures.explain(error, self._address) from error
             return Opened(Term(self._term), self._nodes)
         try:
-            await self._open(node, followers)
+            await self._open(node, lifecycle)
         except failures.ERRORS as error:
             await self.close()
             raise failures.explain(error, self._address) from error
@@ -136,14 +136,14 @@ class PostgresEngine:
             raise
         return Opened(Term(self._term), self._nodes)
 
-    async def _open(self, node: NodeId, followers: Followers | None) -> None:
+    async def _open(self, node: NodeId, lifecycle: JobLifecycle | None) -> None:
         name = f"mainspring:{node}"
         control = self._control = Control(self._address, name, self._greet)
         self._relay = Relay(control, self._address.checksum, self._cluster)
         if self._ear is not None:
             self._relay.listen(self._ear)
         self._membership = membership.Membership(control, self._address.checksum)
-        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self._slices, followers)
+        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self._slices, lifecycle)
         connection = await control.open(self._patience)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         await _warn(connection)

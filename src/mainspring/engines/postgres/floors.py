@@ -40,7 +40,7 @@ class Scans:
         return self._cost > 0
 
     def whole(self, now: float) -> bool:
-        """Say whether it is time for a whole scan."""
+        """Return whether it is time for a whole scan."""
         return now - self._at >= SHARE * self._cost
 
     def took(self, now: float, seconds: float) -> None:
@@ -110,7 +110,7 @@ class Floors:
     # ---- the newest place that nobody can put anything below any more ----
 
     def wants_top(self, now: float) -> bool:
-        """Say whether it is time to look up the newest place again."""
+        """Return whether it is time to look up the newest place again."""
         return not self._tops or now - self._tops[-1][0] >= SETTLES
 
     def top(self, now: float, place: int) -> None:

@@ -42,8 +42,8 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     ops.Wait: waiting.wait,
     ops.Find: queries.find,
     ops.FindUnique: queries.find_unique,
-    ops.Watchers: waiting.watchers,
-    ops.Look: queries.look,
+    ops.FindSubscribers: waiting.watchers,
+    ops.ReadBacklog: queries.look,
     ops.Count: queries.count,
     ops.CountLive: queries.count_live,
 }

@@ -73,8 +73,8 @@ async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> 
     return [[found.get(next(ends)) for _ in operation.keys] for operation in operations]
 
 
-async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outlook]:
-    """Look at what waits; see ``Look``."""
+async def look(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
+    """Look at what waits; see ``ReadBacklog``."""
     floors = tx.memory(Floors)
     only = None
     if all(operation.functions is not None for operation in operations):
@@ -101,7 +101,7 @@ async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outl
             live[name] = live.get(name, 0) + number
             if state == _PENDING:
                 pending[name, priority] = pending.get((name, priority), 0) + number
-    return [ops.Outlook(pending, live, min(times, default=0), inbox_waits) for _ in operations]
+    return [ops.Backlog(pending, live, min(times, default=0), inbox_waits) for _ in operations]
 
 
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:

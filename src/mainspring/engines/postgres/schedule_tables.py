@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.postgres.catalogue import Known
+from mainspring.engines.postgres.catalogue import CatalogueCache
 from mainspring.engines.postgres.failures import OvertakenError
 from mainspring.engines.postgres.floors import Floor
 from mainspring.engines.postgres.ground import PostgresGround
@@ -43,7 +43,7 @@ class PostgresSchedules(PostgresGround):
 
     def __init__(self, tx: Transaction) -> None:
         super().__init__(tx)
-        self._known = tx.memory(Known)
+        self._known = tx.memory(CatalogueCache)
         self._catalogue: Catalogue | None = None
         """All specifications as they are in this transaction, once it has entered."""
         self._alone = False

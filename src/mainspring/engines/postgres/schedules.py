@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.postgres.catalogue import Known
+from mainspring.engines.postgres.catalogue import CatalogueCache
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import LARGEST_ID
 from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresSchedules
@@ -100,7 +100,7 @@ class PostgresScheduleUnit(ScheduleUnit):
         fired = {one.name for operation in of_kind(plan, ops.FireSchedules) for one in operation.due}
         if ends or names or fired or ops.SaveSchedules in plan:
             await tables.enter(alone=ops.SaveSchedules in plan)
-            known, busy = tx.memory(Known), tx.memory(Busy)
+            known, busy = tx.memory(CatalogueCache), tx.memory(Busy)
             if fired:
                 tx.after_rollback(busy.note)
             names.update(filter(known.minds_ends, ends))

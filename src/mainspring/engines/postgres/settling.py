@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED, _LEASED, _PENDING, _SCHEDULED = map(int, (State.SUCCEEDED, State.LEASED, State.PENDING, State.SCHEDULED))
 
-Lease = ops.Lease
+JobTerm = ops.JobTerm
 
 
 async def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
@@ -38,37 +38,37 @@ async def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[
     ]
 
 
-async def _settle(tx: Transaction, settlements: dict[Lease, Settlement]) -> set[Lease]:
+async def _settle(tx: Transaction, settlements: dict[JobTerm, Settlement]) -> set[JobTerm]:
     """Settle jobs, each once; returns those whose guard held."""
     succeeded: list[Settlement] = []
     dead: list[Settlement] = []
     back: list[Settlement] = []
-    for (job_id, term), settlement in sorted(settlements.items(), key=_by_lease):
+    for (job_id, term), settlement in sorted(settlements.items(), key=_by_job_term):
         if term <= 0 or not 0 < job_id <= rows.LARGEST_ID:
             continue
         after = _TARGETS[settlement.event]
         (succeeded if after == _SUCCEEDED else dead if after > _SUCCEEDED else back).append(settlement)
-    accepted: set[Lease] = set()
+    accepted: set[JobTerm] = set()
     if succeeded:
         accepted |= await _succeed(tx, succeeded)
     if dead:
-        accepted |= await _bury(tx, dead)
+        accepted |= await _end_unsuccessful(tx, dead)
     if back:
         accepted |= await _give_back(tx, back)
-    await count(tx, [settlements[lease] for lease in accepted])
-    for lease in sorted(accepted):
-        settlement = settlements[lease]
+    await count(tx, [settlements[job_term] for job_term in accepted])
+    for job_term in sorted(accepted):
+        settlement = settlements[job_term]
         if settlement.job.options is not None:
             note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
     return accepted
 
 
-def _by_lease(item: tuple[Lease, Settlement]) -> Lease:
+def _by_job_term(item: tuple[JobTerm, Settlement]) -> JobTerm:
     return item[0]
 
 
-async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
-    accepted: set[Lease] = set()
+async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
+    accepted: set[JobTerm] = set()
     for portion in rows.portions(settlements, _size):
         ((number, waited, ids, terms),) = await tx.connection.fetch(SQL["succeed"], *columns_of(portion))
         if waited:
@@ -90,7 +90,7 @@ def _size(settlement: Settlement) -> int:
     return len(settlement.result)
 
 
-async def _bury(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
+async def _end_unsuccessful(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     states = [_TARGETS[settlement.event] for settlement in settlements]
     gone = await tx.connection.fetch(
         SQL["bury"], *rows.settled(settlements), _due(settlements), states, _errors(settlements)
@@ -99,7 +99,7 @@ async def _bury(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
     return {(job_id, term) for job_id, term, _ in gone}
 
 
-async def _give_back(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
+async def _give_back(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     states = [_TARGETS[settlement.event] for settlement in settlements]
     due = [
         settlement.due_us or (0 if state == _SCHEDULED else None)

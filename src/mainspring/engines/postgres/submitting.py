@@ -56,7 +56,7 @@ class _Race:
         self.candidate = next((new for new in self.news if not self.satisfied(new)), None)
 
     def satisfied(self, new: New) -> bool:
-        """Say whether a job joins the last success, unless another is live."""
+        """Return whether a job joins the last success, unless another is live."""
         keep = rows.keeps(new.job)
         return keep is not None and self.kept is not None and self.kept[1] > rules.kept_since(new.job.created_us, keep)
 

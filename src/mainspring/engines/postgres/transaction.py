@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.functions import Functions, Nodes
     from mainspring.jobs.owners import Notices
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
 
     Work = Callable[[Connection[Record]], Awaitable[object]]
 
@@ -36,7 +36,7 @@ class Transaction:
         functions: Functions,
         nodes: Nodes,
         memory: Memory,
-        followers: Followers | None = None,
+        lifecycle: JobLifecycle | None = None,
     ) -> None:
         self.connection = connection
         self.term = term
@@ -54,7 +54,7 @@ class Transaction:
         self._memory = memory
         self.notices: Notices = {}
         """What has happened in this group and is not followed yet, for the owners of jobs."""
-        self.followers = followers
+        self.lifecycle = lifecycle
         """The node's side of jobs that the group makes by itself."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:

@@ -63,8 +63,8 @@ async def drop(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> set[int]:
     return dropped
 
 
-async def watchers(tx: Transaction, operations: Sequence[ops.Watchers]) -> list[dict[int, list[int]]]:
-    """Look up who waits elsewhere; see ``Watchers``."""
+async def watchers(tx: Transaction, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
+    """Look up who waits elsewhere; see ``FindSubscribers``."""
     ids = rows.known_ids(job_id for operation in operations for job_id in operation.ids)
     waits: dict[int, list[int]] = {}
     for job_id, term in await tx.connection.fetch(SQL["watchers"], ids) if ids else ():

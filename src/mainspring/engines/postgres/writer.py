@@ -8,7 +8,7 @@
       ▲                                                       │
       └──────── connect, wait for the old session to end ◄────┘
 
-Nearly all groups are one statement instead, which has all of that in it and commits by itself (`usual`).
+Nearly all groups are one statement instead, which has all of that in it and commits by itself (`fast_path`).
 
 The session of a term's groups holds an advisory lock on the term until it ends. The next one takes the lock before it asks
 anything, so that no attempt of an old session is under way any more: what `enter` then says of a group is final. The journal's
@@ -25,12 +25,12 @@ import structlog
 from mainspring.engines.postgres import failures, journal
 from mainspring.engines.postgres.connection import EVERY, connect_patiently, delays, disconnect
 from mainspring.engines.postgres.failures import Verdict
+from mainspring.engines.postgres.fast_path import FastPathBackoff, compose
 from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.handlers import Runner
 from mainspring.engines.postgres.rows import SQL
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.transaction import Memory, Transaction
-from mainspring.engines.postgres.usual import Luck, compose
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.storage.plan import only_reads, plan_of
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.address import Address
-    from mainspring.jobs.slices import Followers, Slice
+    from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
 
@@ -72,7 +72,7 @@ class Writer:
         nodes: Nodes,
         committed: Callable[[Transaction], object],
         slices: Sequence[Slice[Transaction]],
-        followers: Followers | None,
+        lifecycle: JobLifecycle | None,
     ) -> None:
         """``committed`` is called with each transaction that has been committed, before the outcomes are told."""
         self.runner = Runner(slices)
@@ -83,14 +83,14 @@ class Writer:
         self.memory: Memory = {}
         """What the handlers remember from group to group."""
         self._committed = committed
-        self._followers = followers
+        self._followers = lifecycle
         self._connection: Connection[Record] | None = None
         self._term = 0
         self._number = 0
         self.busy = False
         """Whether an attempt is under way on a connection."""
         self.attempts = 0
-        self.luck = Luck()
+        self.luck = FastPathBackoff()
 
     async def begin(self, term: int, patience: float | None) -> None:
         """Run groups under a term from now on; raises StoreError where there is no connection for them."""
@@ -268,12 +268,12 @@ class _Group:
 
     async def _at_once(self, connection: Connection[Record], tx: Transaction) -> list[Any] | None:
         """Run it in one statement, where it can be; returns None where it was not as usual, and nothing has happened."""
-        usual = await compose(tx, self._plan, self._size, self._number)
-        if usual is None:
+        fast_path = await compose(tx, self._plan, self._size, self._number)
+        if fast_path is None:
             return None
-        self._sent = Sent(tx, usual.outcomes)
-        if await connection.fetchval(SQL["usual"], *usual.arguments):
-            return usual.outcomes
+        self._sent = Sent(tx, fast_path.outcomes)
+        if await connection.fetchval(SQL["usual"], *fast_path.arguments):
+            return fast_path.outcomes
         self._sent = None
         self._writer.luck.missed(_now())
         return None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.ids import NodeId
-    from mainspring.jobs.slices import Followers, Slice
+    from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
@@ -100,11 +100,11 @@ class SqliteEngine:
     # ---- opening ----
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
         """Open or create the file for a node and begin its next term."""
         self._deliver = deliver
-        self._followers = followers
+        self._followers = lifecycle
         self._broken = None
         opening.check_file(self._path)
         self._lock.take()

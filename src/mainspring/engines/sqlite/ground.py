@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found
 
 
@@ -23,10 +23,10 @@ class SqliteGround:
         self._tx = tx
 
     @property
-    def followers(self) -> Followers:
+    def lifecycle(self) -> JobLifecycle:
         """The node's own."""
-        assert self._tx.followers is not None, "a node with slices says who gives its jobs their ids"
-        return self._tx.followers
+        assert self._tx.lifecycle is not None, "a node with slices says who gives its jobs their ids"
+        return self._tx.lifecycle
 
     @property
     def term(self) -> int:

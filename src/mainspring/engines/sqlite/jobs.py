@@ -113,7 +113,7 @@ def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Jo
     return [[_claim(tx, operation.term, want) for want in operation.wants] for operation in operations]
 
 
-def _claim(tx: Transaction, term: int, want: ops.Want) -> list[Job]:
+def _claim(tx: Transaction, term: int, want: ops.ClaimRequest) -> list[Job]:
     function = tx.functions.find(want.function)
     if function is None:
         return []  # never submitted: workers may ask for any name, and only submitted ones get a number

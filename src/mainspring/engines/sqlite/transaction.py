@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notices
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.schedules.catalogue import Catalogue
 
 
 class Transaction:
     """A cursor inside an open transaction, the functions' numbers, the deltas of the counts, and what follows from the group."""
 
-    def __init__(self, cursor: apsw.Cursor, term: int, nodes: dict[int, str], followers: Followers | None) -> None:
+    def __init__(self, cursor: apsw.Cursor, term: int, nodes: dict[int, str], lifecycle: JobLifecycle | None) -> None:
         self.cursor = cursor
         self.term = term
         self.nodes = nodes
         """Terms to nodes."""
-        self.followers = followers
+        self.lifecycle = lifecycle
         self.functions = Functions(
             cursor.connection.cursor(), SQL["function_id"], SQL["function_named"], SQL["function_numbered"]
         )

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
 
-async def news(event: asyncio.Event, seconds: float | None) -> None:
+async def wait_or_timeout(event: asyncio.Event, seconds: float | None) -> None:
     """Wait until an event is set, or until some seconds have passed; None: for ever.
 
     Unlike ``asyncio.wait_for`` before Python 3.12, it never forgets that it was cancelled when the event is set just then.
@@ -20,7 +20,7 @@ async def news(event: asyncio.Event, seconds: float | None) -> None:
             await event.wait()
 
 
-async def together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+async def run_all(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
     """Run coroutines, each as a task with its name, until all have ended. None of them is left afterwards.
 
     Where one fails, or this is cancelled, the others are cancelled. Raises an ExceptionGroup of their errors.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.engines.zookeeper import locating, paths, records, submitting
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.deciding import decide, decide_ends, end_of_waiting
+from mainspring.engines.zookeeper.optimistic import decide, decide_ends, end_of_waiting
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.submitting import live_result
 from mainspring.engines.zookeeper.timing import Swept
@@ -21,8 +21,8 @@ from mainspring.jobs.rules import Event
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.deciding import Plan
-    from mainspring.engines.zookeeper.locating import Seen, Spot
+    from mainspring.engines.zookeeper.locating import LocatedJob, TaskLocation
+    from mainspring.engines.zookeeper.optimistic import Plan
     from mainspring.engines.zookeeper.session import Completion, Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
 
@@ -50,7 +50,7 @@ class Cancelling(NamedTuple):
     completion: Completion | None = None
 
 
-def cancelled(seen: Seen | None, operation: ops.Cancel, who: str) -> Plan[Cancelling]:
+def cancelled(seen: LocatedJob | None, operation: ops.Cancel, who: str) -> Plan[Cancelling]:
     """Plan to cancel a job; guard: SCHEDULED or PENDING."""
     if seen is None:
         return None, Cancelling(ops.Cancelled(None, 0))
@@ -70,7 +70,9 @@ async def cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops
     for places in rounds([operation.id for operation in operations]):
         by_id = {job_id: operations[place] for job_id, place in places.items()}
 
-        def plan(job_id: int, seen: Seen | None, _: object, by_id: dict[int, ops.Cancel] = by_id) -> Plan[Cancelling]:
+        def plan(
+            job_id: int, seen: LocatedJob | None, _: object, by_id: dict[int, ops.Cancel] = by_id
+        ) -> Plan[Cancelling]:
             return cancelled(seen, by_id[job_id], session.who)
 
         decided = await decide_ends(session, places, plan, lambda one: one.completion and one.completion.job)
@@ -89,11 +91,11 @@ class Redriving(NamedTuple):
 
     outcome: ops.Redriven
     waiting: Waiting | None = None
-    rival: Spot | None = None
+    rival: TaskLocation | None = None
     """What has ended, and only waits for its publication: a rival, or the job itself."""
 
 
-def redriven(seen: Seen | None, spot: Spot | None) -> Plan[Redriving]:
+def redriven(seen: LocatedJob | None, spot: TaskLocation | None) -> Plan[Redriving]:
     """Plan to put an ended job back; ``spot`` is where the task is that has its name, if any."""
     if seen is None or seen.state not in rules.sources(Event.REDRIVE):
         return None, Redriving(ops.Redriven(None if seen is None else seen.job(), redriven=False))

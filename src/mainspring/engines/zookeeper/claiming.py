@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.cancellation import news
+from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.records import UNMARKED, Notice, decode_notice, encode_wants, mark_of
 from mainspring.engines.zookeeper.session import Waiting
@@ -69,7 +69,7 @@ class Claims:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.wants: dict[bytes, list[ops.Want]] = {}
+        self.wants: dict[bytes, list[ops.ClaimRequest]] = {}
         """What this node would take, as far as it has not been given it."""
         self._arrived: dict[bytes, deque[_Arrival]] = {}
         self._open: list[OpenClaim] = []
@@ -105,7 +105,7 @@ class Claims:
             raise session.over()
         outcomes: list[Any] = [None] * len(operations)
         unanswered = []
-        new: dict[bytes, list[ops.Want]] = {}
+        new: dict[bytes, list[ops.ClaimRequest]] = {}
         for want in [want for operation in operations for want in operation.wants]:
             new.setdefault(want.function, []).append(want)
         self.wants.update(new)
@@ -132,7 +132,7 @@ class Claims:
         self._news.set()
         return outcomes
 
-    async def _assign_here(self, master: LocalMaster, new: Mapping[bytes, Sequence[ops.Want]]) -> bool:
+    async def _assign_here(self, master: LocalMaster, new: Mapping[bytes, Sequence[ops.ClaimRequest]]) -> bool:
         """Have this node itself, which is the master, assign what it knows of; says whether that is all there is."""
         self._quiet = True
         try:
@@ -163,7 +163,7 @@ class Claims:
     def _empty(operation: ops.Claim) -> list[list[Job]]:
         return [[] for _ in operation.wants]
 
-    def _take(self, want: ops.Want, limit: int, *, renewed: bool) -> list[Job]:
+    def _take(self, want: ops.ClaimRequest, limit: int, *, renewed: bool) -> list[Job]:
         arrived = self._arrived.get(want.function)
         jobs: list[Job] = []
         while arrived and len(jobs) < limit:
@@ -234,7 +234,7 @@ class Claims:
         try:
             while True:
                 timeout = self._next(loop.time())
-                await news(self._news, timeout)
+                await wait_or_timeout(self._news, timeout)
                 self._news.clear()
                 await self._step(loop.time())
         finally:
@@ -304,7 +304,7 @@ class Claims:
         self.arrive([(task, job, mark) for task, job, mark in arrivals if self._is_new(job.id, mark)])
 
     def _is_new(self, job_id: int, mark: Mark) -> bool:
-        """Say whether an assignment that was read may arrive now; the queue is read again where that is not sure."""
+        """Return whether an assignment that was read may arrive now; the queue is read again where that is not sure."""
         last = self._passed.get(job_id)
         is_held = job_id in self._session.assignments
         if last is not None and mark[1] == 0:
@@ -335,7 +335,7 @@ class Claims:
     async def _give_back(self, before: float) -> None:
         """Put back to pending what has arrived before a time and was not claimed."""
         given: list[Waiting] = []
-        withdrawn: dict[bytes, list[ops.Want]] = {}
+        withdrawn: dict[bytes, list[ops.ClaimRequest]] = {}
         for function, arrived in list(self._arrived.items()):
             if arrived[0].at > before:
                 continue

@@ -89,7 +89,7 @@ Verdict = Conflict | Fenced | None
 """What became of an entry; None: it has happened."""
 
 
-class Withheld(NamedTuple):
+class NotAttempted(NamedTuple):
     """An entry of which nothing has happened: one before it, of the same call, has met a conflict."""
 
 
@@ -101,11 +101,11 @@ class _Request:
     def __init__(self, number: int, guards: Sequence[Check], future: _Future, *, hasty: bool) -> None:
         self.guards = guards
         self.hasty = hasty
-        self.verdicts: list[Verdict | Withheld] = [None] * number
+        self.verdicts: list[Verdict | NotAttempted] = [None] * number
         self.left = number
         self.future = future
 
-    def decide(self, place: int, verdict: Verdict | Withheld) -> None:
+    def decide(self, place: int, verdict: Verdict | NotAttempted) -> None:
         self.verdicts[place] = verdict
         self.left -= 1
         if not self.left and not self.future.done():
@@ -116,7 +116,7 @@ class _Request:
             self.future.set_exception(error)
 
 
-_Future = asyncio.Future[list[Verdict | Withheld]]
+_Future = asyncio.Future[list[Verdict | NotAttempted]]
 _Item = tuple[_Request, int, Entry]
 
 
@@ -154,14 +154,16 @@ class Committer:
         verdicts = await self._put(entries, guards, hasty=False)
         return cast("list[Verdict]", verdicts)
 
-    async def commit_until_conflict(self, entries: Sequence[Entry]) -> list[Verdict | Withheld]:
+    async def commit_until_conflict(self, entries: Sequence[Entry]) -> list[Verdict | NotAttempted]:
         """Write entries as `commit` does, but none after the first conflict: where there is one, there may be many.
 
         Each conflict costs a multi, and to read first what is there costs less.
         """
         return await self._put(entries, (), hasty=True)
 
-    async def _put(self, entries: Sequence[Entry], guards: Sequence[Check], *, hasty: bool) -> list[Verdict | Withheld]:
+    async def _put(
+        self, entries: Sequence[Entry], guards: Sequence[Check], *, hasty: bool
+    ) -> list[Verdict | NotAttempted]:
         if self.fenced:
             return [Fenced(self._guard.path)] * len(entries)
         if not entries:
@@ -288,7 +290,7 @@ class Committer:
         waiting, self._waiting = self._waiting, deque()
         for item in waiting:
             if item[0] is hasty:
-                hasty.decide(item[1], Withheld())
+                hasty.decide(item[1], NotAttempted())
             else:
                 self._waiting.append(item)
 
@@ -343,7 +345,7 @@ class Committer:
             return False
 
     async def _has_happened(self) -> bool | None:
-        """Say whether the batch under way is in the journal; None where it is not and never will be, for the term is over.
+        """Return whether the batch under way is in the journal; None where it is not and never will be, for the term is over.
 
         Where it is not there yet it may be sent again, and come before itself.
         """

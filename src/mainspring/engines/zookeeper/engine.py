@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from mainspring.engines.zookeeper import beginning, lists, membership, paths, terms
+from mainspring.engines.zookeeper import bootstrap, lists, membership, paths, terms
 from mainspring.engines.zookeeper.claiming import OpenClaim
 from mainspring.engines.zookeeper.handlers import HANDLERS
 from mainspring.engines.zookeeper.lists import READERS
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
@@ -99,7 +99,7 @@ class ZookeeperEngine:
     # ---- opening ----
 
     async def open(
-        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
         """Connect, give an empty tree its roots, and begin the node's next term; called again, begin another term."""
         del deliver  # all of it happens on the node's own loop
@@ -108,15 +108,15 @@ class ZookeeperEngine:
             try:
                 await self._patiently(tree.open)
                 self._check_session(tree)
-                await self._patiently(lambda: beginning.prepare(tree))
-                term = await self._patiently(lambda: beginning.next_term(tree, node))
+                await self._patiently(lambda: bootstrap.prepare(tree))
+                term = await self._patiently(lambda: bootstrap.next_term(tree, node))
             except BaseException:
                 await self.close()
                 raise
         else:
             tree = self._tree
             await self._end_session()
-            term = await beginning.next_term(tree, node)
+            term = await bootstrap.next_term(tree, node)
         self._nodes.update(await self._patiently(lambda: terms.read_all(tree)))
         whose = partial(terms.worker_of, tree, self._nodes)
         relay = self._relay = Relay(tree, paths.worker_name(node, term), whose, self._hear)
@@ -127,7 +127,7 @@ class ZookeeperEngine:
             self._nodes,
             arrived=lambda function: self._hear(Pending([function])),
             told=relay.told,
-            followers=followers,
+            lifecycle=lifecycle,
             slices=self._slices,
         )
         master = Master(session, relay.send)

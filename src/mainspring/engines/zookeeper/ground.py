@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.committer import Conflict
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found
 
 
@@ -34,11 +34,11 @@ class ZookeeperGround:
         self._rollbacks: list[Callable[[], object]] = []
 
     @property
-    def followers(self) -> Followers:
+    def lifecycle(self) -> JobLifecycle:
         """The node's own."""
-        followers = self._session.followers
-        assert followers is not None, "a node with slices says who gives its jobs their ids"
-        return followers
+        lifecycle = self._session.lifecycle
+        assert lifecycle is not None, "a node with slices says who gives its jobs their ids"
+        return lifecycle
 
     @property
     def term(self) -> int:

@@ -73,7 +73,7 @@ def name_after(name: Name, job: Job, handle: str) -> bytes | None:
     return None if kept is None else records.encode({"kept": kept})
 
 
-class Spot(NamedTuple):
+class TaskLocation(NamedTuple):
     """Where a task is."""
 
     task: str
@@ -91,7 +91,7 @@ class Spot(NamedTuple):
     """That node's version."""
 
 
-class Seen(NamedTuple):
+class LocatedJob(NamedTuple):
     """What is known of a job."""
 
     id: int
@@ -101,7 +101,7 @@ class Seen(NamedTuple):
     version: int
     data: dict[str, Any]
     """What is there: ``task`` and ``waiters`` until the publication, then the record of the outcome."""
-    spot: Spot | None
+    spot: TaskLocation | None
     """Where its task is; None once it is published."""
 
     @property
@@ -129,12 +129,12 @@ class Seen(NamedTuple):
         return job
 
 
-async def locate(session: Session, tasks: Iterable[str]) -> dict[str, Spot]:
+async def locate(session: Session, tasks: Iterable[str]) -> dict[str, TaskLocation]:
     """Find tasks; those whose name is unknown are left out. The terms of their jobs are known afterwards.
 
     Raises StoreFencedError, StoreCorruptError.
     """
-    found: dict[str, Spot] = {}
+    found: dict[str, TaskLocation] = {}
     left = await _until_found(list(dict.fromkeys(tasks)), lambda left: _locate(session, left, found))
     if left:
         raise StoreCorruptError(f"{left[0]} has a name and is nowhere")
@@ -154,11 +154,11 @@ async def _until_found(left: list[T], look: Callable[[list[T]], Awaitable[list[T
     return left
 
 
-async def _locate(session: Session, tasks: list[str], found: dict[str, Spot]) -> list[str]:
+async def _locate(session: Session, tasks: list[str], found: dict[str, TaskLocation]) -> list[str]:
     """Look once; returns the tasks that were nowhere."""
     nodes = iter(await session.get_many([place for task in tasks for place in _places(task)]))
     delayed: list[tuple[str, Name]] = []
-    held: list[Spot] = []
+    held: list[TaskLocation] = []
     left: list[str] = []
     for task in tasks:
         node, pending, running, completed = (next(nodes) for _ in range(4))
@@ -166,7 +166,7 @@ async def _locate(session: Session, tasks: list[str], found: dict[str, Spot]) ->
             continue
         name = name_of(node)
         if not name.id:
-            found[task] = Spot(task, name, "", 0, {}, State.SUCCEEDED, 0, "", 0)
+            found[task] = TaskLocation(task, name, "", 0, {}, State.SUCCEEDED, 0, "", 0)
         elif (spot := _spot(task, name, paths.pending(task), pending)) is not None:
             found[task] = spot
         elif (spot := _spot(task, name, paths.running(task), running)) is not None:
@@ -195,17 +195,17 @@ def _places(task: str) -> tuple[str, str, str, str]:
     )  # fmt: skip
 
 
-def _spot(task: str, name: Name, path: str, node: Node | None) -> Spot | None:
+def _spot(task: str, name: Name, path: str, node: Node | None) -> TaskLocation | None:
     if node is None:
         return None
     record = records.decode(node.data)
     if record["id"] != name.id:
         return None
     state = _STATES[record["state"]]
-    return Spot(task, name, path, node.version, record, state, record.get("attempt", 0), "", 0)
+    return TaskLocation(task, name, path, node.version, record, state, record.get("attempt", 0), "", 0)
 
 
-async def _assigned(session: Session, held: list[Spot], found: dict[str, Spot]) -> list[str]:
+async def _assigned(session: Session, held: list[TaskLocation], found: dict[str, TaskLocation]) -> list[str]:
     """Learn of held tasks whether they run; returns those whose assignment has gone meanwhile."""
     await session.meet(spot.record["term"] * TERM_SPAN for spot in held)
     at = [paths.assignment(session.worker_of(spot.record["term"]), spot.task) for spot in held]
@@ -220,10 +220,10 @@ async def _assigned(session: Session, held: list[Spot], found: dict[str, Spot]) 
     return left
 
 
-async def look(session: Session, ids: Iterable[int]) -> dict[int, Seen]:
+async def look(session: Session, ids: Iterable[int]) -> dict[int, LocatedJob]:
     """Find jobs by their ids; those that are unknown are left out. Raises StoreFencedError, StoreCorruptError."""
     wanted = [job_id for job_id in dict.fromkeys(ids) if job_id >= TERM_SPAN]
-    seen: dict[int, Seen] = {}
+    seen: dict[int, LocatedJob] = {}
     await _look_here(session, wanted, seen)
     missing = [job_id for job_id in wanted if job_id not in seen]
     if missing:
@@ -232,7 +232,7 @@ async def look(session: Session, ids: Iterable[int]) -> dict[int, Seen]:
     return seen
 
 
-async def _look_here(session: Session, ids: Sequence[int], seen: dict[int, Seen]) -> None:
+async def _look_here(session: Session, ids: Sequence[int], seen: dict[int, LocatedJob]) -> None:
     """Find jobs, as far as this node's member of the ensemble knows of them."""
     await session.meet(ids)
     known = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
@@ -241,14 +241,14 @@ async def _look_here(session: Session, ids: Sequence[int], seen: dict[int, Seen]
         raise StoreCorruptError(f"the result of job {left[0]} is not there, and neither is its task")
 
 
-async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list[int]:
+async def _look(session: Session, ids: list[int], seen: dict[int, LocatedJob]) -> list[int]:
     """Look once; returns the jobs that were published, or dropped, meanwhile."""
     at = [session.result(job_id) for job_id in ids]
-    live: list[Seen] = []
+    live: list[LocatedJob] = []
     for job_id, path, node in zip(ids, at, await session.get_many(at), strict=True):
         if node is None:
             continue
-        one = Seen(job_id, session.handle(job_id), path, node.version, records.decode(node.data), None)
+        one = LocatedJob(job_id, session.handle(job_id), path, node.version, records.decode(node.data), None)
         if records.is_published(one.data):
             seen[job_id] = one
         else:
@@ -264,7 +264,9 @@ async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list
     return await _look_unnamed(session, unnamed, spots, seen) if unnamed else []
 
 
-async def _look_unnamed(session: Session, live: list[Seen], spots: dict[str, Spot], seen: dict[int, Seen]) -> list[int]:
+async def _look_unnamed(
+    session: Session, live: list[LocatedJob], spots: dict[str, TaskLocation], seen: dict[int, LocatedJob]
+) -> list[int]:
     """Find jobs whose names have gone over to others: that is done with what has ended and is not published yet."""
     at = [paths.completed(one.data["task"]) for one in live]
     left = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.engines.zookeeper import address, beginning
+from mainspring.engines.zookeeper import address, bootstrap
 from mainspring.engines.zookeeper.cluster import ZookeeperCluster
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
@@ -31,6 +31,6 @@ async def prepare(url: str) -> list[int]:
     tree = KazooTree(address.parse(url), 10.0)
     try:
         await tree.open()
-        return [beginning.LAYOUT] if await beginning.prepare(tree) else []
+        return [bootstrap.LAYOUT] if await bootstrap.prepare(tree) else []
     finally:
         await tree.close()

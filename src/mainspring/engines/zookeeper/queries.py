@@ -133,14 +133,14 @@ def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
     return {key: number for key, number in counts.items() if key[0] in functions}
 
 
-async def look(session: Session, operations: Sequence[ops.Look]) -> list[ops.Outlook]:
-    """Look at what waits; see ``Look``. The counts are read whole: they are a few nodes of the tree."""
+async def look(session: Session, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
+    """Look at what waits; see ``ReadBacklog``. The counts are read whole: they are a few nodes of the tree."""
     counts = await count_all(session)
     following = await next_us(session)
     return [_outlook(counts, operation.functions, following) for operation in operations]
 
 
-def _outlook(counts: Counts, functions: Sequence[bytes] | None, following: int) -> ops.Outlook:
+def _outlook(counts: Counts, functions: Sequence[bytes] | None, following: int) -> ops.Backlog:
     wanted = None if functions is None else frozenset(functions)
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
@@ -151,7 +151,7 @@ def _outlook(counts: Counts, functions: Sequence[bytes] | None, following: int) 
             pending[function, priority] = number
         if not State(state).ended:
             live[function] = live.get(function, 0) + number
-    return ops.Outlook(pending, live, following)
+    return ops.Backlog(pending, live, following)
 
 
 async def next_us(session: Session, after_us: int = -1) -> int:
@@ -180,5 +180,5 @@ HANDLERS: Handlers = {
     ops.FindUnique: find_unique,
     ops.Count: count,
     ops.CountLive: count_live,
-    ops.Look: look,
+    ops.ReadBacklog: look,
 }

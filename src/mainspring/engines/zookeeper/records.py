@@ -13,7 +13,7 @@ import msgspec
 
 from mainspring.engines.zookeeper import paths
 from mainspring.jobs.model import Job, Options, Priority, State
-from mainspring.jobs.store import Want
+from mainspring.jobs.store import ClaimRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -128,7 +128,7 @@ def decode_job(record: dict[str, Any]) -> Job:
 
 
 def is_published(result: Mapping[str, Any]) -> bool:
-    """Say whether what a result says is the outcome: before, it says where the task is and who waits."""
+    """Return whether what a result says is the outcome: before, it says where the task is and who waits."""
     return "state" in result
 
 
@@ -152,10 +152,10 @@ class Asked(NamedTuple):
     """What a worker would take."""
 
     asked: int
-    wants: dict[bytes, list[Want]]
+    wants: dict[bytes, list[ClaimRequest]]
 
 
-def encode_wants(asked: int, wants: Mapping[bytes, Sequence[Want]]) -> bytes:
+def encode_wants(asked: int, wants: Mapping[bytes, Sequence[ClaimRequest]]) -> bytes:
     """Return what a worker writes."""
     told = {paths.encode(function): [_want(want) for want in some] for function, some in wants.items() if some}
     return encode({"asked": asked, "wants": told})
@@ -168,12 +168,12 @@ def decode_wants(data: bytes) -> Asked:
     for name, some in record.get("wants", {}).items():
         function = paths.decode(name)
         wants[function] = [
-            Want(function, want["limit"], _slots(want.get("slots")), want.get("overdue_us", 0)) for want in some
+            ClaimRequest(function, want["limit"], _slots(want.get("slots")), want.get("overdue_us", 0)) for want in some
         ]
     return Asked(record.get("asked", 0), wants)
 
 
-def _want(want: Want) -> dict[str, Any]:
+def _want(want: ClaimRequest) -> dict[str, Any]:
     told: dict[str, Any] = {"limit": want.limit}
     if want.slots is not None:
         told["slots"] = ranges(want.slots)

@@ -91,14 +91,14 @@ def _loss(job: Job, term: int) -> AttemptEnded:
 
 
 def is_dropped(held: Held, living: Collection[int]) -> bool:
-    """Say whether nobody waits any more for a foreground job that a lost worker had: then it is as if it had never been."""
+    """Return whether nobody waits any more for a foreground job that a lost worker had: then it is as if it had never been."""
     if held.result is None or records.decode(held.assignment.data).get("state") == "running":
         return False
     return is_unwanted(records.decode(held.result.data), living)
 
 
 def is_unwanted(result: Mapping[str, Any], living: Collection[int]) -> bool:
-    """Say whether nobody waits any more for the job of a result, which is a foreground one."""
+    """Return whether nobody waits any more for the job of a result, which is a foreground one."""
     return bool(result.get("foreground")) and not set(result.get("waiters", ())).intersection(living)
 
 

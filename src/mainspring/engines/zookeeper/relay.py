@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.cancellation import together
+from mainspring.engines.zookeeper.cancellation import run_all
 from mainspring.engines.zookeeper.committer import AGAIN
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
@@ -153,7 +153,7 @@ class Relay:
     async def run(self) -> None:
         """Send and read, until cancelled."""
         try:
-            await together({"zookeeper letters out": self._send_on(), "zookeeper letters in": self._read_on()})
+            await run_all({"zookeeper letters out": self._send_on(), "zookeeper letters in": self._read_on()})
         finally:
             self._is_over = True
             self._is_told.set()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Change, Node, Tree, Watch
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
-    from mainspring.jobs.slices import Followers, Unit
-    from mainspring.jobs.store import Want
+    from mainspring.jobs.slices import JobLifecycle, Unit
+    from mainspring.jobs.store import ClaimRequest
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Query
 
@@ -64,7 +64,7 @@ class LocalMaster(NamedTuple):
     """Takes what was completed here."""
     waiting: Callable[[Sequence[Waiting]], None]
     """Takes what was left pending here."""
-    claim: Callable[[Mapping[bytes, Sequence[Want]], int], Awaitable[bool]]
+    claim: Callable[[Mapping[bytes, Sequence[ClaimRequest]], int], Awaitable[bool]]
     """Takes what this node wants now of some functions, with the number of the claim, and assigns what it knows of. False: there
     may be more, and ``Claims.answered`` is called with the number."""
 
@@ -117,7 +117,7 @@ class Session:
         *,
         arrived: Callable[[bytes], None] = lambda _: None,
         told: Callable[[], Awaitable[None]] = _at_once,
-        followers: Followers | None = None,
+        lifecycle: JobLifecycle | None = None,
         slices: Sequence[Slice] = (),
     ) -> None:
         """``nodes`` are the terms whose nodes are known: `meet` adds to them.
@@ -134,7 +134,7 @@ class Session:
         self.nodes = nodes
         self.arrived = arrived
         self.told = told
-        self.followers = followers
+        self.lifecycle = lifecycle
         self.slices = {one.kind: one for one in slices}
         """By the kinds of owners."""
         self.assignments: dict[int, int] = {}

@@ -36,7 +36,7 @@ _TARGETS: Final = {event: int(rules.target(event)) for event in Event}
 _LEASED, _PENDING, _SCHEDULED, _SUCCEEDED = map(int, (State.LEASED, State.PENDING, State.SCHEDULED, State.SUCCEEDED))
 _copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]
 
-Lease = ops.Lease
+JobTerm = ops.JobTerm
 
 
 # ---- planning ----
@@ -138,9 +138,9 @@ class Settling:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.stale: set[Lease] = set()
-        self.fenced: set[Lease] = set()
-        self.failed: dict[Lease, StoreError] = {}
+        self.stale: set[JobTerm] = set()
+        self.fenced: set[JobTerm] = set()
+        self.failed: dict[JobTerm, StoreError] = {}
         self._completed: list[Completion] = []
         self._waiting: list[Waiting] = []
 
@@ -246,7 +246,7 @@ class Settling:
             self.session.late.pop(paths.expiring(held.task, job.expires_us, job.id), None)
 
     def _overtaken(self, held: Held, conflict: Conflict) -> bool:
-        """Say whether a settlement may be tried again after a conflict: not where the job is held no longer."""
+        """Return whether a settlement may be tried again after a conflict: not where the job is held no longer."""
         job = held.settlement.job
         if conflict.at == 0:
             self.session.assignments.pop(job.id, None)
@@ -283,13 +283,13 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
         return list(repeated)
     outcomes: list[set[int] | StoreError] = []
     for operation, again in zip(operations, repeated, strict=True):
-        leases = {(one.job.id, one.job.term) for one in operation.settlements}
-        if leases & fenced:
+        job_terms = {(one.job.id, one.job.term) for one in operation.settlements}
+        if job_terms & fenced:
             outcomes.append(session.over())
-        elif failed := leases & settling.failed.keys():
+        elif failed := job_terms & settling.failed.keys():
             outcomes.append(settling.failed[min(failed)])
         else:
-            outcomes.append(again | {job_id for job_id, _ in leases & stale})
+            outcomes.append(again | {job_id for job_id, _ in job_terms & stale})
     return outcomes
 
 
@@ -299,42 +299,48 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
 async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[StoreError | None]:
     """Record what runs; see ``Assign``."""
     last = {(job.id, job.term): job for operation in operations for job in operation.jobs}
-    known: dict[Lease, int] = {}
+    known: dict[JobTerm, int] = {}
     # What this node itself holds it knows: a job that it has given back may have been assigned to it again, and not arrived yet.
-    left = [lease for lease in last if lease[1] > 0 and (lease[1] != session.term or lease[0] in session.assignments)]
-    tasks = {lease: paths.task_name(job.function, job.unique, job.id) for lease, job in last.items()}
-    await session.meet([number for lease in left for number in (lease[0], lease[1] * TERM_SPAN)])
-    left = [lease for lease in left if lease[0] // TERM_SPAN in session.nodes and lease[1] in session.nodes]
-    for lease in left:
-        version = session.assignments.get(lease[0])
-        if version is not None and lease[1] == session.term:
-            known[lease] = version
-    at = {lease: paths.assignment(session.worker_of(lease[1]), tasks[lease]) for lease in left}
+    left = [
+        job_term
+        for job_term in last
+        if job_term[1] > 0 and (job_term[1] != session.term or job_term[0] in session.assignments)
+    ]
+    tasks = {job_term: paths.task_name(job.function, job.unique, job.id) for job_term, job in last.items()}
+    await session.meet([number for job_term in left for number in (job_term[0], job_term[1] * TERM_SPAN)])
+    left = [job_term for job_term in left if job_term[0] // TERM_SPAN in session.nodes and job_term[1] in session.nodes]
+    for job_term in left:
+        version = session.assignments.get(job_term[0])
+        if version is not None and job_term[1] == session.term:
+            known[job_term] = version
+    at = {job_term: paths.assignment(session.worker_of(job_term[1]), tasks[job_term]) for job_term in left}
     while left:
-        unknown = [lease for lease in left if lease not in known]
-        for lease, node in zip(
-            unknown, await session.get_many([at[lease] for lease in unknown]) if unknown else (), strict=True
+        unknown = [job_term for job_term in left if job_term not in known]
+        for job_term, node in zip(
+            unknown, await session.get_many([at[job_term] for job_term in unknown]) if unknown else (), strict=True
         ):
-            if node is not None and records.decode(node.data)["id"] == lease[0]:
-                known[lease] = node.version
-        left = [lease for lease in left if lease in known]
+            if node is not None and records.decode(node.data)["id"] == job_term[0]:
+                known[job_term] = node.version
+        left = [job_term for job_term in left if job_term in known]
         happenings = [
             Happening(
-                Entry([Write(at[lease], running(job, session.handle(lease[0])), known[lease])]), job, Started.of(job)
+                Entry([Write(at[job_term], running(job, session.handle(job_term[0])), known[job_term])]),
+                job,
+                Started.of(job),
             )
-            for lease, job in ((lease, last[lease]) for lease in left)
+            for job_term, job in ((job_term, last[job_term]) for job_term in left)
         ]
         again = []
-        for lease, verdict in zip(left, await following.commit(session, happenings), strict=True):
+        for job_term, verdict in zip(left, await following.commit(session, happenings), strict=True):
             if isinstance(verdict, Fenced):
                 return [session.over()] * len(operations)
             if isinstance(verdict, StoreError):
                 return [verdict] * len(operations)
-            version = known.pop(lease)
+            version = known.pop(job_term)
             if verdict is not None:
-                again.append(lease)
-            elif lease[1] == session.term:
-                session.assignments[lease[0]] = version + 1
+                again.append(job_term)
+            elif job_term[1] == session.term:
+                session.assignments[job_term[0]] = version + 1
         left = again
     return [None] * len(operations)
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, records
-from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced, Withheld
+from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced, NotAttempted
 from mainspring.engines.zookeeper.records import leased
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError, Write
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.locating import Name, Spot
+    from mainspring.engines.zookeeper.locating import Name, TaskLocation
     from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
@@ -95,7 +95,7 @@ def live_result(job_id: int, task: str, waiters: Iterable[int], *, foreground: b
 
 
 def satisfied(job: Job, kept: dict[str, Any] | None) -> bool:
-    """Say whether a job joins the last success of its name, unless another one is live."""
+    """Return whether a job joins the last success of its name, unless another one is live."""
     keep = job.options.keep_unique if job.options else None
     return keep is not None and kept is not None and kept["ended_us"] > rules.kept_since(job.created_us, keep)
 
@@ -125,11 +125,11 @@ class Submission:
         self._until = 0.0
         """When to wait no longer for publications; 0 before any was waited for."""
 
-    async def run(self, news: list[New]) -> None:
+    async def run(self, wait_or_timeout: list[New]) -> None:
         """Store or join all."""
-        unknown = news
+        unknown = wait_or_timeout
         try:
-            unknown = await self._try(news)
+            unknown = await self._try(wait_or_timeout)
             while unknown:
                 unknown = await self._race(unknown)
         except StoreError as error:
@@ -138,25 +138,25 @@ class Submission:
         finally:
             self.session.waiting(self.waiting)
 
-    async def _try(self, news: list[New]) -> list[New]:
+    async def _try(self, wait_or_timeout: list[New]) -> list[New]:
         """Store what has a name that is free; returns those of which that is not known, and whatever came after the first."""
-        await self._parents(news)
+        await self._parents(wait_or_timeout)
         handle, who = self.session.handle, self.session.who
-        planned = [submission(new, handle(new.job.id), who) for new in news]
+        planned = [submission(new, handle(new.job.id), who) for new in wait_or_timeout]
         verdicts = await self.session.committer.commit_until_conflict([entry for entry, _ in planned])
         return [
             new
-            for new, verdict, (_, record) in zip(news, verdicts, planned, strict=True)
+            for new, verdict, (_, record) in zip(wait_or_timeout, verdicts, planned, strict=True)
             if not self._decided(new, verdict, record)
         ]
 
-    async def _race(self, news: list[New]) -> list[New]:
+    async def _race(self, wait_or_timeout: list[New]) -> list[New]:
         """Read the names, and store or join what can be; returns those that were overtaken."""
-        spots = await locating.locate(self.session, [new.task for new in news])
+        spots = await locating.locate(self.session, [new.task for new in wait_or_timeout])
         storing: list[New] = []
-        joining: list[tuple[New, Spot]] = []
+        joining: list[tuple[New, TaskLocation]] = []
         left: list[New] = []
-        for new in news:
+        for new in wait_or_timeout:
             spot = spots.get(new.task)
             if spot is None:
                 storing.append(new)
@@ -179,12 +179,12 @@ class Submission:
                 left.append(new)
         return left
 
-    async def _parents(self, news: Iterable[New]) -> None:
+    async def _parents(self, wait_or_timeout: Iterable[New]) -> None:
         """See to it that the parents are there that are made when they are needed."""
-        for path in {path for new in news for path in _parents(new.job)}:
+        for path in {path for new in wait_or_timeout for path in _parents(new.job)}:
             await self.session.ensure(path)
 
-    def _decided(self, new: New, verdict: Verdict | Withheld, record: bytes) -> bool:
+    def _decided(self, new: New, verdict: Verdict | NotAttempted, record: bytes) -> bool:
         """Take what became of a job's entry; False where it has to be tried again."""
         job = new.job
         if verdict is None:
@@ -228,11 +228,11 @@ class Submission:
             self.joined[one.job.id] = kept
         return None
 
-    async def _join(self, news: list[tuple[New, Spot]]) -> list[New]:
+    async def _join(self, wait_or_timeout: list[tuple[New, TaskLocation]]) -> list[New]:
         """Join jobs whose names are taken; returns those that were overtaken by the ends of these."""
         left: list[New] = []
         noting: list[New] = []
-        for new, spot in news:
+        for new, spot in wait_or_timeout:
             if spot.state.ended and await self._is_awaited(spot):
                 left.append(new)
             elif new.waiters or (spot.record.get("foreground", False) and not new.foreground):
@@ -240,15 +240,15 @@ class Submission:
             else:
                 self._found(new, spot)
         if noting:
-            left += await self._note(noting, {new.task: spot.name.id for new, spot in news})
+            left += await self._note(noting, {new.task: spot.name.id for new, spot in wait_or_timeout})
         return left
 
-    async def _note(self, news: list[New], ids: dict[str, int]) -> list[New]:
+    async def _note(self, wait_or_timeout: list[New], ids: dict[str, int]) -> list[New]:
         """Join jobs that are not published, and note with them who waits; returns those that were overtaken."""
-        seen = await locating.look(self.session, [ids[new.task] for new in news])
+        seen = await locating.look(self.session, [ids[new.task] for new in wait_or_timeout])
         left: list[New] = []
-        noting: list[tuple[New, Spot, Entry]] = []
-        for new in news:
+        noting: list[tuple[New, TaskLocation, Entry]] = []
+        for new in wait_or_timeout:
             one = seen.get(ids[new.task])
             if one is None or one.spot is None:
                 left.append(new)
@@ -266,12 +266,12 @@ class Submission:
                 left.append(new)
         return left
 
-    def _found(self, new: New, spot: Spot) -> None:
+    def _found(self, new: New, spot: TaskLocation) -> None:
         found = ops.Found(spot.name.id, int(spot.state), spot.attempt)
         for one in (new, *(new.behind or ())):
             self.joined[one.job.id] = found
 
-    async def _is_awaited(self, spot: Spot) -> bool:
+    async def _is_awaited(self, spot: TaskLocation) -> bool:
         """Wait a moment for the publication of what this node has completed; False where it may be joined."""
         if spot.record.get("worker") != self.session.who:
             return False
@@ -280,7 +280,7 @@ class Submission:
         return now < self._until and await published(self.session, spot, self._until - now)
 
 
-async def published(session: Session, spot: Spot, seconds: float) -> bool:
+async def published(session: Session, spot: TaskLocation, seconds: float) -> bool:
     """Wait until a completed task has gone, or may have; False where it is still there after so many seconds."""
     changed = asyncio.Event()
     try:
@@ -306,7 +306,7 @@ def _parents(job: Job) -> tuple[str, ...]:
 
 async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found] | StoreError]:
     """Store new jobs; see ``Submit``."""
-    news: list[New] = []
+    wait_or_timeout: list[New] = []
     first: dict[str, New] = {}
     for place, operation in enumerate(operations):
         waiter = operation.waiter
@@ -317,12 +317,12 @@ async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dic
                     other.behind = []
                 other.behind.append(new)
             else:
-                news.append(new)
+                wait_or_timeout.append(new)
     for new in first.values():
         if new.behind is not None:
             new.gather()
     submission = Submission(session)
-    await submission.run(news)
+    await submission.run(wait_or_timeout)
     joined, failed = submission.joined, submission.failed
     outcomes: list[dict[int, ops.Found] | StoreError] = []
     for place, operation in enumerate(operations):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import locating, paths, queries, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
-from mainspring.engines.zookeeper.deciding import decide_ends, end_of_waiting
+from mainspring.engines.zookeeper.optimistic import decide_ends, end_of_waiting
 from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
@@ -21,8 +21,8 @@ from mainspring.jobs.model import NO_UNIQUE, State
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mainspring.engines.zookeeper.deciding import Plan
-    from mainspring.engines.zookeeper.locating import Seen
+    from mainspring.engines.zookeeper.locating import LocatedJob
+    from mainspring.engines.zookeeper.optimistic import Plan
     from mainspring.engines.zookeeper.paths import Timed
     from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change, Node
@@ -80,7 +80,7 @@ class Expiring(NamedTuple):
     completion: Completion | None = None
 
 
-def expired(seen: Seen | None, timed: Timed, now_us: int, who: str) -> Plan[Expiring]:
+def expired(seen: LocatedJob | None, timed: Timed, now_us: int, who: str) -> Plan[Expiring]:
     """Plan to expire a job; guard: SCHEDULED or PENDING, and no attempt was counted."""
     if seen is None or seen.spot is None or seen.state.ended:
         return None, Expiring()
@@ -102,7 +102,7 @@ async def _expire(session: Session, now_us: int, limit: int) -> list[tuple[Job, 
         if not late:
             break
 
-        def plan(job_id: int, seen: Seen | None, _: object, late: dict[int, Timed] = late) -> Plan[Expiring]:
+        def plan(job_id: int, seen: LocatedJob | None, _: object, late: dict[int, Timed] = late) -> Plan[Expiring]:
             return expired(seen, late[job_id], now_us, session.who)
 
         decided = await decide_ends(session, late, plan, lambda one: one.completion and one.completion.job)
@@ -191,7 +191,7 @@ class Swept:
 
 
 def is_over(record: dict[str, Any], operation: ops.Sweep) -> bool:
-    """Say whether an outcome was kept for long enough."""
+    """Return whether an outcome was kept for long enough."""
     before_us = operation.dead_before_us if record["state"] == "failed" else operation.ended_before_us
     ended_us: int = record.get("ended_us", 0)
     return ended_us < before_us

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.deciding import decide, note, unmark
+from mainspring.engines.zookeeper.optimistic import decide, note, unmark
 from mainspring.engines.zookeeper.queries import look_up
 from mainspring.engines.zookeeper.tree import Delete, Write
 from mainspring.ids import TERM_SPAN
@@ -17,8 +17,8 @@ from mainspring.jobs.model import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.engines.zookeeper.deciding import Plan
-    from mainspring.engines.zookeeper.locating import Seen
+    from mainspring.engines.zookeeper.locating import LocatedJob
+    from mainspring.engines.zookeeper.optimistic import Plan
     from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _LEASED: Final = int(State.LEASED)
 
 
-def awaited(seen: Seen | None, term: int) -> Plan[Job | None]:
+def awaited(seen: LocatedJob | None, term: int) -> Plan[Job | None]:
     """Plan to note that clients of a node wait for a job."""
     if seen is None:
         return None, None
@@ -50,11 +50,13 @@ async def wait(session: Session, operations: Sequence[ops.Wait]) -> list[dict[in
     return await look_up(operations, look)
 
 
-def _plan(plan: Callable[[Seen | None, int], Plan[T]], term: int, _: int, seen: Seen | None, __: object) -> Plan[T]:
+def _plan(
+    plan: Callable[[LocatedJob | None, int], Plan[T]], term: int, _: int, seen: LocatedJob | None, __: object
+) -> Plan[T]:
     return plan(seen, term)
 
 
-def left(seen: Seen | None, term: int) -> Plan[bool]:
+def left(seen: LocatedJob | None, term: int) -> Plan[bool]:
     """Plan to note that nobody at a node waits for a job any more; the outcome is whether it is dropped."""
     if seen is None or seen.spot is None or seen.state.ended:
         return None, False
@@ -66,7 +68,7 @@ def left(seen: Seen | None, term: int) -> Plan[bool]:
     return dropped(seen), True
 
 
-def dropped(seen: Seen) -> Entry:
+def dropped(seen: LocatedJob) -> Entry:
     """Return what makes a job as if it had never been."""
     spot, job = seen.spot, seen.job()
     assert spot is not None
@@ -103,8 +105,8 @@ def _by_term(operations: Sequence[ops.Wait] | Sequence[ops.Leave]) -> dict[int, 
     return ids
 
 
-async def watchers(session: Session, operations: Sequence[ops.Watchers]) -> list[dict[int, list[int]]]:
-    """Look up who waits elsewhere; see ``Watchers``."""
+async def watchers(session: Session, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
+    """Look up who waits elsewhere; see ``FindSubscribers``."""
     ids = sorted({job_id for operation in operations for job_id in operation.ids})
     # The member that this node reads from may lag behind the one that a waiting node has written to.
     await session.tree.sync()
@@ -147,6 +149,6 @@ async def take_inbox(session: Session, operations: Sequence[ops.TakeInbox]) -> l
 HANDLERS: Handlers = {
     ops.Wait: wait,
     ops.Leave: leave,
-    ops.Watchers: watchers,
+    ops.FindSubscribers: watchers,
     ops.TakeInbox: take_inbox,
 }

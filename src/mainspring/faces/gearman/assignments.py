@@ -56,4 +56,4 @@ def extended_assignment(held: Held, service: JobService) -> bytes:
         info["max_attempts"] = policy.max_attempts
         if options is not None and options.retry is not None:
             info["retry"] = policy  # the worker has its own policy already
-    return response(Type.ASSIGN, held.handle, held.lease, job.function, job.unique, _encode(info), job.payload)
+    return response(Type.ASSIGN, held.handle, held.token, job.function, job.unique, _encode(info), job.payload)

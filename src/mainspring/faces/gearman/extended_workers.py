@@ -12,7 +12,7 @@ from mainspring.faces.gearman.extension_json import RegisterOptions, decode_beat
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.retry import check as check_retry
-from mainspring.resources.said import limits_of, told
+from mainspring.resources.limit_specs import limits_of, limits_to_wire
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
     if limits is not None and not peer.service.keeps_limits:
-        given = ", ".join(name for name, value in told(limits).items() if value is not None).encode()
+        given = ", ".join(name for name, value in limits_to_wire(limits).items() if value is not None).encode()
         peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NOT_KEPT.encode()))
         return
     ability = Ability(
@@ -63,14 +63,14 @@ def _heartbeat(peer: Peer, args: list[bytes]) -> None:
         return
     now = peer.service.monotonic()
     stop, lost = [], []
-    for handle, lease in beats.jobs:
+    for handle, token in beats.jobs:
         held = peer.worker_side.running(handle.encode())
-        if held is None or held.lease != lease.encode():
-            lost.append((handle, lease))
+        if held is None or held.token != token.encode():
+            lost.append((handle, token))
             continue
         held.beat = now
         if held.cancelled:
-            stop.append((handle, lease))
+            stop.append((handle, token))
     peer.outbox.write(response(Type.BEATEN, _encode({"stop": stop, "lost": lost})))
 
 

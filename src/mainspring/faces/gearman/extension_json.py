@@ -7,7 +7,7 @@ import msgspec
 from mainspring.api.submitting import JobOptions
 from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotations
-from mainspring.resources.said import SaidLimits  # noqa: TC001 - msgspec reads the annotations
+from mainspring.resources.limit_specs import LimitSpec  # noqa: TC001 - msgspec reads the annotations
 
 
 class SubmitOptions(JobOptions, frozen=True, forbid_unknown_fields=True):
@@ -22,7 +22,7 @@ class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
     timeout: float | None = None
     heartbeat: float | None = None
     retry: Retry | None = None
-    limits: SaidLimits | None = None
+    limits: LimitSpec | None = None
 
 
 class SettleDetail(msgspec.Struct, forbid_unknown_fields=True):

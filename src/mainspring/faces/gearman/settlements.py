@@ -25,10 +25,10 @@ _failure = msgspec.json.Decoder(JobFailure).decode
 
 def settle(peer: Peer, args: list[bytes]) -> None:
     """End a delivery with the reported outcome. The answer is sent when the settlement is committed."""
-    handle, lease, outcome, text, data = args
+    handle, token, outcome, text, data = args
     reported = outcome
     held = peer.worker_side.running(handle)
-    if held is None or held.lease != lease:
+    if held is None or held.token != token:
         _settle_ended(peer, args)
         return
     readable = True
@@ -39,7 +39,7 @@ def settle(peer: Peer, args: list[bytes]) -> None:
         detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {why}"), final=True)
         outcome = b"failed"
 
-    acknowledge = _acknowledge(peer, handle, lease, reported)
+    acknowledge = _acknowledge(peer, handle, token, reported)
     service = peer.service
     if outcome == b"succeeded":
         if len(data) > peer.face.settings.max_value:
@@ -70,25 +70,25 @@ def settle(peer: Peer, args: list[bytes]) -> None:
 
 
 def _acknowledge(
-    peer: Peer, handle: bytes, lease: bytes, reported: bytes, slot: Slot | None = None
+    peer: Peer, handle: bytes, token: bytes, reported: bytes, slot: Slot | None = None
 ) -> Callable[[bool], None]:
     def acknowledge(recorded: bool) -> None:
         if recorded:
-            peer.service.remember(handle, lease, reported)
-        _settled(peer, handle, lease, b"recorded" if recorded else b"stale", slot)
+            peer.service.remember(handle, token, reported)
+        _settled(peer, handle, token, b"recorded" if recorded else b"stale", slot)
 
     return acknowledge
 
 
-def _settled(peer: Peer, handle: bytes, lease: bytes, verdict: bytes, slot: Slot | None) -> None:
-    packet = response(Type.SETTLED, handle, lease, verdict)
+def _settled(peer: Peer, handle: bytes, token: bytes, verdict: bytes, slot: Slot | None) -> None:
+    packet = response(Type.SETTLED, handle, token, verdict)
     if slot is None:
         peer.outbox.write(packet)
     else:
         peer.outbox.fill(slot, packet)
 
 
-def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, lease: bytes) -> None:
+def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, token: bytes) -> None:
     """Fail the job of a SETTLE that is over the limit, because the same one would follow each attempt.
 
     The answer has a reserved place, so that a connection that ends after it ends once the answer is written. Otherwise the worker
@@ -96,25 +96,25 @@ def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, lease: bytes
     """
     held = peer.worker_side.running(handle)
     slot = peer.outbox.reserve()
-    if held is None or held.lease != lease:
-        _settle_ended(peer, [handle, lease, b"failed", b"", b""], slot)
+    if held is None or held.token != token:
+        _settle_ended(peer, [handle, token, b"failed", b"", b""], slot)
     else:
         error = failure("ResultTooLarge", explanation.decode())
-        acknowledge = _acknowledge(peer, handle, lease, b"failed", slot)
+        acknowledge = _acknowledge(peer, handle, token, b"failed", slot)
         peer.service.failed(held, error, final=True, acknowledge=acknowledge)
 
 
 def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> None:
     """Answer a settlement of a delivery that has ended: a repeated one whose answer was lost, or one that is late."""
-    handle, lease, outcome, _, data = args
+    handle, token, outcome, _, data = args
     service = peer.service
 
     def answer(verdict: bytes) -> None:
-        _settled(peer, handle, lease, verdict, slot)
+        _settled(peer, handle, token, verdict, slot)
         peer.unanswered.remove(1, len(data))
 
     peer.unanswered.add(1, len(data))
-    if (handle, lease, outcome) in service.remembered:
+    if (handle, token, outcome) in service.remembered:
         answer(b"recorded")
         return
     job_id = service.id_of(handle)
@@ -124,8 +124,8 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
 
     def found(job: Job | None) -> None:
         # The first settlement may not have been committed yet when this one arrived.
-        is_recorded = (handle, lease, outcome) in service.remembered
-        is_recorded = is_recorded or (job is not None and _ended_by(job, lease, outcome, data))
+        is_recorded = (handle, token, outcome) in service.remembered
+        is_recorded = is_recorded or (job is not None and _ended_by(job, token, outcome, data))
         if not is_recorded and service.settles:
             retry()
         else:
@@ -141,13 +141,13 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
     look()
 
 
-def _ended_by(job: Job, lease: bytes, outcome: bytes, data: bytes) -> bool:
+def _ended_by(job: Job, token: bytes, outcome: bytes, data: bytes) -> bool:
     """Return whether this settlement ended a job, possibly before this run of the node.
 
     An ended job keeps its term, and each attempt is counted once: together they identify the delivery. A timeout may have ended
     the job instead of the worker's report.
     """
-    if not lease.startswith(b"%d.%d." % (job.term, job.attempt)):
+    if not token.startswith(b"%d.%d." % (job.term, job.attempt)):
         return False
     if outcome == b"succeeded":
         return job.state == State.SUCCEEDED and not job.unread and job.result == data

@@ -167,7 +167,7 @@ class Submits:
         else:
             self._store(batch, self._created)
 
-    def store(self, job: Job) -> None:
+    def submit_batch(self, job: Job) -> None:
         """Submit a plain background job."""
         self._store([job], self._created)
 

@@ -134,4 +134,4 @@ class WorkerSide:
     def stop(self, held: Held, reason: bytes) -> None:
         """Send STOP; plain Gearman has no such message."""
         if self.worker is not None and self.worker.streams:
-            self._outbox.write(response(Type.STOP, held.handle, held.lease, reason))
+            self._outbox.write(response(Type.STOP, held.handle, held.token, reason))

@@ -123,9 +123,9 @@ def _complete(peer: Peer, args: list[bytes]) -> None:
 
 def oversized(peer: Peer, args: list[bytes]) -> None:
     """Fail the job of a result that is over the limit."""
-    explanation, handle, *lease = args
-    if lease:
-        settle_oversized(peer, explanation, handle, lease[0])
+    explanation, handle, *token = args
+    if token:
+        settle_oversized(peer, explanation, handle, token[0])
         return
     held = peer.worker_side.running(handle)
     if held is None:

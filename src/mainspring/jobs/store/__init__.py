@@ -4,14 +4,14 @@ An engine runs them in the order of their phases (``storage.phases``). Every ope
 does not hold is left alone and said so in the outcome, and costs only itself.
 """
 
-from mainspring.jobs.store.claims import KEYS_AT_MOST, After, Claim, ClaimByKey, ClaimedByKey, Want
+from mainspring.jobs.store.claims import KEYS_AT_MOST, After, Claim, ClaimByKey, ClaimedByKey, ClaimRequest
 from mainspring.jobs.store.counts import Count, Counted, CountLive, ShowLive, numbered
 from mainspring.jobs.store.life import (
     Assign,
     Cancel,
     Cancelled,
     Found,
-    Lease,
+    JobTerm,
     Redrive,
     Redriven,
     Settle,
@@ -20,16 +20,16 @@ from mainspring.jobs.store.life import (
 )
 from mainspring.jobs.store.lookups import Find, FindUnique, fitting, leave_unread
 from mainspring.jobs.store.nodes import (
+    Backlog,
+    FindSubscribers,
     Leave,
-    Look,
     LostAttempt,
-    Outlook,
+    ReadBacklog,
     Recover,
     Recovered,
     TakeInbox,
     Taken,
     Wait,
-    Watchers,
     lost_attempts,
     tally,
 )
@@ -39,22 +39,24 @@ __all__ = [
     "KEYS_AT_MOST",
     "After",
     "Assign",
+    "Backlog",
     "Cancel",
     "Cancelled",
     "Claim",
     "ClaimByKey",
+    "ClaimRequest",
     "ClaimedByKey",
     "Count",
     "CountLive",
     "Counted",
     "Find",
+    "FindSubscribers",
     "FindUnique",
     "Found",
-    "Lease",
+    "JobTerm",
     "Leave",
-    "Look",
     "LostAttempt",
-    "Outlook",
+    "ReadBacklog",
     "Recover",
     "Recovered",
     "Redrive",
@@ -67,8 +69,6 @@ __all__ = [
     "Taken",
     "Wait",
     "Wake",
-    "Want",
-    "Watchers",
     "Woken",
     "each_once",
     "fitting",

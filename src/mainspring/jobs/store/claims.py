@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 
-class Want(NamedTuple):
+class ClaimRequest(NamedTuple):
     """How many jobs of a function a node would take."""
 
     function: bytes
@@ -36,7 +36,7 @@ class Claim(Operation):
     def __init__(
         self,
         term: int,
-        wants: list[Want],
+        wants: list[ClaimRequest],
     ) -> None:
         super().__init__()
         self.term = term
@@ -49,8 +49,8 @@ class ClaimByKey(Operation):
 
     In each priority, keys are met in their order, from the first behind ``after`` (None: from the first of all) round to that
     one. Of each, up to ``per_key`` jobs are taken, oldest first; of those in ``enough``, none. However many jobs a key has, it
-    costs no more than any other key. Slots and ``overdue_us`` are those of ``Want``; on a store that shares by slots, jobs of
-    others' slots may be passed over after those that were looked at. Outcome: ``ClaimedByKey``.
+    costs no more than any other key. Slots and ``overdue_us`` are those of ``ClaimRequest``. On a store that
+    shares by slots, jobs of other slots may be skipped after those that were read. Outcome: ``ClaimedByKey``.
     """
 
     __slots__ = ("after", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
@@ -60,7 +60,7 @@ class ClaimByKey(Operation):
     def __init__(
         self,
         term: int,
-        want: Want,
+        want: ClaimRequest,
         per_key: int,
         after: After,
         enough: frozenset[bytes],

@@ -67,13 +67,13 @@ class Assign(Operation):
         self.rows = len(jobs)
 
 
-Lease = tuple[int, int]
+JobTerm = tuple[int, int]
 """A job's id, and the term under which it is held."""
 
 
-def each_once(operations: Sequence[Settle]) -> tuple[dict[Lease, Settlement], list[set[int]]]:
+def each_once(operations: Sequence[Settle]) -> tuple[dict[JobTerm, Settlement], list[set[int]]]:
     """Return the first settlement of each lease, and for each operation the jobs of which another one comes before its own."""
-    first: dict[Lease, Settlement] = {}
+    first: dict[JobTerm, Settlement] = {}
     repeated = []
     for operation in operations:
         again = set()

@@ -115,7 +115,7 @@ class Leave(Operation):
         self.rows = len(ids)
 
 
-class Watchers(Operation):
+class FindSubscribers(Operation):
     """Look up at which other nodes clients wait for jobs.
 
     Outcome: ``dict[int, list[int]]``, ids to terms, without the own term and without jobs that nobody else waits for.
@@ -137,8 +137,8 @@ class Watchers(Operation):
         self.rows = len(ids)
 
 
-class Look(Operation):
-    """Look at what waits in a shared store: other nodes put it there, or take it. Outcome: ``Outlook``.
+class ReadBacklog(Operation):
+    """Look at what waits in a shared store: other nodes put it there, or take it. Outcome: ``Backlog``.
 
     With ``functions``, only these are counted: a node has nothing to do with most of very many.
     """
@@ -156,7 +156,7 @@ class Look(Operation):
         self.functions = functions
 
 
-class Outlook(NamedTuple):
+class Backlog(NamedTuple):
     """The outcome of Look, as it was at some moment of the last seconds."""
 
     pending: dict[tuple[bytes, int], int]

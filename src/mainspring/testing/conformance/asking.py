@@ -40,7 +40,7 @@ def leave(store: Store, *ids: int) -> set[int]:
 
 def watchers(store: Store, *ids: int) -> dict[int, list[int]]:
     """Ask who waits elsewhere."""
-    (found,) = store.group(ops.Watchers(store.term, list(ids)))
+    (found,) = store.group(ops.FindSubscribers(store.term, list(ids)))
     assert isinstance(found, dict)
     return {job_id: sorted(terms) for job_id, terms in found.items()}
 
@@ -52,10 +52,10 @@ def recover(store: Store, *terms: int, limit: int = 1000) -> ops.Recovered:
     return recovered
 
 
-def look(store: Store, *functions: bytes) -> ops.Outlook:
+def look(store: Store, *functions: bytes) -> ops.Backlog:
     """Look at what waits, of some functions or of all."""
-    (outlook,) = store.group(ops.Look(functions or None))
-    assert isinstance(outlook, ops.Outlook)
+    (outlook,) = store.group(ops.ReadBacklog(functions or None))
+    assert isinstance(outlook, ops.Backlog)
     return outlook
 
 

@@ -23,7 +23,7 @@ class Departing:
         for operation in (
             submit(store, job),
             ops.Settle([done(held)]),
-            ops.Claim(store.term, [ops.Want(b"f", 1)]),
+            ops.Claim(store.term, [ops.ClaimRequest(b"f", 1)]),
             ops.Wait(store.term, [held.id]),
         ):
             with pytest.raises(StoreFencedError):

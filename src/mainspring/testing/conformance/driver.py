@@ -280,7 +280,7 @@ class Store:
 
     def claim(self, function: bytes = b"f", limit: int = EVERYTHING) -> list[Job]:
         """Claim jobs of one function."""
-        ((claimed,),) = self.group(ops.Claim(self.term, [ops.Want(function, limit)]))
+        ((claimed,),) = self.group(ops.Claim(self.term, [ops.ClaimRequest(function, limit)]))
         return list(claimed)
 
     def leased(self, **values: Any) -> Job:

@@ -37,25 +37,30 @@ class Holding:
 
     def test_each_want_has_its_jobs(self, store: Store) -> None:
         store.submit(*[store.job(name) for name in (b"f", b"g", b"f", b"f")])
-        wants = [ops.Want(b"g", 5), ops.Want(b"nobody submitted this", 5), ops.Want(b"f", 2), ops.Want(b"f", 0)]
+        wants = [
+            ops.ClaimRequest(b"g", 5),
+            ops.ClaimRequest(b"nobody submitted this", 5),
+            ops.ClaimRequest(b"f", 2),
+            ops.ClaimRequest(b"f", 0),
+        ]
         (claimed,) = store.group(ops.Claim(store.term, wants))
         assert [[job.function for job in jobs] for jobs in claimed] == [[b"g"], [], [b"f", b"f"], []]
 
     def test_two_claims_of_one_group_do_not_share(self, store: Store) -> None:
         store.submit(*[store.job() for _ in range(5)])
-        claims = [ops.Claim(store.term, [ops.Want(b"f", 3)]) for _ in range(2)]
+        claims = [ops.Claim(store.term, [ops.ClaimRequest(b"f", 3)]) for _ in range(2)]
         claimed = [job.id for ((*jobs,),) in store.group(*claims) for job in jobs]
         assert len(set(claimed)) == len(claimed) == 5
 
     def test_a_claim_sees_the_submits_of_its_group(self, store: Store) -> None:
         job = store.job()
-        claim = ops.Claim(store.term, [ops.Want(b"f", 5)])
+        claim = ops.Claim(store.term, [ops.ClaimRequest(b"f", 5)])
         ((claimed,), _) = store.group(claim, ops.Submit([job]))
         assert [one.id for one in claimed] == [job.id]
 
     def test_a_claim_sees_what_its_group_released(self, store: Store) -> None:
         job = store.leased()
-        claim = ops.Claim(store.term, [ops.Want(b"f", 5)])
+        claim = ops.Claim(store.term, [ops.ClaimRequest(b"f", 5)])
         ((claimed,), _) = store.group(claim, ops.Settle([again(job)]))
         assert [one.id for one in claimed] == [job.id]
 
@@ -223,7 +228,7 @@ class Holding:
     def test_recovery_comes_before_the_claims_of_its_group(self, store: Store) -> None:
         job = store.leased()
         store.reopen()
-        claim = ops.Claim(store.term, [ops.Want(b"f", 1)])
+        claim = ops.Claim(store.term, [ops.ClaimRequest(b"f", 1)])
         ((claimed,), recovered) = store.group(claim, ops.Recover(store.term))
         assert (recovered.number, [one.id for one in claimed]) == (1, [job.id])
 

@@ -82,7 +82,7 @@ class Lifetime:
                 ops.Cancel(waiting.id, b"", NOW),
                 ops.Wake(NOW),
                 ops.Submit([store.job(b"new", b"x" * 100_000) for _ in range(50)]),
-                ops.Claim(store.term, [ops.Want(b"new", 5)]),
+                ops.Claim(store.term, [ops.ClaimRequest(b"new", 5)]),
             )
         assert (store.list(), store.counts(), store.present(held.id)) == before
         # The next group is whole again, also where the one before had named a function for the first time.

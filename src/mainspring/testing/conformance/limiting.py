@@ -30,7 +30,7 @@ def by_key(
     function: bytes = b"f",
 ) -> ops.ClaimedByKey:
     """Claim in turns of keys."""
-    want = ops.Want(function, limit)
+    want = ops.ClaimRequest(function, limit)
     (claimed,) = store.group(ops.ClaimByKey(store.term, want, per_key, after, enough))
     assert isinstance(claimed, ops.ClaimedByKey)
     return claimed
@@ -132,7 +132,7 @@ class Limiting:
 
     def test_a_claim_by_key_sees_the_submits_of_its_group(self, store: Store) -> None:
         job = store.job(key=b"a")
-        claim = ops.ClaimByKey(store.term, ops.Want(b"f", 5), 5, BEGINNING, frozenset())
+        claim = ops.ClaimByKey(store.term, ops.ClaimRequest(b"f", 5), 5, BEGINNING, frozenset())
         claimed, _ = store.group(claim, ops.Submit([job]))
         assert [one.id for one in claimed.jobs] == [job.id]
 
@@ -237,12 +237,12 @@ class Leasing:
     def test_claims_by_key_keep_to_their_slots(self, store: Store) -> None:
         jobs = keyed(store, *[b"k%d" % (number % 3) for number in range(30)])
         slots = frozenset(slot_of("default", b"f", b"", job.id) for job in jobs[:5])
-        want = ops.Want(b"f", 100, slots)
+        want = ops.ClaimRequest(b"f", 100, slots)
         (claimed,) = store.group(ops.ClaimByKey(store.term, want, 100, BEGINNING, frozenset()))
         assert {job.id for job in claimed.jobs} == {
             job.id for job in jobs if slot_of("default", b"f", b"", job.id) in slots
         }
-        late = ops.Want(b"f", 100, frozenset(), NOW + 1)
+        late = ops.ClaimRequest(b"f", 100, frozenset(), NOW + 1)
         (claimed,) = store.group(ops.ClaimByKey(store.term, late, 100, BEGINNING, frozenset()))
         assert len(claimed.jobs) == len([job for job in jobs if slot_of("default", b"f", b"", job.id) not in slots]), (
             "those that wait for too long are anybody's"

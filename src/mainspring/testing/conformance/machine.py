@@ -162,7 +162,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def work(self) -> None:
         """Everything that can be claimed is done."""
-        wants = [ops.Want(name, 1000) for name in sorted({job.function for job in self.model.jobs.values()})]
+        wants = [ops.ClaimRequest(name, 1000) for name in sorted({job.function for job in self.model.jobs.values()})]
         claim = ops.Claim(self.store.term, wants)
         (expected,) = self.model.group([claim])
         (claimed,) = self.store.group(claim)
@@ -234,7 +234,7 @@ class EngineMachine(RuleBasedStateMachine):
         )
 
     def _claim(self, wants: list[tuple[bytes, int]]) -> Operation:
-        return ops.Claim(self.store.term, [ops.Want(*want) for want in wants])
+        return ops.Claim(self.store.term, [ops.ClaimRequest(*want) for want in wants])
 
     def _assign(self, picks: list[int]) -> Operation:
         return ops.Assign([self._pick(pick) for pick in picks])

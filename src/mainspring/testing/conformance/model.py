@@ -92,7 +92,7 @@ class Model:
         """Lease what is pending."""
         return [self._claim(operation.term, want) for want in operation.wants]
 
-    def _claim(self, term: int, want: ops.Want) -> list[Job]:
+    def _claim(self, term: int, want: ops.ClaimRequest) -> list[Job]:
         pending = [job for job in self.in_order() if job.function == want.function and job.state == State.PENDING]
         for job in pending[: want.limit]:
             self._enter(job, Event.CLAIM)

@@ -29,7 +29,7 @@ class Noted:
         self.refused: set[bytes] = set()
         """Uniques that a job in the node's memory has."""
 
-    def coming(self, job: Job, term: int) -> bool:
+    def reserve(self, job: Job, term: int) -> bool:
         """Hear of a new job."""
         if job.unique and job.unique in self.refused:
             return False

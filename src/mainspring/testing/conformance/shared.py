@@ -82,7 +82,9 @@ class Sharing(Listening, Departing):
         store.submit(*jobs)
         claimed: list[int] = []
         while True:
-            outcomes = store.groups(*((node, [ops.Claim(node.term, [ops.Want(b"f", 7)])]) for node in (store, other)))
+            outcomes = store.groups(
+                *((node, [ops.Claim(node.term, [ops.ClaimRequest(b"f", 7)])]) for node in (store, other))
+            )
             taken = [job.id for outcome in outcomes if isinstance(outcome, list) for job in outcome[0][0]]
             claimed += taken
             if not taken:
@@ -114,10 +116,10 @@ class Sharing(Listening, Departing):
         store.submit(*jobs)
         half = frozenset(range(SLOTS // 2))
         mine = [job.id for job in jobs if slot_of("default", b"f", b"", job.id) in half]
-        want = ops.Want(b"f", 15, half)
+        want = ops.ClaimRequest(b"f", 15, half)
         ((claimed,),) = store.group(ops.Claim(store.term, [want]))
         assert [job.id for job in claimed] == mine[:15]
-        ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 100, half)]))
+        ((claimed,),) = store.group(ops.Claim(store.term, [ops.ClaimRequest(b"f", 100, half)]))
         assert [job.id for job in claimed] == mine[15:]
         assert [job.id for job in store.claim()] == [job.id for job in jobs if job.id not in mine]
 
@@ -131,7 +133,7 @@ class Sharing(Listening, Departing):
         ]
         store.submit(*old)
         store.wake(NOW)
-        ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 9, nobody, NOW)]))
+        ((claimed,),) = store.group(ops.Claim(store.term, [ops.ClaimRequest(b"f", 9, nobody, NOW)]))
         assert [job.id for job in claimed] == [job.id for job in old[:2]]
         assert len(store.claim()) == 2
 
@@ -140,7 +142,7 @@ class Sharing(Listening, Departing):
         store.settle(again(job))
         slot = slot_of("default", b"f", b"u", job.id)
         for slots in (frozenset(range(SLOTS)) - {slot}, frozenset({slot})):
-            ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 9, slots)]))
+            ((claimed,),) = store.group(ops.Claim(store.term, [ops.ClaimRequest(b"f", 9, slots)]))
             assert bool(claimed) == (slot in slots)
 
     # ---- looking, and hints ----
@@ -173,7 +175,7 @@ class Sharing(Listening, Departing):
         assert look(other, b"unknown").live == {}
 
     def test_a_look_sees_its_group(self, store: Store) -> None:
-        outlook, _ = store.group(ops.Look(), submit(store, store.job()))
+        outlook, _ = store.group(ops.ReadBacklog(), submit(store, store.job()))
         assert outlook.pending == {(b"f", Priority.NORMAL): 1}
 
     def test_others_hear_of_what_is_pending(self, store: Store, other: Store) -> None:

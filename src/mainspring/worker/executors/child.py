@@ -39,7 +39,7 @@ from mainspring.worker.executors.frames import (
 )
 from mainspring.worker.forks import disown
 from mainspring.worker.memory import resident_bytes
-from mainspring.worker.mortality import die_with
+from mainspring.worker.parent_death import die_with
 from mainspring.worker.performance import RELEASED, Settlement, failure, perform, perform_coroutine, stopped
 from mainspring.worker.selector import load_registry
 

@@ -167,11 +167,11 @@ class ProcessExecutor:
         if child in self._idle:
             self._idle.remove(child)
         delivery, seconds = child.done()
-        end = self._loop.create_task(self._bury(child, delivery, error, seconds))
+        end = self._loop.create_task(self._reap(child, delivery, error, seconds))
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)
 
-    async def _bury(self, child: _Child, delivery: Delivery | None, error: str, seconds: float) -> None:
+    async def _reap(self, child: _Child, delivery: Delivery | None, error: str, seconds: float) -> None:
         code = await asyncio.to_thread(child.wait)
         if delivery is None:
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import beginning, claiming, paths, records, recovering
+from mainspring.engines.zookeeper import bootstrap, claiming, paths, records, recovering
 from mainspring.engines.zookeeper.claiming import OpenClaim
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.session import Session
@@ -64,9 +64,9 @@ class Member(Node):
 
     async def claim(self, function: bytes = b"f", limit: int = 10, **more: Any) -> list[Job]:
         """Claim, and wait for the answer."""
-        return (await self.claim_all(ops.Want(function, limit, **more)))[0]
+        return (await self.claim_all(ops.ClaimRequest(function, limit, **more)))[0]
 
-    async def claim_all(self, *wants: ops.Want) -> list[list[Job]]:
+    async def claim_all(self, *wants: ops.ClaimRequest) -> list[list[Job]]:
         operation = ops.Claim(self.session.term, list(wants))
         (outcome,) = await HANDLERS[ops.Claim](self.session, [operation])
         if isinstance(outcome, OpenClaim):
@@ -104,7 +104,7 @@ class Member(Node):
 
     @property
     def reigns(self) -> bool:
-        return self.master.reign is not None
+        return self.master.leadership is not None
 
     @property
     def is_quiet(self) -> bool:
@@ -148,8 +148,8 @@ class Fleet:
         """Begin a node's next term; ``stands``: for election, and it claims."""
         tree = MemoryTree(self.content)
         await tree.open()
-        await beginning.prepare(tree)
-        term = await beginning.next_term(tree, NodeId(name))
+        await bootstrap.prepare(tree)
+        term = await bootstrap.next_term(tree, NodeId(name))
         arrived: list[bytes] = []
         session = Session(tree, name, term, {term: name}, arrived=arrived.append, slices=SLICES)
         member = Member(self, tree, session, arrived, stands=stands)

@@ -47,7 +47,7 @@ class Scheduler:
         self.now_us = START
         self.was_met = False
         """Whether another node has done something before all that this one did was written."""
-        self.followers = node.noted
+        self.lifecycle = node.noted
 
     async def ask(self, operation: Any) -> Any:
         (outcome,) = await HANDLERS[type(operation)](self.node.session, [operation])
@@ -169,8 +169,8 @@ class Scheduler:
             assert (row.outcome != "") == State(job.state).ended
         assert not owned, "each row that has fired has its job"
         for scheduler in (self, *others):
-            assert sorted(scheduler.followers.live) == sorted(scheduler.followers.committed)
-        told = sorted(job_id for scheduler in (self, *others) for job_id in scheduler.followers.committed)
+            assert sorted(scheduler.lifecycle.live) == sorted(scheduler.lifecycle.committed)
+        told = sorted(job_id for scheduler in (self, *others) for job_id in scheduler.lifecycle.committed)
         assert told == sorted(jobs)
         await self.node.counts()
 

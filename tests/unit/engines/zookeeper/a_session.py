@@ -10,7 +10,7 @@ from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import (
-    beginning,
+    bootstrap,
     cancelling,
     lists,
     locating,
@@ -236,10 +236,10 @@ class Fleet:
         """Begin a node's next term."""
         tree = MemoryTree(self.content)
         await tree.open()
-        await beginning.prepare(tree)
-        term = await beginning.next_term(tree, NodeId(name))
+        await bootstrap.prepare(tree)
+        term = await bootstrap.next_term(tree, NodeId(name))
         noted = Noted(job_ids(Term(term)))
-        session = Session(tree, name, term, {term: name}, followers=noted, slices=SLICES, **more)
+        session = Session(tree, name, term, {term: name}, lifecycle=noted, slices=SLICES, **more)
         node = Node(tree, session, noted).note()
         self._open.append(node)
         return node

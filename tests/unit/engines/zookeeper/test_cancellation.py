@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper.cancellation import together
+from mainspring.engines.zookeeper.cancellation import run_all
 
 from .a_session import run
 
@@ -43,7 +43,7 @@ async def ends() -> None:
 
 
 def test_it_ends_when_all_have_ended() -> None:
-    run(together({"one": ends(), "other": ends()}))
+    run(run_all({"one": ends(), "other": ends()}))
 
 
 def test_where_one_fails_the_others_have_ended_when_it_is_told() -> None:
@@ -51,7 +51,7 @@ def test_where_one_fails_the_others_have_ended_when_it_is_told() -> None:
         late = Late()
         late.let_go.set()
         with pytest.raises(ExceptionGroup) as caught:
-            await together({"late": late.run(), "ends": ends(), "fails": fails()})
+            await run_all({"late": late.run(), "ends": ends(), "fails": fails()})
         assert [str(error) for error in caught.value.exceptions] == ["it has failed"]
         assert late.has_ended
 
@@ -66,7 +66,7 @@ def test_a_cancellation_is_never_forgotten(
     # Neither where the others end already because one has failed, nor where it comes twice.
     async def check() -> None:
         late = Late()
-        task = asyncio.create_task(together({"late": late.run(), **{name: work() for name, work in other.items()}}))
+        task = asyncio.create_task(run_all({"late": late.run(), **{name: work() for name, work in other.items()}}))
         if other:
             await late.ending.wait()
         else:

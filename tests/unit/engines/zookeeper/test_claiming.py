@@ -24,7 +24,7 @@ from mainspring.errors import StoreFencedError
 from mainspring.ids import SLOTS, slot_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Want
+from mainspring.jobs.store import ClaimRequest
 
 from .a_master import Fleet, Member, eventually, fleet, run
 
@@ -50,7 +50,7 @@ def test_ranges_are_the_numbers(numbers: set[int]) -> None:
     ),
 )
 def test_wants_are_read_as_they_were_written(asked: int, said: dict[bytes, Any]) -> None:
-    wants = {function: [Want(function, *one) for one in some] for function, some in said.items()}
+    wants = {function: [ClaimRequest(function, *one) for one in some] for function, some in said.items()}
     assert decode_wants(encode_wants(asked, wants)) == (asked, wants)
 
 
@@ -90,7 +90,7 @@ def test_a_claim_that_finds_nothing_is_answered_soon(monkeypatch: pytest.MonkeyP
         async with fleet() as nodes:
             node = await elsewhere(nodes)
             began = asyncio.get_running_loop().time()
-            assert await node.claim_all(Want(b"f", 1), Want(b"g", 1)) == [[], []]
+            assert await node.claim_all(ClaimRequest(b"f", 1), ClaimRequest(b"g", 1)) == [[], []]
             assert asyncio.get_running_loop().time() - began < claiming.PATIENCE / 2
 
     run(check())
@@ -101,10 +101,14 @@ def test_of_two_wants_each_has_its_jobs() -> None:
         async with fleet() as nodes:
             node = await elsewhere(nodes)
             jobs = {function: await node.submitted(function=function) for function in (b"f", b"g", b"h")}
-            first, second = await node.claim_all(Want(b"f", 1), Want(b"g", 1))
+            first, second = await node.claim_all(ClaimRequest(b"f", 1), ClaimRequest(b"g", 1))
             found = [job.id for job in first + second]
             while len(found) < 2:  # both came, one after the other
-                found += [job.id for some in await node.claim_all(Want(b"f", 1), Want(b"g", 1)) for job in some]
+                found += [
+                    job.id
+                    for some in await node.claim_all(ClaimRequest(b"f", 1), ClaimRequest(b"g", 1))
+                    for job in some
+                ]
             assert set(found) == {jobs[b"f"].id, jobs[b"g"].id}
             assert await node.state(jobs[b"h"].id) is State.PENDING
 
@@ -120,12 +124,12 @@ def test_slots_and_what_waits_for_too_long() -> None:
             half = frozenset(range(SLOTS // 2))
             mine = {job.id for job in jobs if slot_of("default", b"f", b"", job.id) in half}
             claimed: set[int] = set()
-            await eventually(lambda: _more(node, claimed, Want(b"f", 40, half)))
+            await eventually(lambda: _more(node, claimed, ClaimRequest(b"f", 40, half)))
             assert claimed == mine
-            await eventually(lambda: _more(node, claimed, Want(b"f", 40, frozenset(), 2000)))
+            await eventually(lambda: _more(node, claimed, ClaimRequest(b"f", 40, frozenset(), 2000)))
             assert claimed == mine | {job.id for job in jobs[:5]}
 
-    async def _more(node: Member, claimed: set[int], want: Want) -> bool:
+    async def _more(node: Member, claimed: set[int], want: ClaimRequest) -> bool:
         (some,) = await node.claim_all(want)
         claimed.update(job.id for job in some)
         return not some

@@ -22,7 +22,7 @@ from mainspring.engines.zookeeper.committer import (
     Conflict,
     Entry,
     Fenced,
-    Withheld,
+    NotAttempted,
 )
 from mainspring.engines.zookeeper.journal import MOST_COUNTS, begin, total
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Refusal, Refused, Write
@@ -264,7 +264,7 @@ def test_after_a_conflict_the_rest_of_the_call_is_given_back() -> None:
                 it.committer.commit([entry(f"other{number}") for number in range(3)]),
             )
             conflict = Conflict(0, Refusal.EXISTS, "/d/2")
-            assert hasty == [None, None, conflict, *[Withheld()] * 497]
+            assert hasty == [None, None, conflict, *[NotAttempted()] * 497]
             assert other == [None] * 3
             assert len(it.sent) <= 4
             assert it.made() == ["/d/0", "/d/1", "/d/2", *(f"/d/other{number}" for number in range(3))]

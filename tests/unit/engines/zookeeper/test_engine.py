@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import beginning, committer, paths
+from mainspring.engines.zookeeper import bootstrap, committer, paths
 from mainspring.engines.zookeeper import engine as engine_module
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.errors import SettingsError, StoreUnavailableError
@@ -31,16 +31,16 @@ def test_a_term_that_does_not_begin_at_once_begins_later(monkeypatch: pytest.Mon
         content = MemoryContent()
         engine = ZookeeperEngine(lambda: MemoryTree(content))
         first = await engine.open(N1, asyncio.get_running_loop().call_soon)
-        begin = beginning.next_term
+        begin = bootstrap.next_term
 
         async def away(*_: Any) -> int:
             raise StoreUnavailableError("the ensemble is away")
 
         assert await engine.end(first.term)
-        monkeypatch.setattr(beginning, "next_term", away)
+        monkeypatch.setattr(bootstrap, "next_term", away)
         with pytest.raises(StoreUnavailableError):
             await engine.open(N1, asyncio.get_running_loop().call_soon)
-        monkeypatch.setattr(beginning, "next_term", begin)
+        monkeypatch.setattr(bootstrap, "next_term", begin)
         assert await engine.end(first.term)
         assert await engine.rows() == []
         second = await engine.open(N1, asyncio.get_running_loop().call_soon)

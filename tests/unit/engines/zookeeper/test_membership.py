@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mainspring.engines.zookeeper import membership, paths, records, recovering
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master.reign import stand
+from mainspring.engines.zookeeper.master.leadership import stand
 from mainspring.engines.zookeeper.master.workers import Workers
 from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.nodes.model import NodeRow
@@ -20,8 +20,8 @@ def test_the_end_of_the_masters_term_is_the_end_of_its_reign() -> None:
             await stand(one.session, lambda *_: None)
             assert await membership.end(two.tree, one.session.term, None)
             assert nodes.content.read(paths.MASTER) is None
-            reign = await stand(two.session, lambda *_: None)
-            assert reign.version == 2
+            leadership = await stand(two.session, lambda *_: None)
+            assert leadership.version == 2
 
     run(check())
 

@@ -125,7 +125,7 @@ def test_a_look_shows_what_waits() -> None:
     async def check() -> None:
         async with fleet() as made:
             node, other = await made.join("n1"), await made.join("n2")
-            assert await node.one(ops.Look()) == ({}, {}, 0, False)
+            assert await node.one(ops.ReadBacklog()) == ({}, {}, 0, False)
             await other.submit(
                 other.job(),
                 other.job(priority=Priority.HIGH),
@@ -133,7 +133,7 @@ def test_a_look_shows_what_waits() -> None:
                 other.job(b"h", state=State.LEASED),
                 other.job(expires_us=NOW + 3),
             )
-            outlook = await node.one(ops.Look())
+            outlook = await node.one(ops.ReadBacklog())
             assert outlook.pending == {(b"f", Priority.NORMAL): 2, (b"f", Priority.HIGH): 1}
             assert outlook.live == {b"f": 3, b"g": 1, b"h": 1}
             assert outlook.next_us == NOW + 3

@@ -214,7 +214,7 @@ def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
 
             task = paths.task_name(job.function, job.unique, job.id)
             settle = ops.Settle([Settlement(job, Event.SUCCEED, 1, ended_us=NOW)])
-            question = ops.Watchers(two.session.term, [job.id])
+            question = ops.FindSubscribers(two.session.term, [job.id])
             async with running(ear):
                 outcomes = await handle(HANDLERS, two.session, [settle, question], watched)
             assert outcomes[0] == set()

@@ -281,7 +281,7 @@ def test_a_node_whose_term_has_ended_decides_nothing() -> None:
             with pytest.raises(StoreFencedError):
                 await a.end(job)
             assert await b.told("s") == ["fired"]
-            assert a.followers.live == a.followers.committed
+            assert a.lifecycle.live == a.lifecycle.committed
 
     run(end())
 

@@ -209,7 +209,7 @@ def test_a_mark_that_is_left_over_goes() -> None:
             await node.settle(succeeded(job, b"r", NOW, NOW))
             await node.publish()
             await node.session.ensure(mark)
-            assert (await node.one(ops.Look())).next_us == NOW
+            assert (await node.one(ops.ReadBacklog())).next_us == NOW
             assert await wake(node, NOW) == ({}, [], 0)
             assert await node.tree.get(mark) is None
 

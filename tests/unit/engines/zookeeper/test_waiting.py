@@ -31,7 +31,7 @@ async def leave(node: Node, *ids: int) -> set[int]:
 
 
 async def watchers(node: Node, *ids: int) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = await node.one(ops.Watchers(node.session.term, list(ids)))
+    found: dict[int, list[int]] = await node.one(ops.FindSubscribers(node.session.term, list(ids)))
     return found
 
 

@@ -31,8 +31,8 @@ def assigned(worker: Peer) -> tuple[bytes, bytes, dict[str, Any]]:
     return args[0].encode(), args[1].encode(), json.loads(args[4])
 
 
-def settle(worker: Peer, handle: bytes, lease: bytes, outcome: bytes = b"succeeded", **detail: Any) -> None:
-    worker.say(Type.SETTLE, handle, lease, outcome, options(**detail) if detail else b"", DONE)
+def settle(worker: Peer, handle: bytes, token: bytes, outcome: bytes = b"succeeded", **detail: Any) -> None:
+    worker.say(Type.SETTLE, handle, token, outcome, options(**detail) if detail else b"", DONE)
 
 
 def show(node: Node, handle: bytes | str) -> dict[str, Any]:
@@ -108,9 +108,9 @@ def test_options_reach_the_job_and_its_worker(node: Node) -> None:
     handle = submit(
         client, unique=b"u", priority="high", timeout=5, heartbeat=2.5, retry={"max_attempts": 4}, expires=60
     )
-    got, lease, info = assigned(worker)
+    got, token, info = assigned(worker)
     assert got.decode() == handle
-    assert lease.startswith(b"%d." % node.life.term)
+    assert token.startswith(b"%d." % node.life.term)
     assert {name: info[name] for name in ("attempt", "term", "timeout", "heartbeat", "max_attempts")} == {
         "attempt": 1,
         "term": node.life.term,
@@ -138,9 +138,9 @@ def test_a_job_for_later(node: Node, way: str) -> None:
 def test_who_submits_can_wait_for_the_result(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, wait=True)
-    job, lease, _ = assigned(worker)
+    job, token, _ = assigned(worker)
     worker.say(Type.WORK_STATUS, job, b"1", b"2")
-    settle(worker, job, lease)
+    settle(worker, job, token)
     assert client.hear() == [("WORK_STATUS", [handle, "1", "2"])]
     node.commit()
     assert client.hear() == [("RESULT", [handle, "succeeded", "1", "", "done"])]
@@ -149,8 +149,8 @@ def test_who_submits_can_wait_for_the_result(node: Node) -> None:
 def test_who_joins_can_wait_too_also_for_what_has_ended(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, unique=b"u", keep_unique=60)
-    job, lease, _ = assigned(worker)
-    settle(worker, job, lease)
+    job, token, _ = assigned(worker)
+    settle(worker, job, token)
     node.commit()
     client.say(Type.SUBMIT, F, b"u", options(keep_unique=60, wait=True), b"")
     node.commit()
@@ -277,10 +277,10 @@ def test_no_limit_is_asked_for_by_leaving_it_out(node: Node) -> None:
 def test_outcomes(node: Node, outcome: bytes, detail: dict[str, Any], state: str) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client)
-    job, lease, _ = assigned(worker)
-    settle(worker, job, lease, outcome, **detail)
+    job, token, _ = assigned(worker)
+    settle(worker, job, token, outcome, **detail)
     assert worker.hear() == []
-    assert worker.answer() == ("SETTLED", [handle, lease.decode(), "recorded"])
+    assert worker.answer() == ("SETTLED", [handle, token.decode(), "recorded"])
     shown = show(node, handle)
     assert shown["state"] == state
     if detail.get("error"):
@@ -290,10 +290,10 @@ def test_outcomes(node: Node, outcome: bytes, detail: dict[str, Any], state: str
 def test_an_outcome_that_is_none_changes_nothing(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)
-    job, lease, _ = assigned(worker)
-    settle(worker, job, lease, b"exploded")
+    job, token, _ = assigned(worker)
+    settle(worker, job, token, b"exploded")
     assert worker.hear()[0][1][0] == "INVALID_ARGUMENTS"
-    settle(worker, job, lease)
+    settle(worker, job, token)
     assert worker.answer()[1][2] == "recorded"
 
 
@@ -301,22 +301,22 @@ def test_an_outcome_that_is_none_changes_nothing(node: Node) -> None:
 def test_a_detail_that_cannot_be_read_fails_the_job(node: Node, detail: bytes) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, retry={})
-    job, lease, _ = assigned(worker)
-    worker.say(Type.SETTLE, job, lease, b"succeeded", detail, DONE)
+    job, token, _ = assigned(worker)
+    worker.say(Type.SETTLE, job, token, b"succeeded", detail, DONE)
     assert worker.answer()[1][2] == "recorded"
     assert "ProtocolError" in show(node, handle)["error"]
-    worker.say(Type.SETTLE, job, lease, b"succeeded", detail, DONE)
+    worker.say(Type.SETTLE, job, token, b"succeeded", detail, DONE)
     assert worker.answer()[1][2] == "recorded", "sent again"
 
 
 def test_a_settlement_sent_again_is_recorded_also_by_another_connection_and_after_a_restart(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)
-    job, lease, _ = assigned(worker)
-    settle(worker, job, lease)
+    job, token, _ = assigned(worker)
+    settle(worker, job, token)
     node.commit()
     again = node.stream()
-    settle(again, job, lease)
+    settle(again, job, token)
     assert again.answer()[1][2] == "recorded"
     settle(again, job, b"1.1.99")
     assert again.answer()[1][2] == "recorded", "the same attempt of the same lease"
@@ -325,12 +325,12 @@ def test_a_settlement_sent_again_is_recorded_also_by_another_connection_and_afte
         assert again.answer()[1][2] == "stale"
     later = Node(node)
     last = later.stream()
-    settle(last, job, lease)
+    settle(last, job, token)
     assert last.answer()[1][2] == "recorded"
     for other in (b"other", b"", DONE + DONE):
-        last.say(Type.SETTLE, job, lease, b"succeeded", b"", other)
+        last.say(Type.SETTLE, job, token, b"succeeded", b"", other)
         assert last.answer()[1][2] == "stale", "that is not what was recorded"
-    last.say(Type.SETTLE, b"nonsense", lease, b"succeeded", b"", b"other")
+    last.say(Type.SETTLE, b"nonsense", token, b"succeeded", b"", b"other")
     assert last.answer()[1][2] == "stale"
 
 
@@ -349,10 +349,10 @@ def test_a_cancelled_job_says_why_also_where_its_worker_was_asked(
     client, worker = node.connect(extended=True), node.stream()
     handle = client.background()
     node.commit()
-    ((_, (_, lease, *_)),) = worker.hear()
+    ((_, (_, token, *_)),) = worker.hear()
     assert client.call("jobs.cancel", handle=handle, **params)["state"] == "running"
-    assert worker.hear() == [("STOP", [handle, lease, "cancelled"])]
-    worker.say(Type.SETTLE, handle.encode(), lease.encode(), outcome, b"", b"")
+    assert worker.hear() == [("STOP", [handle, token, "cancelled"])]
+    worker.say(Type.SETTLE, handle.encode(), token.encode(), outcome, b"", b"")
     node.commit()
     assert client.call("jobs.show", handle=handle)["error"] == f"Cancelled: {message}"
 
@@ -362,13 +362,13 @@ def test_a_settlement_above_the_largest_packet_fails_its_job_for_good(node: Node
     client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
     handle = client.background()
     node.commit()
-    ((_, (_, lease, *_)),) = worker.hear()
-    said = (Type.SETTLE, handle.encode(), lease.encode(), b"succeeded", b"", b"x" * 2000)
-    assert worker.ask(*said) == ("SETTLED", [handle, lease, "recorded"])
+    ((_, (_, token, *_)),) = worker.hear()
+    said = (Type.SETTLE, handle.encode(), token.encode(), b"succeeded", b"", b"x" * 2000)
+    assert worker.ask(*said) == ("SETTLED", [handle, token, "recorded"])
     shown = client.call("jobs.show", handle=handle)
     assert shown["state"] == "failed"
     assert shown["error"].startswith("ResultTooLarge: A body of 20")
-    assert worker.ask(*said) == ("SETTLED", [handle, lease, "recorded"]), "sent again"
+    assert worker.ask(*said) == ("SETTLED", [handle, token, "recorded"]), "sent again"
     assert worker.ask(Type.SETTLE, handle.encode(), b"1.9.9", *said[3:]) == ("SETTLED", [handle, "1.9.9", "stale"])
 
 
@@ -378,13 +378,13 @@ def test_a_settlement_too_large_to_be_dropped_is_answered_before_the_connection_
     client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
     handle = client.background()
     node.commit()
-    ((_, (_, lease, *_)),) = worker.hear()
-    said = (Type.SETTLE, handle.encode(), lease.encode(), b"succeeded", b"", b"x" * 17_000)
+    ((_, (_, token, *_)),) = worker.hear()
+    said = (Type.SETTLE, handle.encode(), token.encode(), b"succeeded", b"", b"x" * 17_000)
     for _ in ("first", "sent again"):
         worker.say(*said)
         node.commit()
         settled, error = worker.hear()
-        assert settled == ("SETTLED", [handle, lease, "recorded"])
+        assert settled == ("SETTLED", [handle, token, "recorded"])
         assert (error[0], error[1][0]) == ("ERROR", "ARGUMENT_TOO_LARGE")
         assert worker.closed
         worker = node.connect(extended=True)
@@ -396,10 +396,10 @@ def test_a_settlement_too_large_to_be_dropped_is_answered_before_the_connection_
 def test_a_settlement_sent_again_while_the_first_is_on_its_way(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)
-    job, lease, _ = assigned(worker)
-    settle(worker, job, lease)
+    job, token, _ = assigned(worker)
+    settle(worker, job, token)
     again = node.stream()
-    settle(again, job, lease)
+    settle(again, job, token)
     node.fail()
     assert (worker.hear(), again.hear()) == ([], [])
     node.wait(1.0)
@@ -410,13 +410,13 @@ def test_a_settlement_sent_again_while_the_first_is_on_its_way(node: Node) -> No
 def test_the_settlement_of_a_lost_delivery_is_stale(node: Node) -> None:
     client, worker, other = node.connect(extended=True), node.stream(), node.stream()
     handle = submit(client)
-    job, lease, _ = assigned(worker)
+    job, token, _ = assigned(worker)
     worker.leave()
     node.commit()
     _, second, info = assigned(other)
     assert (info["attempt"], "alone" in info) == (1, False)
     back = node.stream(places=0)
-    settle(back, job, lease)
+    settle(back, job, token)
     assert back.answer()[1][2] == "stale"
     settle(other, job, second)
     assert other.answer()[1][2] == "recorded"
@@ -443,7 +443,7 @@ def test_heartbeats_tell_what_to_stop_and_what_is_lost(node: Node) -> None:
     two = assigned(worker)
     client.call("jobs.cancel", handle=one[0].decode())
     assert worker.hear() == [("STOP", [one[0].decode(), one[1].decode(), "cancelled"])]
-    jobs = [[handle.decode(), lease.decode()] for handle, lease, _ in (one, two)]
+    jobs = [[handle.decode(), token.decode()] for handle, token, _ in (one, two)]
     name, (text,) = worker.ask(Type.HEARTBEAT, json.dumps({"jobs": [*jobs, ["H:n:9", "1.1.1"]]}).encode())
     assert name == "BEATEN"
     assert json.loads(text) == {"stop": [jobs[0]], "lost": [["H:n:9", "1.1.1"]]}
@@ -458,12 +458,12 @@ def test_a_heartbeat_that_cannot_be_read(node: Node, body: bytes) -> None:
 def test_a_job_that_takes_too_long_is_stopped(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client, timeout=2)
-    job, lease, _ = assigned(worker)
+    job, token, _ = assigned(worker)
     node.wait(2.1)
-    assert worker.hear() == [("STOP", [job.decode(), lease.decode(), "timeout"])]
-    settle(worker, job, lease)
+    assert worker.hear() == [("STOP", [job.decode(), token.decode(), "timeout"])]
+    settle(worker, job, token)
     assert worker.answer()[1][2] == "stale"
-    settle(worker, job, lease, b"failed")
+    settle(worker, job, token, b"failed")
     assert worker.answer()[1][2] == "stale", "it failed, but not as the worker says"
 
 
@@ -488,9 +488,9 @@ def test_jobs_of_a_worker_that_forgets_their_function_go_to_others(node: Node) -
 def test_plain_and_extended_peers_share_their_jobs(node: Node) -> None:
     plain, worker = node.connect(), node.stream()
     _, (handle,) = plain.ask(Type.SUBMIT_JOB, F, b"", b"load")
-    job, lease, info = assigned(worker)
+    job, token, info = assigned(worker)
     assert info["attempt"] == 1
-    settle(worker, job, lease)
+    settle(worker, job, token)
     assert plain.hear() == [("WORK_COMPLETE", [handle, "done"])]
     old = node.worker()
     worker.leave()
@@ -507,8 +507,8 @@ def test_a_client_that_asked_for_exceptions_hears_why_a_job_failed(node: Node) -
     plain, worker = node.connect(), node.stream()
     plain.ask(Type.OPTION_REQ, b"exceptions")
     _, (handle,) = plain.ask(Type.SUBMIT_JOB, F, b"", b"load")
-    job, lease, _ = assigned(worker)
-    settle(worker, job, lease, b"failed", error={"type": "Oops", "message": "it broke"})
+    job, token, _ = assigned(worker)
+    settle(worker, job, token, b"failed", error={"type": "Oops", "message": "it broke"})
     assert plain.hear() == [("WORK_EXCEPTION", [handle, "Oops: it broke"])]
 
 
@@ -520,8 +520,8 @@ def large_result(node: Node, size: int) -> str:
     handle = submit(node.connect(extended=True))
     worker = node.stream()
     node.commit()
-    name, lease, _ = assigned(worker)
-    worker.say(Type.SETTLE, name, lease, b"succeeded", b"", b"r" * size)
+    name, token, _ = assigned(worker)
+    worker.say(Type.SETTLE, name, token, b"succeeded", b"", b"r" * size)
     node.commit()
     worker.leave()
     return handle
@@ -564,8 +564,8 @@ def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:
     node.commit()
     worker = node.stream()
     node.commit()
-    name, lease, _ = assigned(worker)
-    worker.say(Type.SETTLE, name, lease, b"succeeded", b"", b"r" * 300_000)
+    name, token, _ = assigned(worker)
+    worker.say(Type.SETTLE, name, token, b"succeeded", b"", b"r" * 300_000)
     node.commit()
     bodies = {id(data) for client in clients for data, _ in client.wire.peer.outgoing._queue if len(data) >= 300_000}  # noqa: SLF001 - that they share one object shows nowhere else
     assert len(bodies) == 1

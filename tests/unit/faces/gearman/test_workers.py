@@ -290,11 +290,11 @@ def test_a_worker_is_named_by_its_id_or_its_address(node: Node) -> None:
     worker = node.worker()
     made = worker.wire.peer.worker
     assert made is not None
-    assert made.face.name() == "localhost"
+    assert made.connection.name() == "localhost"
     worker.say(Type.SET_CLIENT_ID, b"me\xff")
-    assert made.face.name() == "me\\xff"
+    assert made.connection.name() == "me\\xff"
     worker.say(Type.SET_CLIENT_ID, b"")
-    assert made.face.name() == "localhost"
+    assert made.connection.name() == "localhost"
 
 
 def test_a_client_id_has_a_limit(node: Node) -> None:

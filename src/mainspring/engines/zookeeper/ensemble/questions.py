@@ -32,7 +32,7 @@ class Turn:
         self._left = deque((None,))
 
     def take(self) -> bool:
-        """Say whether it was there to be taken."""
+        """Return whether it was there to be taken."""
         try:
             self._left.pop()
         except IndexError:
@@ -87,7 +87,7 @@ class Request:
             self.future.set_result(self._answers)
 
     def give_up(self) -> bool:
-        """Say whether it need not be waited for: a read never; a commit while it has not been sent, and it never will be then."""
+        """Return whether the caller may stop waiting: always for a read; for a commit, if it will never be sent now."""
         return self._turn is None or self._turn.take()
 
     def fail(self, error: Exception) -> None:

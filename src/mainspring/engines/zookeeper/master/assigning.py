@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.master.index import Index, Task
-    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.master.leadership import Leadership
     from mainspring.engines.zookeeper.master.workers import OpenWant, Worker, Workers
     from mainspring.engines.zookeeper.records import Mark
     from mainspring.jobs.model import Job
@@ -111,12 +111,12 @@ class _Turn:
         self._given.append((want, task))
 
 
-class Giver:
+class AssignmentWriter:
     """Gives tasks to workers. What was taken out of the index is gone afterwards, or put back."""
 
-    def __init__(self, reign: Reign, workers: Workers, index: Index) -> None:
-        self._reign = reign
-        self._session = reign.session
+    def __init__(self, leadership: Leadership, workers: Workers, index: Index) -> None:
+        self._reign = leadership
+        self._session = leadership.session
         self._workers = workers
         self._index = index
         self._claims = self._session.memory(Claims)

@@ -45,7 +45,7 @@ class Buckets:
             self._changed()
 
     def listed(self, changes: int) -> bool:
-        """Say whether all changes up to a number have been listed."""
+        """Return whether all changes up to a number have been listed."""
         return next(iter(self.dirty.values()), changes + 1) > changes
 
     async def names(self, rate: float, most: int = AT_ONCE) -> dict[str, list[str]]:

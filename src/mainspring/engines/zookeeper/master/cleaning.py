@@ -15,7 +15,7 @@ from mainspring.engines.zookeeper.tree import Create, Delete, Write
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.master.leadership import Leadership
     from mainspring.engines.zookeeper.tree import Change, Node
 
 KEEP_US: Final = 24 * 3600 * 1_000_000
@@ -39,12 +39,12 @@ def folded(journals: Sequence[tuple[str, Node]], into: Node | None) -> Entry | N
     return Entry(changes)
 
 
-async def clean(reign: Reign) -> None:
+async def clean(leadership: Leadership) -> None:
     """Fold the journals of workers that are gone, and take away the oldest.
 
     Raises DeposedError, StoreUnavailableError, SessionEndedError.
     """
-    tree = reign.tree
+    tree = leadership.tree
     # In this order: a journal comes into being together with its worker.
     names = paths.journals_of(await tree.children(paths.JOURNALS))
     living = await tree.children(paths.WORKERS) or ()
@@ -55,19 +55,19 @@ async def clean(reign: Reign) -> None:
         journals = [(path, node) for path, node in zip(places, nodes[:-1], strict=True) if node is not None]
         entry = folded(journals, nodes[-1])
         if entry is not None:
-            await reign.commit([entry])
-    await _forget([paths.journal(name) for name in gone], reign)
+            await leadership.commit([entry])
+    await _forget([paths.journal(name) for name in gone], leadership)
 
 
-async def _forget(places: list[str], reign: Reign) -> None:
+async def _forget(places: list[str], leadership: Leadership) -> None:
     if not places:
         return
-    now_us = round(await membership.now(reign.tree, reign.session.who) * 1_000_000)
+    now_us = round(await membership.now(leadership.tree, leadership.session.who) * 1_000_000)
     entries = []
-    for path, node in zip(places, await reign.tree.get_many(places), strict=True):
+    for path, node in zip(places, await leadership.tree.get_many(places), strict=True):
         if node is not None and node.mtime_us < now_us - KEEP_US and not records.decode(node.data).get("counts"):
             entries.append(Entry([Delete(path, node.version)]))
-    await reign.commit(entries)
+    await leadership.commit(entries)
 
 
 def _worker_of(journal: str) -> str:

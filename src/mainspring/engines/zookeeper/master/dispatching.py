@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.cancellation import news
+from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master.assigning import Giver, assign
+from mainspring.engines.zookeeper.master.assigning import AssignmentWriter, assign
 from mainspring.engines.zookeeper.master.buckets import REST, Buckets
 from mainspring.engines.zookeeper.master.index import Index, task_of_job
-from mainspring.engines.zookeeper.master.reign import DeposedError
-from mainspring.engines.zookeeper.master.workers import Nudges, Workers
+from mainspring.engines.zookeeper.master.leadership import DeposedError
+from mainspring.engines.zookeeper.master.workers import WakeupHints, Workers
 from mainspring.engines.zookeeper.records import encode_notice
 from mainspring.engines.zookeeper.tree import Write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.master.leadership import Leadership
     from mainspring.engines.zookeeper.master.workers import Worker
     from mainspring.engines.zookeeper.session import Waiting
-    from mainspring.jobs.store import Want
+    from mainspring.jobs.store import ClaimRequest
 
 READ: Final = 1000
 """Records that are read at once."""
@@ -42,7 +42,7 @@ RECENT: Final = 10.0
 """Seconds for which a function is read ahead after somebody has wanted it."""
 HUNGRY: Final = 100_000.0
 """Names that are listed in a second while somebody waits for work."""
-CONTENT: Final = 20_000.0
+IDLE_RATE: Final = 20_000.0
 """The same while nobody does."""
 LATER: Final = 0.2
 """Seconds more between lists while nobody does."""
@@ -63,17 +63,17 @@ log = structlog.get_logger("mainspring.zookeeper")
 class Dispatcher:
     """Assigns while one reign lasts."""
 
-    def __init__(self, reign: Reign, *, index: Index | None = None) -> None:
-        self._reign = reign
-        self._session = reign.session
+    def __init__(self, leadership: Leadership, *, index: Index | None = None) -> None:
+        self._reign = leadership
+        self._session = leadership.session
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._news.set()
         self.index = index or Index()
-        self.workers = Workers(reign.session, self._news.set)
-        self.buckets = Buckets(reign.session, paths.PENDING, self._news.set)
-        self._giver = Giver(reign, self.workers, self.index)
-        self._nudges = Nudges(reign.tell)
+        self.workers = Workers(leadership.session, self._news.set)
+        self.buckets = Buckets(leadership.session, paths.PENDING, self._news.set)
+        self._giver = AssignmentWriter(leadership, self.workers, self.index)
+        self._nudges = WakeupHints(leadership.tell)
         self._own = self.workers.own
         self._asked: dict[str, tuple[int, float, int]] = {}
         """The claims that wait for an answer: their number, since when, and how much had changed by then."""
@@ -95,7 +95,7 @@ class Dispatcher:
         if tasks:
             self._news.set()
 
-    async def claim(self, wants: Mapping[bytes, Sequence[Want]], asked: int) -> bool:
+    async def claim(self, wants: Mapping[bytes, Sequence[ClaimRequest]], asked: int) -> bool:
         """Take in what this node wants, and assign what is known before returning.
 
         Says whether that is all there is. Otherwise what others have left pending, or is past the index, is looked for, and
@@ -121,7 +121,7 @@ class Dispatcher:
         """Assign until cancelled. Raises DeposedError, StoreFencedError."""
         while True:
             wait = await self.step()
-            await news(self._news, wait)
+            await wait_or_timeout(self._news, wait)
 
     async def step(self) -> float | None:
         """Do what is to be done now; returns the seconds after which there is more, None: when something has changed."""
@@ -154,12 +154,12 @@ class Dispatcher:
         if index.has_room:
             for bucket in index.more:
                 self.buckets.touch(bucket)
-        hungry = self._hungry()
-        if index.is_full and hungry:
+        starved = self._hungry()
+        if index.is_full and starved:
             index.forget_unwanted(wanted)
-        if self.buckets.dirty and (self.buckets.fresh or now >= self._due(hungry=hungry)):
+        if self.buckets.dirty and (self.buckets.fresh or now >= self._due(starved=starved)):
             since = index.moment
-            for bucket, names in (await self.buckets.names(HUNGRY if hungry else CONTENT)).items():
+            for bucket, names in (await self.buckets.names(HUNGRY if starved else IDLE_RATE)).items():
                 index.listed(bucket, names, since)
             if not self.buckets.dirty and self.workers.alone:
                 self._others = False
@@ -199,20 +199,20 @@ class Dispatcher:
         return {want.function for want in self.workers.wants()}
 
     def _hungry(self) -> bool:
-        """Say whether somebody would take a task and there was none, after what is known was assigned."""
+        """Return whether somebody would take a task and there was none, after what is known was assigned."""
         return any(want.slots is None or want.slots for want in self.workers.wants())
 
-    def _due(self, *, hungry: bool) -> float:
+    def _due(self, *, starved: bool) -> float:
         """Return the loop's time at which dirty buckets are listed."""
         rested = self.buckets.rested
         if not self._others:
             return rested + ALONE
-        return rested if hungry or self._asked else rested + LATER
+        return rested if starved or self._asked else rested + LATER
 
     def _next(self, now: float) -> float | None:
         times = self._nudges.times()
         if self.buckets.dirty:
-            times.append(now if self.buckets.fresh else self._due(hungry=self._hungry()))
+            times.append(now if self.buckets.fresh else self._due(starved=self._hungry()))
         if self.index.unread(self._ahead(now), 1):
             times.append(now + REST)
         times += [since + ANSWER for _, since, _ in self._asked.values()]

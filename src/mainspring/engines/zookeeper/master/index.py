@@ -56,7 +56,7 @@ _Item = tuple[int, int, str]
 """A task's id, which sorts items by age; how many items there were before; and the name."""
 
 
-class _Line:
+class _TaskQueue:
     """The tasks of one function and one priority, the oldest first. Items of tasks that have gone are passed over."""
 
     __slots__ = ("live", "order", "slots")
@@ -86,7 +86,7 @@ class Index:
         """The item that stands for each task: a task that has gone and come again may have left others."""
         self._last_item = 0
         self._bytes = 0
-        self._lines: dict[bytes, list[_Line]] = {}
+        self._lines: dict[bytes, list[_TaskQueue]] = {}
         self._busy: set[str] = set()
         self.more: set[str] = set()
         """Buckets that contain tasks which did not fit."""
@@ -197,7 +197,7 @@ class Index:
         self._tasks[task.name] = task
         lines = self._lines.get(task.function)
         if lines is None:
-            lines = self._lines[task.function] = [_Line() for _ in range(PRIORITIES)]
+            lines = self._lines[task.function] = [_TaskQueue() for _ in range(PRIORITIES)]
         line = lines[task.priority]
         if len(line.order) > 2 * line.live + 64:
             self._tidy(line)  # here and not where one goes: nobody walks along it at this moment
@@ -250,7 +250,7 @@ class Index:
         if not line.live and not any(line.live for line in self._lines[task.function]):
             del self._lines[task.function]
 
-    def _tidy(self, line: _Line) -> None:
+    def _tidy(self, line: _TaskQueue) -> None:
         line.order = [item for item in line.order if self._live(item) is not None]
         heapq.heapify(line.order)
         line.slots = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.cancellation import news
+from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.locating import Name, name_after, name_of
 from mainspring.engines.zookeeper.master.buckets import Buckets
@@ -25,7 +25,7 @@ from mainspring.ids import TERM_SPAN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.master.leadership import Leadership
     from mainspring.engines.zookeeper.session import Completion
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
@@ -81,16 +81,16 @@ def entry(one: Ending, result: int | None, name: Name | None = UNTOUCHED) -> Ent
 class Publisher:
     """Publishes while one reign lasts."""
 
-    def __init__(self, reign: Reign, alone: Callable[[], bool]) -> None:
+    def __init__(self, leadership: Leadership, alone: Callable[[], bool]) -> None:
         """``alone`` says whether there is no other node: then nothing is completed of which this one does not know."""
-        self._reign = reign
-        self._session = reign.session
+        self._reign = leadership
+        self._session = leadership.session
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._news.set()
         self._own: deque[Completion] = deque()
         self._alone = alone
-        self.buckets = Buckets(reign.session, paths.COMPLETED, self._news.set)
+        self.buckets = Buckets(leadership.session, paths.COMPLETED, self._news.set)
         self.published = 0
 
     def completions(self, completed: Sequence[Completion]) -> None:
@@ -106,7 +106,7 @@ class Publisher:
         """Publish until cancelled. Raises DeposedError, StoreFencedError."""
         while True:
             wait = await self.step()
-            await news(self._news, wait)
+            await wait_or_timeout(self._news, wait)
 
     async def step(self) -> float | None:
         """Publish what is known, and look for more; returns the seconds until the next look, None: when something changes."""

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import membership, paths, timing
-from mainspring.engines.zookeeper.cancellation import news
+from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 
@@ -45,7 +45,7 @@ class Waker:
                 await asyncio.sleep(max(REST, self._looked / RATE))
             except StoreUnavailableError:
                 continue
-            await news(self._changed, wait)
+            await wait_or_timeout(self._changed, wait)
 
     async def step(self) -> float | None:
         """Wake what is due; returns the seconds until more is, None: when something has changed."""

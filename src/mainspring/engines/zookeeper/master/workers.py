@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.master.index import Task
     from mainspring.engines.zookeeper.session import Session
     from mainspring.events.relay import Message
-    from mainspring.jobs.store import Want
+    from mainspring.jobs.store import ClaimRequest
 
 _row: Final = msgspec.json.Decoder(NodeRow).decode
 QUEUE: Final = 20_000
@@ -60,7 +60,7 @@ class Worker:
         """Whether it may be given anything."""
         return self.room > 0 and not self.draining
 
-    def want(self, function: bytes, wants: Iterable[Want]) -> None:
+    def want(self, function: bytes, wants: Iterable[ClaimRequest]) -> None:
         """Replace what it would take of a function."""
         self.wants[function] = [OpenWant(self, function, *want[1:]) for want in wants]
 
@@ -94,7 +94,7 @@ class OpenWant:
         return self.left > 0 and self.worker.takes
 
     def fits(self, task: Task) -> bool:
-        """Say whether a task may be given on it, if it is open."""
+        """Return whether a task may be given on it, if it is open."""
         return self.slots is None or task.slot in self.slots or task.since_us < self.overdue_us
 
 
@@ -212,7 +212,7 @@ class Workers:
             worker.want(function, wants)
 
 
-class Nudges:
+class WakeupHints:
     """Tells nodes of pending tasks that nobody has asked for: at once, and again later and later while nobody does.
 
     Times are seconds of the loop's clock.

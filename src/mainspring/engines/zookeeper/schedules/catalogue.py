@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Tree
 
 
-class Known(NamedTuple):
+class CatalogueCache(NamedTuple):
     """The specifications at one version of the catalogue's node. Whoever relies on them has to demand that version."""
 
     version: int
@@ -32,7 +32,7 @@ class Known(NamedTuple):
         return self.leaders.get(name, name)
 
     def minds_ends(self, name: str) -> bool:
-        """Say whether the end of a run may mean more than a change of its own row."""
+        """Return whether the end of a run may mean more than a change of its own row."""
         return name in self.leaders or self.catalogue.queues(name)
 
 
@@ -41,7 +41,7 @@ class Specifications:
 
     def __init__(self, session: Session) -> None:
         self._tree: Tree = session.tree
-        self._known = Known(-1, Catalogue({}), {})
+        self._known = CatalogueCache(-1, Catalogue({}), {})
         self._stale = True
         self._lock = asyncio.Lock()
 
@@ -49,7 +49,7 @@ class Specifications:
         """Look before the next use: something was not as it was thought to be."""
         self._stale = True
 
-    async def now(self, *, fresh: bool = False) -> Known:
+    async def now(self, *, fresh: bool = False) -> CatalogueCache:
         """Return what is known; ``fresh``: as it is in the tree at this moment."""
         if fresh:
             await self._tree.sync()
@@ -78,7 +78,7 @@ class Specifications:
                 if found is not None:
                     schedule = contents.decode(found.data, Schedule)
                     schedules[schedule.name] = schedule
-            self._known = Known(node.version, Catalogue(schedules), leaders(schedules))
+            self._known = CatalogueCache(node.version, Catalogue(schedules), leaders(schedules))
         except BaseException:
             self._stale = True
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.engines.zookeeper.schedules import history, mending, reading, writing
+from mainspring.engines.zookeeper.schedules import history, reading, repair, writing
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.queries.schedules import ListFires
@@ -26,7 +26,7 @@ class ZookeeperScheduleSlice:
     handlers: Final[Handlers] = {
         ops.SaveSchedules: writing.save,
         ops.Declare: writing.run,
-        ops.MendSchedules: mending.mend,
+        ops.MendSchedules: repair.mend,
         ops.FireSchedules: writing.fire,
         ops.TriggerSchedule: writing.trigger,
         ops.ForgetFires: history.forget,

@@ -47,16 +47,16 @@ async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming
     minutes: dict[int, list[str]] = {}
     for parent in places.minutes_of(await session.tree.children(places.DUE)):
         minutes.setdefault(int(parent.partition("-")[0]), []).append(parent)
-    coming = sorted(minutes)
+    reserve = sorted(minutes)
     latest = places.minute(until_us)
-    near = [minute for minute in coming if minute <= latest]
+    near = [minute for minute in reserve if minute <= latest]
     listed = await _listed(session, [parent for minute in near for parent in minutes[minute]])
     await _sweep(session, [parent for parent, found in listed.items() if not found], latest - SWEPT_AFTER)
     found = _newest(one for names in listed.values() for one in names)
     first = nsmallest(limit + 1, found)
     due = [one for one in first[:limit] if one.next_us <= until_us]
     rest = first[len(due) :]
-    for minute in coming[len(near) :]:
+    for minute in reserve[len(near) :]:
         if rest:
             break
         later = await _listed(session, minutes[minute])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.engines.zookeeper.ground import ZookeeperGround
 from mainspring.engines.zookeeper.making import Parents
 from mainspring.engines.zookeeper.schedules import contents, places
-from mainspring.engines.zookeeper.schedules.catalogue import Known, Specifications
+from mainspring.engines.zookeeper.schedules.catalogue import CatalogueCache, Specifications
 from mainspring.engines.zookeeper.schedules.contents import Row
 from mainspring.engines.zookeeper.schedules.findings import Mended, Old
 from mainspring.engines.zookeeper.schedules.sizes import too_much_follows
@@ -37,7 +37,7 @@ REMEMBERED: Final = 50_000
 """Parents of rows that are known to be there: after so many, they are looked at anew."""
 
 
-class Made:
+class KnownParents:
     """The parents of rows that are known to be there."""
 
     def __init__(self, session: Session) -> None:
@@ -53,8 +53,8 @@ class ZookeeperSchedules(ZookeeperGround):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._specifications = session.memory(Specifications)
-        self._made = session.memory(Made).paths
-        self._known: Known | None = None
+        self._made = session.memory(KnownParents).paths
+        self._known: CatalogueCache | None = None
         self._states: dict[str, ScheduleState | None] = {}
         """Of the schedules that are locked; None where there is none."""
         self._rows: dict[ops.Key, Row] = {}
@@ -88,7 +88,7 @@ class ZookeeperSchedules(ZookeeperGround):
 
     # ---- locks ----
 
-    async def _rely(self, *, fresh: bool = False) -> Known:
+    async def _rely(self, *, fresh: bool = False) -> CatalogueCache:
         """Rely on the specifications as they are: nobody changes any until all is written, or the attempt fails."""
         if self._known is None:
             self._known = await self._specifications.now(fresh=fresh)
@@ -214,7 +214,7 @@ class ZookeeperSchedules(ZookeeperGround):
                     f"too much runs after schedule {parent!r}: what its end starts has to fit into one transaction, of which "
                     "ZooKeeper takes about a megabyte; give the schedules after it smaller arguments"
                 )
-            self._known = Known(known.version, catalogue, leaders(after))
+            self._known = CatalogueCache(known.version, catalogue, leaders(after))
 
     async def _write_states(self, schedules: Mapping[str, Stored | None]) -> None:
         added = [name for name, stored in schedules.items() if stored is not None and self._states[name] is None]

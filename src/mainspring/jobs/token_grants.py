@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.accounts import Account, OpenAccount
+    from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.footing import Footing
-    from mainspring.jobs.gate import Gate
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.resources.model import Rate
 
@@ -37,7 +37,7 @@ MOST: Final = 1000
 """Pools in one operation."""
 
 
-class LeasedAccount:
+class GrantedAccount:
     """What a node has of one pool. Times are microseconds of its monotonic clock."""
 
     __slots__ = (
@@ -107,13 +107,13 @@ class LeasedAccount:
         self.again_us = 0
 
     def is_new(self, now_us: int) -> bool:
-        """Say whether nothing is leased, and no answer is waited for."""
+        """Return whether nothing is leased, and no answer is waited for."""
         return not self.leased and not self.asking and now_us >= self.again_us
 
     # ---- asking ----
 
     def lacks(self, running: int, more: int, now_us: int) -> bool:
-        """Say whether ``more`` jobs are worth a question now."""
+        """Return whether ``more`` jobs are worth a question now."""
         if more <= 0 or self.asking or now_us < self.again_us:
             return False
         if self._keep is not None:
@@ -181,7 +181,7 @@ class LeasedAccount:
         self.again_us = now_us + LONGEST_US
 
     def wanted_elsewhere(self, running: int) -> bool:
-        """Say whether it has tokens that are free now, and that others want."""
+        """Return whether it has tokens that are free now, and that others want."""
         return self._keep is not None and self.leased > max(self._keep, running)
 
     def hint(self) -> None:
@@ -195,11 +195,11 @@ class LeasedAccount:
         self._keep = None
 
 
-class LeasedAccounts:
+class GrantedAccounts:
     """What a node has of all pools: the accounts of queues that have gates, by key; None is the function's own."""
 
     def __init__(self) -> None:
-        self.of: dict[FunctionQueue, dict[bytes | None, LeasedAccount]] = {}
+        self.of: dict[FunctionQueue, dict[bytes | None, GrantedAccount]] = {}
 
     def opener(self, queue: FunctionQueue) -> OpenAccount:
         """Return what opens a function's accounts."""
@@ -209,7 +209,7 @@ class LeasedAccounts:
             known = self.of.setdefault(queue, {})
             account = known.get(key)
             if account is None:
-                account = known[key] = LeasedAccount(concurrency, rate, now_us)
+                account = known[key] = GrantedAccount(concurrency, rate, now_us)
             else:
                 account.change(concurrency, rate, now_us)
             return account
@@ -217,13 +217,13 @@ class LeasedAccounts:
         return open_account
 
 
-class Leasing:
+class TokenGrants:
     """Asks the store for what gates need. ``serve`` and ``serve_at`` hand out what may start then."""
 
     def __init__(
         self,
         footing: Footing,
-        accounts: LeasedAccounts,
+        accounts: GrantedAccounts,
         serve: Callable[[FunctionQueue], None],
         serve_at: Callable[[FunctionQueue, int], None],
     ) -> None:
@@ -265,7 +265,7 @@ class Leasing:
         self._come_again(queue, gate, known, now_us)
 
     def _come_again(
-        self, queue: FunctionQueue, gate: Gate[Held], known: dict[bytes | None, LeasedAccount], now_us: int
+        self, queue: FunctionQueue, gate: AdmissionQueue[Held], known: dict[bytes | None, GrantedAccount], now_us: int
     ) -> None:
         """Look again when the first pause after a refusal is over."""
         accounts = [known[key] for key in gate.short if key in known]

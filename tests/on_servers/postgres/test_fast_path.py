@@ -11,9 +11,9 @@ import pytest
 from tests.postgres.server import name_of
 
 from mainspring.engines.postgres import journal, rows
+from mainspring.engines.postgres.fast_path import PAUSE, FastPathBackoff
 from mainspring.engines.postgres.migrate import MIGRATIONS
 from mainspring.engines.postgres.rows import SQL
-from mainspring.engines.postgres.usual import PAUSE, Luck
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 
@@ -89,7 +89,7 @@ def test_it_is_the_same_as_step_by_step(database: str, monkeypatch: pytest.Monke
         return found
 
     at_once = asyncio.run(run())
-    monkeypatch.setattr(Luck, "tries", lambda *_: False)
+    monkeypatch.setattr(FastPathBackoff, "tries", lambda *_: False)
     steps = asyncio.run(run())
     assert at_once == steps
 
@@ -178,7 +178,7 @@ def test_errors_of_a_database_are_found_in_the_log(postgres: PostgresServer, dat
 
 
 def test_luck_is_not_tried_again_at_once() -> None:
-    luck = Luck()
+    luck = FastPathBackoff()
     assert luck.tries(100.0)
     luck.missed(100.0)
     assert not luck.tries(100.0 + PAUSE - 0.1)

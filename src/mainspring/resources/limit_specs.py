@@ -12,7 +12,7 @@ from mainspring.resources import rules
 from mainspring.resources.model import Limits, Rate
 
 
-class SaidRate(msgspec.Struct, forbid_unknown_fields=True):
+class RateSpec(msgspec.Struct, forbid_unknown_fields=True):
     """So many starts in so many seconds."""
 
     number: int
@@ -20,22 +20,22 @@ class SaidRate(msgspec.Struct, forbid_unknown_fields=True):
     burst: int | None = None
 
 
-class SaidLimits(msgspec.Struct, forbid_unknown_fields=True):
+class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     """What limits a function."""
 
     concurrency: int | None = None
     concurrency_per_key: int | None = None
-    rate: SaidRate | None = None
-    rate_per_key: SaidRate | None = None
+    rate: RateSpec | None = None
+    rate_per_key: RateSpec | None = None
 
 
-def rate_of(said: SaidRate) -> Rate:
+def rate_of(said: RateSpec) -> Rate:
     """Return a rate as it is kept; a burst of none is as many as its number."""
     per = min(max(said.per, 0.0), 1e9)  # what is out of all bounds is told so by `check`
     return Rate(said.number, to_us(per), said.number if said.burst is None else said.burst)
 
 
-def limits_of(said: SaidLimits) -> Limits:
+def limits_of(said: LimitSpec) -> Limits:
     """Return limits as they are kept; raises UsageError where one cannot be right."""
     limits = Limits(
         said.concurrency,
@@ -47,20 +47,20 @@ def limits_of(said: SaidLimits) -> Limits:
     return limits
 
 
-def said_of(limits: Limits) -> SaidLimits:
+def spec_of(limits: Limits) -> LimitSpec:
     """Return limits as the wire and people say them."""
-    return SaidLimits(
-        limits.concurrency, limits.concurrency_per_key, _said_rate(limits.rate), _said_rate(limits.rate_per_key)
+    return LimitSpec(
+        limits.concurrency, limits.concurrency_per_key, _rate_spec(limits.rate), _rate_spec(limits.rate_per_key)
     )
 
 
-def _said_rate(rate: Rate | None) -> SaidRate | None:
-    return None if rate is None else SaidRate(rate.number, from_us(rate.per_us), rate.burst)
+def _rate_spec(rate: Rate | None) -> RateSpec | None:
+    return None if rate is None else RateSpec(rate.number, from_us(rate.per_us), rate.burst)
 
 
-def told(limits: Limits) -> dict[str, Any]:
+def limits_to_wire(limits: Limits) -> dict[str, Any]:
     """Return the limits that there are, as JSON has them."""
-    return {name: limit for name, limit in msgspec.to_builtins(said_of(limits)).items() if limit is not None}
+    return {name: limit for name, limit in msgspec.to_builtins(spec_of(limits)).items() if limit is not None}
 
 
 LONGEST_KEY = 255

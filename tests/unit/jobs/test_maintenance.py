@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.claiming import SMALLEST
+from mainspring.jobs.maintenance import STEP, TICK
 from mainspring.jobs.model import Options, Retry, State
-from mainspring.jobs.upkeep import STEP, TICK
 
 from .a_node import Node, side
 

@@ -19,7 +19,7 @@ LINGER_FUNCTIONS = 8
 """A worker of more functions is told at once: waiting for each of them would cost more than it saves."""
 
 
-class Lingering:
+class PendingGrabs:
     """The workers that wait for an answer: ``worker.grabbing`` says for how many."""
 
     def __init__(self, footing: Footing, claiming: Claiming) -> None:
@@ -87,4 +87,4 @@ class Lingering:
             asked, worker.grabbing = worker.grabbing, 0
             self._dispatch.withdraw(worker)
             for _ in range(asked):
-                worker.face.no_job()
+                worker.connection.no_job()

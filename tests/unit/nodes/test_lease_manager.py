@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.ids import Term
-from mainspring.nodes.keeper import SLOW, TIME_FOR, WITHOUT, Keeper
+from mainspring.nodes.lease_manager import SLOW, TIME_FOR, WITHOUT, LeaseManager
 from mainspring.testing import ManualClock
 
 from .rows import row
@@ -84,7 +84,7 @@ def store() -> Store:
     return Store()
 
 
-async def beats(store: Store, keeper: Keeper, seconds: float) -> None:
+async def beats(store: Store, keeper: LeaseManager, seconds: float) -> None:
     for _ in range(round(seconds / BEAT)):
         store.clock.advance(BEAT)
         await keeper.step()
@@ -92,7 +92,7 @@ async def beats(store: Store, keeper: Keeper, seconds: float) -> None:
 
 def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
     async def main() -> None:
-        keeper = Keeper(store, store, store.clock, begun, beat=BEAT)
+        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
         await keeper.start(Term(1), store.clock.monotonic())
         assert store.offset == pytest.approx(store.ahead)
 
@@ -101,7 +101,7 @@ def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
 
 def test_a_slow_answer_does_not_make_it_worse(store: Store) -> None:
     async def main() -> None:
-        keeper = Keeper(store, store, store.clock, begun, beat=BEAT)
+        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
         await keeper.start(Term(1), store.clock.monotonic())
         store.way_back = SLOW * 10
         await beats(store, keeper, TIME_FOR * 2)
@@ -116,7 +116,7 @@ def test_a_slow_answer_does_not_make_it_worse(store: Store) -> None:
 @pytest.mark.parametrize("seconds", [0.0, WITHOUT + TIME_FOR])
 def test_a_slow_answer_is_better_than_none(store: Store, seconds: float) -> None:
     async def main() -> None:
-        keeper = Keeper(store, store, store.clock, begun, beat=BEAT)
+        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
         store.way_back = SLOW * 2 if not seconds else 0.0
         await keeper.start(Term(1), store.clock.monotonic())
         store.way_back = SLOW * 2

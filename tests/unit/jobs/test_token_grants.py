@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mainspring.jobs.leasing import EVERY_US, LeasedAccount
+from mainspring.jobs.token_grants import EVERY_US, GrantedAccount
 from mainspring.resources.store import Ask, Grant
 
 
-def asked(account: LeasedAccount, running: int, more: int, now_us: int) -> Ask:
+def asked(account: GrantedAccount, running: int, more: int, now_us: int) -> Ask:
     return account.ask(b"f", b"p", running, more, now_us)
 
 
 def test_a_token_that_has_just_come_is_used_before_it_goes_on() -> None:
     """Where nodes are more than tokens, an even share is none: each would else pass on what it has got."""
-    account = LeasedAccount(1, None, 0)
+    account = GrantedAccount(1, None, 0)
     first = asked(account, 0, 1, 0)
     account.granted(first, Grant(tokens=1, claimants=3, short=True), 0, 0)
     assert account.free(0, 0) == 1

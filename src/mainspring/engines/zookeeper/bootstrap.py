@@ -69,7 +69,7 @@ async def next_term(tree: Tree, node: NodeId) -> int:
 
 
 async def _has_begun(tree: Tree, who: str) -> bool:
-    """Say whether a worker is there that this session may have created, however long the ensemble is away.
+    """Return whether a worker is there that this session may have created, however long the ensemble is away.
 
     It would live as long as the session: whoever gave up here would leave one behind that does nothing.
     """

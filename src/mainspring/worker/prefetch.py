@@ -19,7 +19,7 @@ SURPLUS_PER_PLACE: Final = 2
 SURPLUS: Final = 256
 
 
-class Appetite:
+class PrefetchController:
     """Judges by the jobs that ended how many to hold."""
 
     def __init__(self, places: int) -> None:

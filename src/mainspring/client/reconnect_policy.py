@@ -38,7 +38,7 @@ def unreachable(failures: Iterable[tuple[Address, OSError | None]]) -> str:
     return f"no server could be reached ({reasons})"
 
 
-class Patience:
+class ReconnectPolicy:
     """What a client does while no server can be reached.
 
     Those who wait for jobs go on waiting, for so many seconds since a connection that worked has ended; all others are told at

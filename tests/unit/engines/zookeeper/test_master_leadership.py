@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master.reign import DeposedError
+from mainspring.engines.zookeeper.master.leadership import DeposedError
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 
 from .a_master import Fleet, eventually, fleet, run
@@ -27,8 +27,8 @@ def test_one_is_elected_and_the_next_follows_at_once() -> None:
                 await eventually(lambda: any(member.reigns for member in nodes.members))
                 (master,) = [member for member in members if member.reigns]
                 assert who_reigns(nodes) == master.session.who
-                assert master.master.reign is not None
-                assert master.master.reign.version == version
+                assert master.master.leadership is not None
+                assert master.master.leadership.version == version
                 began = asyncio.get_running_loop().time()
                 await master.kill()
                 members.remove(master)
@@ -44,14 +44,14 @@ def test_a_deposed_master_writes_nothing() -> None:
         async with fleet() as nodes:
             first = await nodes.master()
             second = await nodes.join("n2")
-            reign = first.master.reign
-            assert reign is not None
+            leadership = first.master.leadership
+            assert leadership is not None
             # As after a long pause: the next one has been elected, and the first has not heard of it.
             await second.tree.commit([Write(paths.MASTER_TERM, b"")])
             with pytest.raises(DeposedError):
-                await reign.commit([Entry([Create("/draining/as-master")])])
+                await leadership.commit([Entry([Create("/draining/as-master")])])
             assert "/draining/as-master" not in nodes.content.paths()
-            assert await reign.session.committer.commit([Entry([Create("/draining/as-worker")])]) == [None]
+            assert await leadership.session.committer.commit([Entry([Create("/draining/as-worker")])]) == [None]
 
     run(check())
 
@@ -63,7 +63,7 @@ def test_it_steps_down_when_its_node_is_gone_and_stands_again() -> None:
             assert first.session.master is not None
             await first.tree.commit([Delete(paths.MASTER)])
             await eventually(
-                lambda: first.reigns and first.master.reign is not None and first.master.reign.version == 2
+                lambda: first.reigns and first.master.leadership is not None and first.master.leadership.version == 2
             )
             job = await first.submitted()
             assert [one.id for one in await first.claim()] == [job.id]
@@ -75,9 +75,9 @@ def test_the_term_ends_also_where_a_reign_ends_at_the_same_moment() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             first = await nodes.master()
-            (reign,) = [task for task in asyncio.all_tasks() if task.get_name() == "zookeeper reign"]
+            (leadership,) = [task for task in asyncio.all_tasks() if task.get_name() == "zookeeper reign"]
             await first.tree.commit([Delete(paths.MASTER)])
-            await asyncio.wait({reign})
+            await asyncio.wait({leadership})
             # Something else that the master does is being ended.
             assert first.reigns
             first.running.cancel()

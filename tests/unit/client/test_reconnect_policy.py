@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mainspring.client.patience import LAST_DELAY, Patience, delays
+from mainspring.client.reconnect_policy import LAST_DELAY, ReconnectPolicy, delays
 from mainspring.client.session import Session
 from mainspring.errors import ConnectionLostError
 
@@ -17,7 +17,7 @@ def test_delays_double_up_to_the_last_and_are_spread() -> None:
 
 
 def test_who_waits_for_a_job_goes_on_for_a_while_after_a_connection_was_lost() -> None:
-    patience, session = Patience(60), Session()
+    patience, session = ReconnectPolicy(60), Session()
     patience.lost(1000)
     wait, call = session.wait("H:n:1"), session.call("node.status", None)
     first = patience.fruitless(session, ERROR, 1000)
@@ -34,7 +34,7 @@ def test_who_waits_for_a_job_goes_on_for_a_while_after_a_connection_was_lost() -
 
 
 def test_the_next_loss_begins_with_a_short_delay() -> None:
-    patience, session = Patience(60), Session()
+    patience, session = ReconnectPolicy(60), Session()
     session.wait("H:n:1")
     for lost_at in (1000, 2000):
         patience.lost(lost_at)
@@ -46,7 +46,7 @@ def test_the_next_loss_begins_with_a_short_delay() -> None:
 
 
 def test_without_a_connection_before_or_a_job_to_wait_for_nobody_goes_on() -> None:
-    patience, session = Patience(60), Session()
+    patience, session = ReconnectPolicy(60), Session()
     wait = session.wait("H:n:1")
     assert patience.fruitless(session, ERROR, 0) is None
     assert wait.done

@@ -1,7 +1,6 @@
-"""What one transaction has read of the schedules, and what it is about to write.
+"""The schedules that one transaction has read, and its changes of them.
 
-Nothing is read twice, and nothing is written twice: a ``Draft`` belongs to one transaction, is changed by ``consequences`` and
-``changes``, and is written at its end.
+Nothing is read or written twice: a ``ScheduleChanges`` belongs to one transaction, which writes it at its end.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class _Start(NamedTuple):
     now_us: int
 
 
-class Draft:
+class ScheduleChanges:
     """The schedules, rows and joins of one transaction, as they are now. ``flush`` ends it."""
 
     def __init__(self, tables: ScheduleTables) -> None:
@@ -177,26 +176,26 @@ class Draft:
         if self._stops:
             rows_of = [self.fires[name][at] for name, at in self._stops]
             stops = list(dict.fromkeys(row.job for row in rows_of if row is not None and row.job))
-            self.tables.after_commit(lambda: self.tables.followers.stop(stops, REPLACED))
+            self.tables.after_commit(lambda: self.tables.lifecycle.stop(stops, REPLACED))
 
     async def _submit(self) -> None:
         if not self._starts:
             return
-        followers = self.tables.followers
+        lifecycle = self.tables.lifecycle
         jobs: dict[Key, Job] = {}
         for (name, at), start in self._starts.items():
             row = self.fires[name][at]
             assert row is not None
-            job = _job(followers.next_id(), start.schedule, row, start.now_us)
-            if followers.coming(job, self.tables.term):
+            job = _job(lifecycle.next_id(), start.schedule, row, start.now_us)
+            if lifecycle.reserve(job, self.tables.term):
                 jobs[name, at] = job
             else:
                 # A foreground job in the node's memory has its unique, and no row can join that: it waits until that has ended.
                 self.put(replace(row, state=FireState.WAITING))
                 self.count_queued(name, 1)
-        coming = list(jobs.values())
-        self.tables.after_rollback(lambda: followers.dropped(coming))
-        joined = await self.tables.submit(coming)
+        reserve = list(jobs.values())
+        self.tables.after_rollback(lambda: lifecycle.dropped(reserve))
+        joined = await self.tables.submit(reserve)
         for (name, at), job in jobs.items():
             row = self.fires[name][at]
             assert row is not None
@@ -205,12 +204,12 @@ class Draft:
                 self.put(replace(row, job=job.id))
             else:
                 self.put(replace(row, state=FireState.JOINED, job=other.id))
-        stored = [job for job in coming if job.id not in joined]
-        others = [job for job in coming if job.id in joined]
+        stored = [job for job in reserve if job.id not in joined]
+        others = [job for job in reserve if job.id in joined]
 
         def committed() -> None:
-            followers.dropped(others)
-            followers.stored(stored)
+            lifecycle.dropped(others)
+            lifecycle.stored(stored)
 
         self.tables.after_commit(committed)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.locating import Seen, Spot
+    from mainspring.engines.zookeeper.locating import LocatedJob, TaskLocation
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
@@ -33,7 +33,7 @@ Plan = tuple[Entry | None, T]
 async def decide(
     session: Session,
     ids: Iterable[int],
-    plan: Callable[[int, Seen | None, Spot | None], Plan[T]],
+    plan: Callable[[int, LocatedJob | None, TaskLocation | None], Plan[T]],
     *,
     named: bool = False,
 ) -> dict[int, T]:
@@ -53,7 +53,7 @@ async def decide(
 async def decide_ends(
     session: Session,
     ids: Iterable[int],
-    plan: Callable[[int, Seen | None, Spot | None], Plan[T]],
+    plan: Callable[[int, LocatedJob | None, TaskLocation | None], Plan[T]],
     job: Callable[[T], Job | None],
 ) -> dict[int, T | StoreError]:
     """Do the same where plans end jobs: what follows from an end is written with it, or is why it was not.
@@ -78,7 +78,7 @@ async def decide_ends(
 async def _decide(
     session: Session,
     ids: Iterable[int],
-    plan: Callable[[int, Seen | None, Spot | None], Plan[T]],
+    plan: Callable[[int, LocatedJob | None, TaskLocation | None], Plan[T]],
     write: Callable[[Sequence[tuple[Entry, T]]], Awaitable[Sequence[Verdict | StoreError]]],
     *,
     named: bool,
@@ -120,7 +120,7 @@ def _without(entry: Entry, places: Collection[str]) -> Entry:
     return Entry([change for change in entry.changes if change.path not in places], entry.counts)
 
 
-async def _namesakes(session: Session, seen: dict[int, Seen]) -> dict[int, Spot]:
+async def _namesakes(session: Session, seen: dict[int, LocatedJob]) -> dict[int, TaskLocation]:
     """Find the tasks that have the names of published jobs now."""
     tasks = {}
     for one in seen.values():
@@ -134,7 +134,7 @@ async def _namesakes(session: Session, seen: dict[int, Seen]) -> dict[int, Spot]
 # ---- what plans have in common ----
 
 
-def note(seen: Seen, waiters: Iterable[int]) -> Entry:
+def note(seen: LocatedJob, waiters: Iterable[int]) -> Entry:
     """Return what says who waits for a job that has not ended."""
     foreground = seen.data.get("foreground", False)
     return Entry(
@@ -147,7 +147,7 @@ def unmark(job: Job, task: str) -> list[Change]:
     return [Delete(paths.expiring(task, job.expires_us, job.id))] if job.expires_us else []
 
 
-def end_of_waiting(seen: Seen, job: Job, who: str) -> tuple[Entry, Completion]:
+def end_of_waiting(seen: LocatedJob, job: Job, who: str) -> tuple[Entry, Completion]:
     """Return what ends a job that nobody holds; ``job`` is as it is afterwards."""
     spot = seen.spot
     assert spot is not None

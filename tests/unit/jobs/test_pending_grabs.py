@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.lingering import LINGER, LINGER_FUNCTIONS
 from mainspring.jobs.model import State
+from mainspring.jobs.pending_grabs import LINGER, LINGER_FUNCTIONS
 
 from .a_node import side
 
@@ -87,8 +87,8 @@ def test_a_failed_claim_is_answered_too(node: Node) -> None:
 def linger(node: Node, worker: Worker) -> None:
     """Ask for a job where there is none, as the Gearman face does."""
     assert node.serving.grab(worker) is None
-    lingering = node.serving.lingering
-    if not lingering.for_the_store(worker) and not lingering.for_a_moment(worker):
+    pending_grabs = node.serving.pending_grabs
+    if not pending_grabs.for_the_store(worker) and not pending_grabs.for_a_moment(worker):
         side(worker).no_job()
 
 

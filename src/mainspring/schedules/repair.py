@@ -12,48 +12,48 @@ from mainspring.schedules import consequences
 from mainspring.schedules.model import Overlap
 
 if TYPE_CHECKING:
-    from mainspring.schedules.draft import Draft
+    from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.model import Fire
     from mainspring.schedules.store import MendSchedules
 
 LOST = b'{"type":"Lost","message":"its job is no longer kept, and how it ended was not noted"}'
 
 
-async def mend(draft: Draft, operation: MendSchedules) -> int:
+async def mend(changes: ScheduleChanges, operation: MendSchedules) -> int:
     """Put right what no transaction could see; returns how many rows changed."""
     now_us, limit = operation.now_us, operation.limit
     mended = 0
-    for row, job in await draft.tables.joined(limit):
-        draft.know(row)
-        now = draft.fires[row.schedule][row.fire_us]
+    for row, job in await changes.tables.joined(limit):
+        changes.know(row)
+        now = changes.fires[row.schedule][row.fire_us]
         if now is not None and not now.outcome:
-            await consequences.end(draft, now, job or _lost(row, now_us))
+            await consequences.end(changes, now, job or _lost(row, now_us))
             mended += 1
-    for row in await draft.tables.stuck(limit):
-        mended += await _recount(draft, row, now_us)
-    for name in sorted(await draft.tables.queued(limit)):
-        stored = await draft.read_schedule(name)
-        await draft.read_unfinished({name})
-        if await consequences.start_waiting(draft, name, now_us):
+    for row in await changes.tables.stuck(limit):
+        mended += await _recount(changes, row, now_us)
+    for name in sorted(await changes.tables.queued(limit)):
+        stored = await changes.read_schedule(name)
+        await changes.read_unfinished({name})
+        if await consequences.start_waiting(changes, name, now_us):
             mended += 1
         elif stored is not None and stored.schedule.overlap is Overlap.REPLACE:
-            draft.stop(name)
+            changes.stop(name)
     return mended
 
 
-async def _recount(draft: Draft, row: Fire, now_us: int) -> bool:
-    stored = await draft.read_schedule(row.schedule)
-    known = await draft.row(row.schedule, row.fire_us)
+async def _recount(changes: ScheduleChanges, row: Fire, now_us: int) -> bool:
+    stored = await changes.read_schedule(row.schedule)
+    known = await changes.row(row.schedule, row.fire_us)
     if known is None or known.finished or known.outcome == "":
         return False  # it was finished meanwhile
     counted = replace(known, children_left=0)
     if stored is not None:
-        counted = await consequences.with_children(draft, stored.schedule, counted)
+        counted = await consequences.with_children(changes, stored.schedule, counted)
     if counted == known:
         return False
-    draft.put(counted)
+    changes.put(counted)
     if counted.finished:
-        await consequences.finish(draft, counted, now_us)
+        await consequences.finish(changes, counted, now_us)
     return True
 
 

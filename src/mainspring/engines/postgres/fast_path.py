@@ -1,8 +1,8 @@
 """Groups as nearly all are: jobs that have succeeded, and new ones. They go to the server in one statement, which commits them.
 
-It is as if the handlers were run, on the condition that nothing happens that is worth telling: each lease holds, nobody waits
-at another node, each unique is free. Then the outcomes and the counts are known beforehand. Where it is otherwise nothing is
-written, and the group is run step by step, as are those of the next second: what joins others does so in a row (`Luck`).
+The statement does what the handlers would do, if every guard holds and no unique conflicts: each job is still held under its
+term, no client waits at another node, each unique is free. Outcomes and counts follow from that. Otherwise it writes nothing; the
+group runs step by step, and so do the groups of the next second, since joins come in series (`FastPathBackoff`).
 
 A function of the schema does it (`migrations/0008.sql`). Only an error undoes what was written before the group turned out to be
 otherwise, and an error that ends a statement stands in the database's log; so the function catches its own. To ask first would
@@ -30,14 +30,14 @@ PAUSE: Final = 1.0
 """Seconds for which groups are run step by step after one that was not as usual."""
 
 
-class Luck:
+class FastPathBackoff:
     """Whether it is worth trying. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._until = 0.0
 
     def tries(self, now: float) -> bool:
-        """Say whether a group is tried."""
+        """Return whether a group is tried."""
         return now >= self._until
 
     def missed(self, now: float) -> None:
@@ -45,14 +45,14 @@ class Luck:
         self._until = now + PAUSE
 
 
-class Usual(NamedTuple):
-    """A group on its way: the arguments of the statement ``usual``, and what becomes of its operations."""
+class FastPath(NamedTuple):
+    """A group on its way: the arguments of the statement ``fast_path``, and what becomes of its operations."""
 
     arguments: list[Any]
     outcomes: list[Any]
 
 
-async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> Usual | None:
+async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> FastPath | None:
     """Return a group as one statement, with its counts noted in ``tx``; None where it may be none of these."""
     if not KINDS.issuperset(plan):
         return None
@@ -78,7 +78,7 @@ async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> Usual 
         outcomes[index] = set()
     for index, _ in plan.get(ops.Submit, ()):
         outcomes[index] = {}
-    return Usual(arguments, outcomes)
+    return FastPath(arguments, outcomes)
 
 
 def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
@@ -94,7 +94,7 @@ def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
             if (job.namespace, job.function) not in tx.functions.numbers or owner(job.options) is not None:
                 return None
             found[job.id, job.term] = one
-    return [found[lease] for lease in sorted(found)] if len(found) == number else None
+    return [found[job_term] for job_term in sorted(found)] if len(found) == number else None
 
 
 def _news(tx: Transaction, plan: Plan) -> list[New] | None:

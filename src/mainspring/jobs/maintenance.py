@@ -30,7 +30,7 @@ SHARE = 10
 """A look at all functions takes at most about one part in so many of the time."""
 
 
-class Upkeep:
+class Maintenance:
     """Does what has to be done again and again.
 
     ``retention`` and ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``shared``: other nodes

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic
 
 from mainspring.clock import to_us
-from mainspring.jobs.lines import Line, W, merge_by_age
+from mainspring.jobs.key_queue import KeyQueue, W, merge_by_age
 from mainspring.resources.model import OWN, UNLIMITED, pool_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ MOST = 20_000
 """So many jobs of a function may wait here for tokens."""
 
 
-class Gate(Generic[W]):
+class AdmissionQueue(Generic[W]):
     """The waiting jobs of one function, by their keys. ``open_account`` makes the accounts of the function and of its keys."""
 
     def __init__(self, clock: Clock, open_account: OpenAccount) -> None:
@@ -44,14 +44,14 @@ class Gate(Generic[W]):
         """Whether a job with a key was ever here."""
         self.own: Account | None = None
         self.running = 0
-        self.lines: dict[bytes, Line[W]] = {}
+        self.lines: dict[bytes, KeyQueue[W]] = {}
         self.parked = 0
         """How many of the waiting jobs are of parked keys."""
         self.short: set[bytes] = set()
         """Parked keys that time alone does not let go on."""
         self.left: int | None = None
         """So many stored jobs were left by the last claim, all of keys that have enough here; None: there may be others."""
-        self._turns: tuple[dict[bytes, Line[W]], dict[bytes, Line[W]], dict[bytes, Line[W]]] = ({}, {}, {})
+        self._turns: tuple[dict[bytes, KeyQueue[W]], dict[bytes, KeyQueue[W]], dict[bytes, KeyQueue[W]]] = ({}, {}, {})
         """By priority: the keys that are not parked and have jobs of it, whose turn it is first."""
         self._due: list[tuple[int, bytes]] = []
         """Heap of when time alone may let a parked key go on."""
@@ -106,11 +106,11 @@ class Gate(Generic[W]):
 
     # ---- waiting jobs ----
 
-    def _line(self, key: bytes) -> Line[W]:
+    def _line(self, key: bytes) -> KeyQueue[W]:
         line = self.lines.get(key)
         if line is None:
             self._keys_seen = self._keys_seen or key != b""
-            line = self.lines[key] = Line(key, self._account(key, self.now_us()))
+            line = self.lines[key] = KeyQueue(key, self._account(key, self.now_us()))
         return line
 
     def push(self, held: W, *, first: bool = False) -> None:
@@ -134,7 +134,7 @@ class Gate(Generic[W]):
             merge_by_age(line.ready[priority], jobs)
             self._count_waiting(line, priority, number)
 
-    def _count_waiting(self, line: Line[W], priority: int, number: int) -> None:
+    def _count_waiting(self, line: KeyQueue[W], priority: int, number: int) -> None:
         line.size += number
         if line.parked:
             self.parked += number
@@ -190,7 +190,7 @@ class Gate(Generic[W]):
         return None
 
     @staticmethod
-    def _next(line: Line[W], priority: int) -> W | None:
+    def _next(line: KeyQueue[W], priority: int) -> W | None:
         ready = line.ready[priority]
         while ready:
             held = ready.popleft()
@@ -208,7 +208,7 @@ class Gate(Generic[W]):
             most = min(most, self.own.free(self.running, now_us))
         number = 0
         for priority, turns in enumerate(self._turns):
-            out: list[Line[W]] = []
+            out: list[KeyQueue[W]] = []
             for line in turns.values():
                 if number >= most:
                     break
@@ -240,7 +240,7 @@ class Gate(Generic[W]):
             self._let_go_on(line)
             self._forget(line)
 
-    def _let_go_on(self, line: Line[W]) -> None:
+    def _let_go_on(self, line: KeyQueue[W]) -> None:
         if line.parked:
             now_us = self.now_us()
             if line.free(now_us) > 0:
@@ -268,7 +268,7 @@ class Gate(Generic[W]):
                 self._unpark(line)
         return now_us
 
-    def _park(self, line: Line[W], now_us: int) -> None:
+    def _park(self, line: KeyQueue[W], now_us: int) -> None:
         for turns in self._turns:
             turns.pop(line.key, None)
         if not line.parked:
@@ -276,7 +276,7 @@ class Gate(Generic[W]):
             self.parked += line.size
             self._expect(line, now_us)
 
-    def _expect(self, line: Line[W], now_us: int) -> None:
+    def _expect(self, line: KeyQueue[W], now_us: int) -> None:
         """Look at a parked key again when time may have let it go on."""
         assert line.account is not None
         following = line.account.next_us(line.running, now_us)
@@ -285,7 +285,7 @@ class Gate(Generic[W]):
         else:
             heapq.heappush(self._due, (following, line.key))
 
-    def _unpark(self, line: Line[W]) -> None:
+    def _unpark(self, line: KeyQueue[W]) -> None:
         if line.parked:
             line.parked = False
             self.short.discard(line.key)
@@ -295,16 +295,16 @@ class Gate(Generic[W]):
                 if ready:
                     turns[line.key] = line
 
-    def _has_left(self, line: Line[W]) -> None:
+    def _has_left(self, line: KeyQueue[W]) -> None:
         if self.left is not None and not self._has_enough(line):
             self.left = None
 
-    def _has_enough(self, line: Line[W]) -> bool:
-        return line.parked or line.size + line.coming > self.allowance() // 2
+    def _has_enough(self, line: KeyQueue[W]) -> bool:
+        return line.parked or line.size + line.in_flight > self.claim_quota() // 2
 
-    def _forget(self, line: Line[W]) -> None:
+    def _forget(self, line: KeyQueue[W]) -> None:
         """Forget a key that nothing is known of but what is known of any other."""
-        if line.size or line.coming or line.running:
+        if line.size or line.in_flight or line.running:
             return
         if line.account is None or line.account.is_new(self.now_us()):
             self._unpark(line)
@@ -323,31 +323,31 @@ class Gate(Generic[W]):
 
     def expect(self, key: bytes) -> None:
         """A job is on its way to the store that is leased to this node already."""
-        self._line(key).coming += 1
+        self._line(key).in_flight += 1
 
     def arrived(self, key: bytes) -> None:
         """It is there, or will not be."""
         line = self.lines.get(key)
-        if line is not None and line.coming:
-            line.coming -= 1
+        if line is not None and line.in_flight:
+            line.in_flight -= 1
             self._forget(line)
 
-    def allowance(self) -> int:
+    def claim_quota(self) -> int:
         """Return how many jobs of a key may be here: about as many as can start soon."""
         limits = self.limits
-        allowance = SHARE_OF_A_KEY
+        claim_quota = SHARE_OF_A_KEY
         if limits.concurrency_per_key is not None:
-            allowance = min(allowance, 2 * limits.concurrency_per_key)
+            claim_quota = min(claim_quota, 2 * limits.concurrency_per_key)
         if limits.rate_per_key is not None:
-            allowance = min(allowance, _in_a_second(limits.rate_per_key))
-        return max(allowance, FEWEST)
+            claim_quota = min(claim_quota, _in_a_second(limits.rate_per_key))
+        return max(claim_quota, FEWEST)
 
     def admits(self, key: bytes) -> bool:
-        """Say whether one more job of a key may come here."""
+        """Return whether one more job of a key may come here."""
         if self.paused:
             return False
         line = self.lines.get(key)
-        return line is None or line.size + line.coming < self.allowance()
+        return line is None or line.size + line.in_flight < self.claim_quota()
 
     def room(self, window: int) -> int:
         """Return how many jobs that can start soon may be here, of those that a window has room for."""
@@ -362,10 +362,10 @@ class Gate(Generic[W]):
 
     def per_key(self) -> int:
         """Return how many jobs of one key a claim may take: fewer where there are very many keys."""
-        return max(min(self.allowance(), MOST // (4 * max(len(self.lines), 1))), 1)
+        return max(min(self.claim_quota(), MOST // (4 * max(len(self.lines), 1))), 1)
 
     def is_dry(self, backlog: int) -> bool:
-        """Say whether a claim of what waits in the store would find nothing."""
+        """Return whether a claim of what waits in the store would find nothing."""
         if self.left is not None:
             if backlog > self.left:
                 self.left = None  # there is something new

@@ -26,7 +26,7 @@ class DeposedError(Exception):
     """This node is not the master any more: another one is, or will be."""
 
 
-class Reign:
+class Leadership:
     """One node's time as the master."""
 
     def __init__(self, session: Session, version: int, tell: Callable[[int, Message], None]) -> None:
@@ -49,7 +49,7 @@ class Reign:
         return verdicts
 
 
-async def stand(session: Session, tell: Callable[[int, Message], None]) -> Reign:
+async def stand(session: Session, tell: Callable[[int, Message], None]) -> Leadership:
     """Wait until this node is the master.
 
     Raises DeposedError, StoreFencedError where its term is over.
@@ -72,15 +72,15 @@ async def stand(session: Session, tell: Callable[[int, Message], None]) -> Reign
         if isinstance(verdict, Fenced):
             raise DeposedError(f"the term of {session.who} is over")
         if verdict is None:
-            return Reign(session, term.version + 1, tell)
+            return Leadership(session, term.version + 1, tell)
 
 
-async def until_deposed(reign: Reign) -> None:
+async def until_deposed(leadership: Leadership) -> None:
     """Raise DeposedError once this reign is over, as far as can be seen from its node in the tree: somebody has deleted it.
 
     What is not seen in time is refused where it writes. Raises StoreFencedError where the term is over.
     """
-    session = reign.session
+    session = leadership.session
     while True:
         changed = asyncio.Event()
         node = await session.get(paths.MASTER, changed.set)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper.master.workers import FIRST, LONGEST, Nudges, Worker
+from mainspring.engines.zookeeper.master.workers import FIRST, LONGEST, WakeupHints, Worker
 from mainspring.events.relay import Pending
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ class Told:
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, Message]] = []
-        self.nudges = Nudges(lambda term, message: self.messages.append((term, message)))
+        self.wakeup_hints = WakeupHints(lambda term, message: self.messages.append((term, message)))
         self.workers = [Worker("n1-1"), Worker("n2-2")]
 
     def at(self, now: float, waiting: set[bytes] = WAITING) -> list[tuple[int, Message]]:
         """Return what is told at a time."""
         self.messages.clear()
-        self.nudges.tell(waiting, self.workers, now)
+        self.wakeup_hints.tell(waiting, self.workers, now)
         return [*self.messages]
 
 
@@ -47,10 +47,10 @@ def test_they_are_told_again_less_and_less_often() -> None:
     told = Told()
     assert told.at(0.0)
     assert not told.at(FIRST / 2)
-    assert told.nudges.times() == [FIRST, FIRST]
+    assert told.wakeup_hints.times() == [FIRST, FIRST]
     times, now = [], 0.0
     while now < 20 * LONGEST:
-        now = min(told.nudges.times())
+        now = min(told.wakeup_hints.times())
         assert told.at(now)
         times.append(now)
     pauses = [later - before for before, later in itertools.pairwise(times)]

@@ -33,7 +33,7 @@ SET: Final = 0.01
 log = structlog.get_logger("mainspring.nodes")
 
 
-class Kept(Protocol):
+class NodeCallbacks(Protocol):
     """What a keeper asks of its node."""
 
     def row(self, counter: int) -> NodeRow:
@@ -58,7 +58,7 @@ class Kept(Protocol):
         """Hear by how many seconds the store's clock is before this node's own."""
 
 
-class Keeper:
+class LeaseManager:
     """Keeps one node's term alive, as long as the store answers; afterwards gets it a new one.
 
     ``begin`` begins a term in the store. A term that was ended, by others or because its lease ran out here, is never used again.
@@ -67,7 +67,7 @@ class Keeper:
     def __init__(
         self,
         port: MembershipPort,
-        node: Kept,
+        node: NodeCallbacks,
         clock: Clock,
         begin: Callable[[], Awaitable[Term]],
         *,
@@ -119,7 +119,7 @@ class Keeper:
         """Return the rows of the nodes that this one holds for dead."""
         return self.membership.dead(self._clock.monotonic())
 
-    def believes(self) -> bool:
+    def lease_valid(self) -> bool:
         """Whether the node may still believe that what it holds is its own: its timers may be late, its clock is not."""
         return not self.lease.ended(self._clock.monotonic())
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.jobs.accounts import open_own
-from mainspring.jobs.gate import FEWEST, Gate
+from mainspring.jobs.admission import FEWEST, AdmissionQueue
 from mainspring.jobs.held import FunctionQueue, Held
 from mainspring.jobs.model import Job, Priority
 from mainspring.resources.model import Limits, Rate
@@ -25,7 +25,7 @@ class Door:
     def __init__(self, limits: Limits | None = None) -> None:
         self.clock = ManualClock()
         self.queue = FunctionQueue(b"f")
-        self.gate: Gate[Held] = Gate(self.clock, open_own)
+        self.gate: AdmissionQueue[Held] = AdmissionQueue(self.clock, open_own)
         self.gate.change(limits or Limits(), paused=False)
         self.out: list[Held] = []
 
@@ -235,12 +235,12 @@ def test_limits_hold_and_nothing_that_could_start_waits(
 ) -> None:
     """Jobs come, start and end in any order."""
     door = Door(Limits(concurrency, per_key))
-    coming = list(jobs)
+    in_flight = list(jobs)
     waiting: Counter[tuple[bytes, int]] = Counter()
     for step in steps:
         running = Counter(held.job.key for held in door.out)
-        if step <= 1 and coming:
-            key, priority = coming.pop()
+        if step <= 1 and in_flight:
+            key, priority = in_flight.pop()
             door.push(key, priority)
             waiting[key.encode(), priority] += 1
         elif step == 2 and door.out:
@@ -291,9 +291,9 @@ def test_nobody_waits_for_more_than_one_turn_of_each_other_key(
 
 def test_a_key_may_have_about_as_many_jobs_here_as_can_start_soon() -> None:
     door = Door(Limits(concurrency_per_key=10))
-    assert door.gate.allowance() == 20
+    assert door.gate.claim_quota() == 20
     door.gate.change(Limits(concurrency_per_key=1), paused=False)
-    assert door.gate.allowance() == FEWEST
+    assert door.gate.claim_quota() == FEWEST
     for _ in range(FEWEST - 1):
         door.gate.expect(b"a")
     assert door.gate.admits(b"a")

@@ -23,10 +23,10 @@ class Waiting(Protocol):
 W = TypeVar("W", bound=Waiting)
 
 
-class Line(Generic[W]):
+class KeyQueue(Generic[W]):
     """The jobs of one key that are here."""
 
-    __slots__ = ("account", "coming", "key", "parked", "ready", "running", "size")
+    __slots__ = ("account", "in_flight", "key", "parked", "ready", "running", "size")
 
     def __init__(self, key: bytes, account: Account | None) -> None:
         self.key = key
@@ -34,7 +34,7 @@ class Line(Generic[W]):
         self.ready: tuple[deque[W], deque[W], deque[W]] = (deque(), deque(), deque())
         self.size = 0
         """How many wait, without those that were taken out."""
-        self.coming = 0
+        self.in_flight = 0
         """How many are on the way to the store that are leased to this node already."""
         self.running = 0
         """How many have left for a worker, and their ends are not on disk."""
