@@ -1,4 +1,4 @@
-"""The job that is running: what its function can ask and tell."""
+"""The running job, as its function sees it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from mainspring.ids import JobId
 
 
-class Snooze(Exception):  # noqa: N818 - said by a task, no error
-    """Raised by a task: run the job again after ``delay``, without counting this attempt."""
+class Snooze(Exception):  # noqa: N818 - a request of a task, not an error
+    """A task raises it to run the job again after ``delay``, without counting this attempt."""
 
     def __init__(self, delay: Duration) -> None:
         self.delay = seconds(delay, "Snooze's delay")
         super().__init__(f"again in {format_duration(self.delay)}")
 
 
-class JobStopped(BaseException):  # like CancelledError, it is to pass through ``except Exception``
-    """Raised by ``heartbeat()`` in a job that is asked to stop."""
+class JobStopped(BaseException):  # ``except Exception`` must not catch it, like CancelledError
+    """Raised by ``heartbeat()`` in a job that has to stop."""
 
 
 class JobRetry(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class JobRetry(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """What the server says about a delivery; times are seconds since 1970 UTC, durations seconds."""
+    """The server's information about a delivery; times are seconds since 1970 UTC, durations seconds."""
 
     attempt: int = 1
     term: int = 0
@@ -53,7 +53,7 @@ class Info(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     fire_time: float | None = None
     retry: JobRetry | None = None
-    """Where the job has a policy of its own, in place of its function's."""
+    """The job's own policy, if it does not use its function's."""
 
 
 MAX_PROGRESS: Final = (1 << 63) - 1
@@ -63,19 +63,19 @@ NO_INFO: Final = Info()
 
 
 class Reporter(Protocol):
-    """Takes what a job tells while it runs, from any thread."""
+    """The receiver of a running job's reports.  Called from any thread."""
 
     def progress(self, job: CurrentJob, done: int, total: int) -> None:
-        """Take the newest progress."""
+        """Send the newest progress."""
 
-    def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
-        """Take data or a warning for those who wait."""
+    def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
+        """Send data or a warning to waiting clients."""
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
-        """Note that the job waits for another one."""
+        """Record that the job waits for another one."""
 
     def continues(self, job: CurrentJob, awaited: Awaited) -> None:
-        """Note that such a wait is over."""
+        """Record that such a wait is over."""
 
 
 class CurrentJob:
@@ -93,77 +93,77 @@ class CurrentJob:
         self._reporter = reporter
         self._stop: str | None = None
         self.function = function
-        self.origin = origin  # the reporter's own: where the job came from
+        self.origin = origin  # for the reporter: the job's connection and delivery
 
     @property
     def handle(self) -> str:
-        """The job's public name."""
+        """The job's handle."""
         return self._handle.decode()
 
     @property
     def id(self) -> JobId | None:
-        """The number in the handle; None where another server's handles have none."""
+        """The number in the handle; None if the server is not Mainspring."""
         return Handles.parse(self._handle)
 
     @property
     def unique(self) -> str:
-        """The name of the computation; empty where it has none."""
+        """The job's unique; empty if it has none."""
         return self._unique.decode()
 
     @property
     def info(self) -> Info:
-        """All that the server says about this delivery."""
+        """The server's information about this delivery."""
         if self._info is None:
             self._info = decode_info(self._raw_info) if self._raw_info else NO_INFO
         return self._info
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is; 1 is the first."""
+        """The number of this attempt; the first is 1."""
         return self.info.attempt
 
     @property
     def term(self) -> int:
-        """The number of the lease's holder, which fences an old one."""
+        """The term of the node that holds the job's lease; a larger one fences older nodes."""
         return self.info.term
 
     @property
     def deadline(self) -> datetime | None:
-        """When this attempt's time is over."""
+        """The time at which this attempt times out; None without a limit."""
         return _time(self.info.deadline)
 
     @property
     def fire_time(self) -> datetime | None:
-        """When a schedule fired the job; None for a job that no schedule fired."""
+        """The fire time of the schedule that created the job; None for a job without a schedule."""
         return _time(self.info.fire_time)
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the job is asked to stop: it was cancelled, its time is over, or its worker stops."""
+        """Whether the job has to stop: it was cancelled, it has timed out, or its worker stops."""
         return self._stop is not None
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the job is asked to stop: cancelled, timeout, lost or drain; None while it is not."""
+        """The reason why the job has to stop: cancelled, timeout, lost or drain; None if it need not."""
         return self._stop
 
     def ask_to_stop(self, reason: str) -> None:
-        """Note that the job is to stop; the worker calls this."""
+        """Set the reason why the job has to stop; the worker calls this."""
         if self._stop is None:
             self._stop = reason
 
     def waits(self, awaited: Awaited) -> None:
-        """Note that the function waits for another job; a client calls this."""
+        """Record that the function waits for another job; a client calls this."""
         self._reporter.waits(self, awaited)
 
     def continues(self, awaited: Awaited) -> None:
-        """Note that such a wait is over; a client calls this."""
+        """Record that such a wait is over; a client calls this."""
         self._reporter.continues(self, awaited)
 
     def progress(self, done: int, total: int) -> None:
-        """Tell how much of the job is done; of several in a short time the last one is sent.
+        """Report how much of the job is done; of several reports in a short time, only the last is sent.
 
-        Raises UsageError for what is no whole number from 0 on: it fails here, where the mistake is, and not on its way.
+        Raises UsageError for values other than whole numbers from 0, at the call that passes them.
         """
         try:
             done, total = index(done), index(total)
@@ -174,24 +174,24 @@ class CurrentJob:
         self._reporter.progress(self, done, total)
 
     def heartbeat(self) -> None:
-        """Raise JobStopped where the job is asked to stop.
+        """Raise JobStopped if the job has to stop.
 
-        (That the worker lives is told by the worker itself, for all of its jobs.)
+        It need not be called to keep the job alive: the worker sends heartbeats for all of its jobs.
         """
         if self._stop is not None:
             raise JobStopped(self._stop)
 
     def data(self, data: bytes) -> None:
-        """Send a part of the result to those who wait.  Raises UsageError for what is no bytes."""
-        self._reporter.tell(self, _bytes(data), warning=False)
+        """Send a part of the result to waiting clients.  Raises UsageError for values other than bytes."""
+        self._reporter.send_data(self, _bytes(data), warning=False)
 
     def warning(self, data: bytes) -> None:
-        """Send a warning to those who wait.  Raises UsageError for what is no bytes."""
-        self._reporter.tell(self, _bytes(data), warning=True)
+        """Send a warning to waiting clients.  Raises UsageError for values other than bytes."""
+        self._reporter.send_data(self, _bytes(data), warning=True)
 
     @property
     def raw(self) -> tuple[bytes, bytes, bytes]:
-        """Handle, unique and info as they came."""
+        """Handle, unique and info as received."""
         return self._handle, self._unique, self._raw_info
 
 
@@ -199,11 +199,11 @@ running_job: Final[ContextVar[CurrentJob]] = ContextVar("mainspring_job")
 
 
 def current_job() -> CurrentJob:
-    """Return the job that is running here.  Raises UsageError outside a task that a worker runs."""
+    """Return the job whose task calls this.  Raises UsageError outside a task that a worker runs."""
     try:
         return running_job.get()
     except LookupError:
-        raise UsageError("current_job() has an answer only inside a task that a worker runs") from None
+        raise UsageError("there is no current job: call current_job() only inside a task that a worker runs") from None
 
 
 def _bytes(data: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Telling a server which schedules the App's code has, as long as that code runs."""
+"""Declaration of the App's schedules to a server, repeated for as long as the code runs."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ import structlog
 
 from mainspring.errors import MainspringError, UsageError
 
-EVERY: Final = 20.0
-"""Seconds: of several versions of the code, servers go by the newest that was declared within the last minute."""
-AGAIN: Final = 2.0
-"""Seconds until the next try where no server could be reached."""
+DECLARE_INTERVAL: Final = 20.0
+"""Seconds between declarations. Servers apply the newest version of the code that was declared within the last minute."""
+RETRY_DELAY: Final = 2.0
+"""Seconds until the next attempt if no server could be reached."""
 
 _log = structlog.get_logger("mainspring.schedules")
 
 
 class Caller(Protocol):
-    """A client, as far as this needs one."""
+    """A client."""
 
     async def call(self, method: str, params: dict[str, Any]) -> Any:
-        """Call a method of a server; raises MainspringError."""
+        """Call a method of a server.  Raises MainspringError."""
 
 
 async def keep_declaring(client: Caller, params: dict[str, Any]) -> None:
-    """Declare again and again until cancelled; what was changed is logged."""
-    told = ""
+    """Declare the schedules repeatedly until cancelled, and log the changes."""
+    logged = ""
     while True:
-        wait = EVERY
+        wait = DECLARE_INTERVAL
         try:
             answer = await client.call("schedules.declare", params)
         except UsageError as error:
-            if str(error) != told:
-                told = str(error)
-                _log.error("the schedules were refused", error=told)
+            if str(error) != logged:
+                logged = str(error)
+                _log.error("the schedules were refused", error=logged)
         except MainspringError:
-            wait = AGAIN
+            wait = RETRY_DELAY
         else:
-            told = _tell(answer, params["app"], told)
+            logged = _log_changes(answer, params["app"], logged)
         await asyncio.sleep(wait)
 
 
-def _tell(answer: dict[str, Any], app: str, told: str) -> str:
-    """Tell what is new in an answer; returns what stays so and was told."""
+def _log_changes(answer: dict[str, Any], app: str, logged: str) -> str:
+    """Log the changes in an answer that are not yet logged; return the lasting ones, which the next answer repeats."""
     lasting = [change["text"] for change in answer["changes"] if change["kind"] == "left alone"]
     for change in answer["changes"]:
         if change["text"] not in lasting:
             _log.info(f"schedule {change['text']}")
     if not answer["governs"]:
-        lasting = [f"the schedules stay as newer code of {app} says, which runs too"]
+        lasting = [f"the schedules of this version are not applied: a newer version of {app} also runs"]
     for text in lasting:
-        if text not in told:
+        if text not in logged:
             _log.info(text)
     return "\n".join(lasting)

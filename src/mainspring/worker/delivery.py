@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """One delivery. ``arrived`` is monotonic time; ``executor`` names what runs it, and ``running`` is set while that has it.
+    """One delivery. ``arrived`` is monotonic time; ``executor`` is the kind of its executor; ``running``: it was started.
 
-    ``isolated``: it runs in a process of its own, whatever its function says.
+    ``isolated``: it runs in a process of its own, even if its function has another executor.
     """
 
     __slots__ = ("arrived", "died", "executor", "function", "job", "key", "link", "payload", "running")
@@ -42,11 +42,11 @@ class Delivery:
         self.executor = "process" if isolated else function.executor
         self.running = False
         self.died = False
-        """Its process has ended before the function did."""
+        """Whether its process ended before the function did."""
 
 
 class Finished(NamedTuple):
-    """A delivery that an executor is done with, and the seconds that it took."""
+    """A delivery whose function has ended, and its run time in seconds."""
 
     delivery: Delivery
     settlement: Settlement
@@ -54,20 +54,20 @@ class Finished(NamedTuple):
 
 
 Finish: TypeAlias = "Callable[[Sequence[Finished]], None]"
-"""Takes what executors are done with, on the loop's thread; several at once where several came."""
+"""A callback for finished deliveries, called on the loop's thread, with all that finished since the last call."""
 
 
 class Executor(Protocol):
-    """Runs functions one way. Its methods are called on the loop's thread."""
+    """A way to run functions. Its methods are called on the loop's thread."""
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:
-        """Start to run deliveries. ``brief``: such functions took much less than a millisecond of late."""
+        """Start deliveries. ``brief``: the worker's recent jobs took much less than a millisecond."""
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:
-        """Stop one that was started, as far as this kind can; it is finished as always. Its job knows the reason."""
+        """Stop a started delivery, as far as this kind can; it finishes in the ordinary way. Its job has the reason."""
 
     def shrink(self) -> None:
         """End idle threads or processes that only extra places needed."""
 
     async def close(self) -> None:
-        """End what belongs to the executor."""
+        """End the executor's threads, tasks or processes."""

@@ -1,4 +1,4 @@
-"""Logs failed attempts at the worker: those that it reports to the server."""
+"""The worker's log of failed attempts: those that it reports to the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mainspring.worker.registry import Function
 
 UNKNOWN = "unknown"
-"""The job is retried by a policy of its own, which this worker's server does not tell."""
+"""The job has its own retry policy, which this worker's server does not send."""
 
 
 class _Error(msgspec.Struct):
@@ -36,7 +36,7 @@ _decode = msgspec.json.Decoder(_Detail).decode
 
 
 class FailedAttempts:
-    """Logs failures. ``wall`` is the time since 1970; ``tracebacks``: with their tracebacks."""
+    """The log of failed attempts. ``wall`` returns seconds since 1970; ``tracebacks``: log the tracebacks."""
 
     def __init__(self, log: AttemptLog, wall: Callable[[], float], *, tracebacks: bool) -> None:
         self._log = log
@@ -44,7 +44,7 @@ class FailedAttempts:
         self._tracebacks = tracebacks
 
     def failed(self, job: CurrentJob, function: Function | None, settlement: Settlement) -> None:
-        """Take an attempt that is reported as failed. ``function`` is None where this worker has none of the name."""
+        """Log an attempt that is reported as failed. ``function`` is None if this worker does not have the job's function."""
         if not self._log.allows(job.function):
             return
         detail = _decode(settlement.detail)
@@ -59,7 +59,7 @@ class FailedAttempts:
         )
 
     def _next_retry(self, job: CurrentJob, function: Function | None) -> float | str | None:
-        """Return when the job is tried again, but for the policy's jitter, which is the server's."""
+        """Return the time of the next attempt, without the jitter, which the server adds; None for a last attempt."""
         info = job.info
         if info.max_attempts is None or info.attempt >= info.max_attempts or job.stop_reason == "cancelled":
             return None

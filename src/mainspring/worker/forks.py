@@ -1,8 +1,8 @@
-"""What a task forks off (``os.fork``, ``multiprocessing``) is no worker: it has neither its signals nor its connections.
+"""Separation of a task's forks (``os.fork``, ``multiprocessing``) from the worker's signals and connections.
 
-A fork inherits the worker's handler of SIGTERM, and the descriptor through which signals wake the worker's loop: to
-terminate it would stop the worker. It also inherits open connections, which would outlive the worker's end, so that
-nobody saw it.
+A fork inherits the worker's handler of SIGTERM, and the descriptor through which signals wake the worker's loop: SIGTERM to the
+fork would stop the worker. It also inherits open connections, which would outlive the worker, so that the server would not
+detect the worker's end.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ if TYPE_CHECKING:
 
 
 def disown(descriptors: Callable[[], Iterable[int]]) -> None:
-    """Have all forks of this process, from now on, let go of its SIGTERM and of the descriptors that it has then."""
+    """Make all later forks of this process reset SIGTERM and close the descriptors that ``descriptors`` returns."""
     masks = threading.local()
 
-    def hold() -> None:
-        # What comes before a fork has let go would still wake the worker.
+    def block() -> None:
+        # A SIGTERM that arrives before the fork has reset its handler would still wake the worker.
         masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-    def go_on() -> None:
+    def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
 
-    def let_go() -> None:
+    def reset() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        nothing = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         for descriptor in descriptors():
-            os.dup2(
-                nothing, descriptor
-            )  # closed, its number might come to name something else, which its owner would close
-        os.close(nothing)
-        go_on()
+            # A closed number could be reused, and the descriptor's owner would then close another file.
+            os.dup2(null, descriptor)
+        os.close(null)
+        unblock()
 
-    os.register_at_fork(before=hold, after_in_parent=go_on, after_in_child=let_go)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)

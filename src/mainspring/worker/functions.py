@@ -1,4 +1,4 @@
-"""What may become a task: functions and what behaves like them, everything else refused with what to write instead."""
+"""Checks of functions that are to become tasks. Refusals say what to write instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXECUTORS = ("thread", "process")
 
 
 def check_definition(name: object, executor: object) -> None:
-    """Raise UsageError for what cannot be the name or the executor of a task."""
+    """Raise UsageError unless the values can be the name and the executor of a task."""
     if name is not None:
         check_text(name, "name")
     if executor not in EXECUTORS:
@@ -31,11 +31,11 @@ def check_definition(name: object, executor: object) -> None:
 def build_function(
     given: object, name: str | None, executor: Any, options: Options, limits: Limits = UNLIMITED
 ) -> Function:
-    """Return what a worker runs for a callable, under its own name where ``name`` is None.
+    """Return the worker's function for a callable, under the callable's own name if ``name`` is None.
 
-    Raises UsageError for what cannot be a task.
+    Raises UsageError if the value cannot be a task.
     """
-    call = _plain(given)
+    call = _function_of(given)
     chosen = name or getattr(call, "__name__", "")
     if not chosen:
         raise UsageError(f"{call!r} has no __name__: give the task one, app.task(name=…)")
@@ -48,7 +48,7 @@ def build_function(
         signature = Signature(call, chosen)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"{chosen} does not tell its parameters ({error}): define a function that calls it, and make that the task"
+            f"the parameters of {chosen} cannot be read ({error}): define a function that calls it, and make that the task"
         ) from None
     _check_parameters(call, chosen, signature)
     return Function(
@@ -63,10 +63,10 @@ def build_function(
     )
 
 
-def _plain(given: Any) -> Callable[..., Any]:
-    """Return the function in what was given.  Raises UsageError where there is none."""
+def _function_of(given: Any) -> Callable[..., Any]:
+    """Return the function of a decorated value.  Raises UsageError if it is not a function."""
     if isinstance(given, str):
-        raise UsageError(f"{given!r} is no function: write @app.task(name=…) to give a task another name")
+        raise UsageError(f"{given!r} is not a function: write @app.task(name=…) to give a task another name")
     if isinstance(given, staticmethod):
         return given.__func__
     if isinstance(given, classmethod):
@@ -75,26 +75,24 @@ def _plain(given: Any) -> Callable[..., Any]:
         )
     if isinstance(given, type):
         raise UsageError(
-            f"{given.__name__} is a class: define a function that makes an instance of it, and make that the task"
+            f"{given.__name__} is a class: define a function that creates an instance of it, and make that the task"
         )
     if not callable(given):
         raise refusal("a task", "a function", given)
-    # Wrappers, such as those of functools.cache, are like the function that they wrap.
+    # Wrappers, such as those of functools.cache, behave like the function that they wrap.
     if inspect.isroutine(given) or isinstance(given, functools.partial) or hasattr(given, "__wrapped__"):
         function: Callable[..., Any] = given
         return function
-    raise UsageError(
-        f"{given!r} is an object that can be called: define a function that calls it, and make that the task"
-    )
+    raise UsageError(f"{given!r} is a callable object: define a function that calls it, and make that the task")
 
 
 def _check_parameters(call: Callable[..., Any], name: str, signature: Signature) -> None:
-    """Raise UsageError for a method, which would take its first argument for the object that it belongs to."""
+    """Raise UsageError for a method, which would use its first argument as its object."""
     first = signature.first
     outside = getattr(call, "__qualname__", "").rpartition(".")[0]
     in_class = bool(outside) and not outside.endswith("<locals>")
     if not inspect.ismethod(call) and (first == "self" or (first == "cls" and in_class)):
         raise UsageError(
-            f"{name} has {first!r} as its first parameter, as a method has, and a job has no object to call it on: leave "
-            f"{first!r} out and define it as a function of the module, or as a static method"
+            f"the first parameter of {name} is {first!r}, as of a method, but a job has no object to call it on: omit "
+            f"{first!r} and define a function of the module, or a static method"
         )

@@ -1,4 +1,4 @@
-"""One loop that tells all servers that the worker lives, and looks after what only time changes."""
+"""The loop that sends the worker's heartbeats to all servers, and calls its periodic checks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from mainspring.worker.link import Link
 
 INTERVAL: Final = 5.0
-"""Seconds between heartbeats, where no job asks for more."""
+"""Seconds between heartbeats, unless a job requires a shorter interval."""
 
-SHARE: Final = 3
-"""Heartbeats that fit into the shortest time after which a job would be taken to be lost."""
+BEATS_PER_LIMIT: Final = 3
+"""Heartbeats within the shortest silence after which a server counts a job as lost."""
 
-FASTEST: Final = 0.05
-TICK: Final = 0.5
+MIN_INTERVAL: Final = 0.05
+"""Seconds of the shortest interval."""
+
+TICK_INTERVAL: Final = 0.5
+"""Seconds between the periodic checks, at most."""
 
 
 class Heartbeats:
@@ -27,23 +30,23 @@ class Heartbeats:
         self._links = links
         self._tick = tick
         self._interval = INTERVAL
-        self._sooner = asyncio.Event()
+        self._shortened = asyncio.Event()
 
-    def hasten(self, limit: float | None) -> None:
-        """A job is taken to be lost after so many seconds of silence: be quicker than that."""
-        if limit is not None and (interval := max(FASTEST, limit / SHARE)) < self._interval:
+    def shorten(self, limit: float | None) -> None:
+        """Send heartbeats often enough for a job that is lost after ``limit`` seconds of silence; None: no limit."""
+        if limit is not None and (interval := max(MIN_INTERVAL, limit / BEATS_PER_LIMIT)) < self._interval:
             self._interval = interval
-            self._sooner.set()
+            self._shortened.set()
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Send heartbeats until cancelled."""
         loop = asyncio.get_running_loop()
         next_beat = loop.time() + self._interval
         while True:
-            self._sooner.clear()
+            self._shortened.clear()
             try:
-                async with asyncio.timeout(min(TICK, self._interval)):
-                    await self._sooner.wait()
+                async with asyncio.timeout(min(TICK_INTERVAL, self._interval)):
+                    await self._shortened.wait()
             except TimeoutError:
                 self._tick()
             now = loop.time()
@@ -53,7 +56,7 @@ class Heartbeats:
             next_beat = min(next_beat, now + self._interval)
 
     def beat(self) -> None:
-        """Send one heartbeat to each server, and give up those that have been silent."""
+        """Send one heartbeat to each server, and drop the connections to silent servers."""
         for link in self._links:
             link.session.heartbeat()
             link.flush()

@@ -1,4 +1,4 @@
-"""The modules that an App includes, imported once its tasks are needed: by then its own module is complete."""
+"""The modules that an App includes. They are imported when its tasks are needed, after its own module is complete."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mainspring.worker.selector import import_module
 
 
 def import_included(name: str) -> None:
-    """Import a module and, where it is a package, all modules in it and in its packages, but none called ``__main__``.
+    """Import a module, and all modules in a package and in its packages except those named ``__main__``.
 
-    The working directory is looked at last. Raises SettingsError for a module that is not there or cannot be imported, with the
-    cause chained.
+    The working directory is the last of the import path. Raises SettingsError for a module that does not exist or cannot be
+    imported, with the cause chained.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -28,5 +28,5 @@ def import_included(name: str) -> None:
 def _import_all(name: str) -> None:
     module = import_module(name)
     for _, inner, _ in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
-        if not inner.endswith(".__main__"):  # it would do what it is there for
+        if not inner.endswith(".__main__"):  # importing it would run it
             _import_all(inner)

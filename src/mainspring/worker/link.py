@@ -1,4 +1,4 @@
-"""A worker's connection to one server: made, kept up, and made again."""
+"""A worker's connection to one server, with reconnects."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from mainspring.worker.session import Event, Key, WorkerSession
 
 MAX_UNANSWERED_BEATS: Final = 3
-STEADY: Final = 5.0
-"""Seconds after which a connection counts as one that holds."""
+STABLE_AFTER: Final = 5.0
+"""Seconds after which a connection counts as stable, so that the next reconnect begins with the shortest delay."""
 
 Connector: TypeAlias = "Callable[[Callable[[], asyncio.Protocol]], Awaitable[Any]]"
-"""Connects a protocol, as ``loop.create_connection`` does; raises OSError.  It is called again for each reconnect."""
+"""A function that connects a protocol, like ``loop.create_connection``; raises OSError.  It is called for each reconnect."""
 
 _log = structlog.get_logger(__name__)
 
 
 def connector(address: Address, tls: ssl.SSLContext | None = None) -> Connector:
-    """Return what connects to an address, also to one in the file system."""
+    """Return a function that connects to an address of the network or of a Unix socket."""
 
     async def to_address(factory: Callable[[], asyncio.Protocol]) -> None:
         await connect(address, factory, tls)
@@ -39,20 +39,20 @@ def connector(address: Address, tls: ssl.SSLContext | None = None) -> Connector:
 
 
 class Owner(Protocol):
-    """Whom a link tells."""
+    """The receiver of a link's events."""
 
     def agreed(self, link: Link) -> None:
-        """The server is ready for READY."""
+        """Handle a new connection that is ready for READY."""
 
     def received(self, link: Link, events: Sequence[Event]) -> None:
-        """Something has come."""
+        """Handle received events."""
 
     def lost(self, link: Link, keys: set[Key]) -> None:
-        """The connection has ended, and these deliveries with it."""
+        """Handle the end of the connection, which ends these deliveries."""
 
 
 class Link:
-    """One server of a worker; ``name`` is for people. ``extra``: its jobs run in extra places."""
+    """One server of a worker; ``name`` is for the log. ``extra``: its jobs run in extra places."""
 
     def __init__(
         self, name: str, connect: Connector, session: WorkerSession, owner: Owner, *, extra: bool = False
@@ -70,10 +70,10 @@ class Link:
     async def keep(self) -> None:
         """Stay connected until cancelled.
 
-        Raises ServerError where the server does not speak the extension, SettingsError where its store cannot serve the App.
+        Raises ServerError if the server does not support the extension, and SettingsError if its store cannot serve the App.
         """
         waits = delays()
-        unreachable = self.extra  # the worker's own link to the server tells
+        unreachable = self.extra  # the worker's own link to the server logs it
         while True:
             wire = _Wire(self)
             try:
@@ -94,14 +94,14 @@ class Link:
                     unreachable = True
                     _log.warning("server cannot be reached", server=self.name, error=_reason(wire.error))
                 await wire.ended.wait()
-                if asyncio.get_running_loop().time() - began > STEADY:
-                    waits = delays()  # it was a connection: only one that keeps ending is waited for longer and longer
+                if asyncio.get_running_loop().time() - began > STABLE_AFTER:
+                    waits = delays()  # only connections that end soon make the delays grow
                 if self.refusal is not None:
                     raise self.refusal
             await asyncio.sleep(next(waits))
 
     def flush(self) -> None:
-        """Write what the session has, at the end of this turn of the loop."""
+        """Schedule a write of the session's output for the end of this iteration of the loop."""
         if not self._flushing and self._wire is not None and self.session.has_output:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -112,34 +112,34 @@ class Link:
             self._wire.write(self.session.take_output())
 
     def check(self) -> None:
-        """Give up a connection whose server has not answered several heartbeats."""
+        """Abort a connection whose server has not answered several heartbeats."""
         if self.session.unanswered_beats > MAX_UNANSWERED_BEATS and self._wire is not None:
             _log.warning("server is silent", server=self.name)
             self._wire.abort()
 
     @property
     def descriptor(self) -> int | None:
-        """The number of the connection's socket; None where there is no connection."""
+        """The file descriptor of the connection's socket; None without a connection."""
         return None if self._wire is None else self._wire.descriptor
 
     async def close(self) -> None:
-        """Write what is left and end the connection."""
+        """Write the remaining output and close the connection."""
         self._closing = True
         if self._wire is not None:
             self._flush()
             self._wire.close()
             await self._wire.ended.wait()
 
-    # What the wire tells.
+    # Called by the wire.
 
     def begun(self, wire: _Wire) -> None:
-        """A connection stands."""
+        """Start the session on a new connection."""
         self._wire = wire
         self.session.connected()
         self._flush()
 
     def received(self, wire: _Wire, data: bytes) -> None:
-        """Bytes have come."""
+        """Process received bytes."""
         if wire is not self._wire:
             return
         was_agreed = self.session.agreed
@@ -153,17 +153,17 @@ class Link:
             wire.reached = True
             wire.agreed.set()
             self._owner.agreed(self)
-        self._owner.received(self, events)  # even without any: settlements may have been acknowledged
+        self._owner.received(self, events)  # even without events: settlements may have been acknowledged
         self.flush()
 
     def ended(self, wire: _Wire, error: Exception | None) -> None:
-        """A connection has ended."""
+        """Process the end of a connection."""
         if wire is not self._wire:
             return
         self._wire = None
         if self.session.agreed and not self._closing and not self.extra:
             if error is None:
-                # A server that stops does this, as at each end of `mainspring run`. One that cannot be reached is warned of.
+                # Only info: stopping servers do this, as at each end of `mainspring run`. Failed reconnects log a warning.
                 _log.info("connection ended", server=self.name)
             else:
                 _log.warning("connection ended", server=self.name, error=_reason(error))
@@ -182,7 +182,7 @@ class _Wire(asyncio.Protocol):
     def __init__(self, link: Link) -> None:
         self._link = link
         self._transport: asyncio.Transport | None = None
-        self.agreed = asyncio.Event()  # or ended before
+        self.agreed = asyncio.Event()  # set when the server has agreed, or the connection has ended
         self.reached = False  # whether the server has agreed
         self.error: Exception | None = None  # of the connection's end
         self.ended = asyncio.Event()
@@ -203,23 +203,23 @@ class _Wire(asyncio.Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """The number of the socket; None before and after the connection."""
+        """The file descriptor of the socket; None before and after the connection."""
         if self._transport is None or self._transport.is_closing():
             return None
         number: int = self._transport.get_extra_info("socket").fileno()
         return number
 
     def write(self, data: bytes) -> None:
-        """Send bytes; the transport keeps what the kernel does not take."""
+        """Send bytes; the transport buffers those that the kernel does not accept."""
         if self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """End the connection after what was written."""
+        """Close the connection after the written bytes."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection now."""
         if self._transport is not None:
             self._transport.abort()

@@ -1,6 +1,6 @@
-"""The running job in lines of the log: its function, its handle and its attempt.
+"""Log fields of the running job: its function, its handle and its attempt.
 
-They are looked up when a line is written, in the context that it is written in: a job that logs nothing pays nothing.
+They are read when a line is logged, from the context that logs it, so a job that logs nothing has no overhead.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from mainspring.worker.current import running_job
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-NONE = "-"
-"""What stands for each of them where no job runs."""
+NO_JOB = "-"
+"""The value of each field outside a task."""
 
 
 def job_fields() -> dict[str, str | int]:
-    """Return ``function``, ``handle`` and ``attempt`` of the job that is running here; nothing outside a task."""
+    """Return ``function``, ``handle`` and ``attempt`` of the job that is running here; empty outside a task."""
     job = running_job.get(None)
     return {} if job is None else {"function": job.function, "handle": job.handle, "attempt": job.attempt}
 
 
 class JobLogFilter(logging.Filter):
-    """Gives records of `logging` the attributes ``function``, ``handle`` and ``attempt`` of the running job.
+    """Adds the attributes ``function``, ``handle`` and ``attempt`` of the running job to records of `logging`.
 
-    It belongs on a handler whose format has ``%(handle)s`` and the like; outside a task each is ``-``. It leaves out no line.
+    Add it to a handler whose format contains ``%(handle)s`` or the other attributes; outside a task they are ``-``. It drops
+    no record.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the attributes."""
         fields = job_fields()
         for name in ("function", "handle", "attempt"):
-            setattr(record, name, fields.get(name, NONE))
+            setattr(record, name, fields.get(name, NO_JOB))
         return True
 
 
 def add_job_fields(_logger: object, _method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
-    """Add ``function``, ``handle`` and ``attempt`` of the running job to a line: a processor for a structlog configuration."""
+    """Add ``function``, ``handle`` and ``attempt`` of the running job to a line: a processor for structlog."""
     for name, value in job_fields().items():
         event.setdefault(name, value)
     return event

@@ -1,4 +1,4 @@
-"""How much memory this process takes."""
+"""The memory use of this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """Return this process's resident size; where the system does not tell, the largest that it was."""
+    """Return this process's resident size; on systems that do not provide it, the largest so far."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
-"""The App's file is one module, by whatever names it is imported.
+"""An import hook that keeps the App's file a single module under all names.
 
-``mainspring worker shop/app.py`` imports it as ``app``. Where its tasks say ``from shop.app import app``, Python would run the
-file again: there would be two Apps, and the worker's would lack these tasks.
+``mainspring worker shop/app.py`` imports the file as ``app``. If a module of tasks has ``from shop.app import app``, Python
+would run the file again: there would be two Apps, and the worker's App would lack these tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def keep_single(module: ModuleType, path: Path) -> None:
-    """Have imports that lead to this file give this module, as long as it is loaded.
+    """Make all imports of this file return this module, as long as it is loaded.
 
     ``path`` is absolute, without symbolic links.
     """
@@ -26,7 +26,7 @@ def keep_single(module: ModuleType, path: Path) -> None:
 
 
 class _SameFile(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and loads what is there already."""
+    """Finds and loads the module that is already loaded."""
 
     def __init__(self, module: ModuleType, path: Path) -> None:
         self._module = module
@@ -36,11 +36,11 @@ class _SameFile(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec where the name leads to the file."""
+        """Return a spec if the name resolves to the file."""
         if fullname.rpartition(".")[2] != self._path.stem:
             return None
         if self._spec is None or sys.modules.get(self._spec.name) is not self._module:
-            return None  # its import has failed
+            return None  # the module's import has failed
         found = PathFinder.find_spec(fullname, path, target)
         if found is None or found.origin is None or Path(found.origin).resolve() != self._path:
             return None
@@ -51,5 +51,5 @@ class _SameFile(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run nothing; the machinery has replaced the module's own spec."""
+        """Restore the module's own spec, which the import system has replaced; do not run the module."""
         module.__spec__ = self._spec

@@ -40,7 +40,7 @@ class Reports:
         self._progress[job.origin] = (done, total)
         self._schedule()
 
-    def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
+    def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
         """Take data or a warning."""
         self._told.append((job.origin, data, warning))
         self._schedule()

@@ -200,7 +200,7 @@ class Worker:
             if isinstance(event, Assigned):
                 taken = self._holding.take(link, event, now)
                 if taken is not None and b'"heartbeat"' in event.info:
-                    self._heartbeats.hasten(taken.info.heartbeat)
+                    self._heartbeats.shorten(taken.info.heartbeat)
             elif isinstance(event, Stop):
                 self._holding.stop(link, event.key, event.reason)
             elif isinstance(event, Shown):
@@ -228,7 +228,7 @@ class Worker:
         """Return the jobs that run."""
         return {delivery.job for delivery in self.held if delivery.running}
 
-    def make_way(self) -> None:
+    def release_prefetched(self) -> None:
         """Hand back what was taken in advance: all places are held by tasks that wait, maybe for one of these jobs."""
         if self._holding.hand_back_waiting():
             self._prefetch.held_up()

@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     """How many jobs are under way, in this process or in processes of their own."""
     running: frozenset[str]
     """The functions that run in the worker's process: one of them has ended it, where it ended."""
-    deadly: frozenset[str]
+    crashers: frozenset[str]
     """Those of which a suspect has ended a process of its own."""
 
 
@@ -56,8 +56,8 @@ def read(descriptor: int) -> Seen | None:
     names: list[str] = msgspec.json.decode(data[_WORD : _WORD + length])
     counters = memoryview(data)[_padded(_WORD + length) :].cast("I")
     running = frozenset(name for at, name in enumerate(names) if counters[1 + 2 * at])
-    deadly = frozenset(name for at, name in enumerate(names) if counters[2 + 2 * at])
-    return Seen(counters[0], running, deadly)
+    crashers = frozenset(name for at, name in enumerate(names) if counters[2 + 2 * at])
+    return Seen(counters[0], running, crashers)
 
 
 class Slate:

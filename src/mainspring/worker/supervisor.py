@@ -122,7 +122,7 @@ class Supervisor:
                 self._code = code
                 self.stop()
             elif seen is not None and seen.running:
-                left_out = self._backoff.crashed(seen.running, self._deadly() | seen.deadly, time.monotonic())
+                left_out = self._backoff.crashed(seen.running, self._crashers() | seen.crashers, time.monotonic())
                 _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=0, left_out=left_out)
             else:
                 delay = waits.next(time.monotonic())
@@ -133,10 +133,10 @@ class Supervisor:
                 except TimeoutError:
                     pass
 
-    def _deadly(self) -> frozenset[str]:
+    def _crashers(self) -> frozenset[str]:
         """Return the functions of which suspects have ended processes of their own."""
         seen = [slate.read(living.slate) for living in self._living.values()]
-        return frozenset().union(*(one.deadly for one in seen if one is not None))
+        return frozenset().union(*(one.crashers for one in seen if one is not None))
 
     def _signal(self, number: signal.Signals) -> None:
         self._stopping.set()

@@ -99,7 +99,7 @@ def test_definitions_that_cannot_be_right(app: App) -> None:
 
     with pytest.raises(UsageError, match="executor must be"):
         app.task(executor="magic")  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match="is no function"):
+    with pytest.raises(UsageError, match="is not a function"):
         app.task("img.thumbnail")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="has no __name__"):
         app.task(functools.partial(max, 1))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mainspring.worker.backoff import DEADLY_FOR, FIRST_DELAY, HEALTHY_AFTER, LAST_DELAY, Backoff, Delay
+from mainspring.worker.backoff import CRASHER_FOR, FIRST_DELAY, HEALTHY_AFTER, LAST_DELAY, Backoff, Delay
 
 
 def test_a_delay_doubles_and_is_short_again_after_a_healthy_time() -> None:
@@ -32,7 +32,7 @@ def test_one_that_has_ended_a_process_of_its_own_is_left_out_in_place_of_the_oth
     assert backoff.crashed({"bad", "good"}, {"bad"}, 0.0) == {"bad": 0.5}
     assert backoff.crashed({"bad", "good"}, (), 1.0) == {"bad": 1.0}
     assert backoff.crashed({"good", "other"}, (), 2.0) == {"good": 0.5, "other": 0.5}
-    assert backoff.crashed({"bad", "good"}, (), DEADLY_FOR) == {"bad": 0.5, "good": 0.5}, "that was long ago"
+    assert backoff.crashed({"bad", "good"}, (), CRASHER_FOR) == {"bad": 0.5, "good": 0.5}, "that was long ago"
 
 
 def test_a_shorter_wait_does_not_end_a_longer_one() -> None:

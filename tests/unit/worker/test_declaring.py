@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Answers one call after the other; the last one is never answered."""
+    """A server that gives these answers in order; further calls wait for ever."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
         self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.asked_for_more = asyncio.Event()
+        self.out_of_answers = asyncio.Event()
 
     async def call(self, method: str, params: dict[str, Any]) -> Any:
         self.calls.append((method, params))
         if not self._answers:
-            self.asked_for_more.set()
+            self.out_of_answers.set()
             await asyncio.Event().wait()
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
@@ -38,15 +38,15 @@ def changes(*kinds_and_texts: tuple[str, str], governs: bool = True) -> dict[str
     }
 
 
-def said(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
-    """What is logged while a server gives these answers."""
-    monkeypatch.setattr(declaring, "EVERY", 0)
-    monkeypatch.setattr(declaring, "AGAIN", 0)
+def logged_lines(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
+    """Return the lines that are logged while a server gives these answers."""
+    monkeypatch.setattr(declaring, "DECLARE_INTERVAL", 0)
+    monkeypatch.setattr(declaring, "RETRY_DELAY", 0)
 
     async def main() -> None:
         server = Server(*answers)
         task = asyncio.create_task(declaring.keep_declaring(server, {"app": "x", "schedules": []}))
-        await server.asked_for_more.wait()
+        await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])
         assert {method for method, _ in server.calls} == {"schedules.declare"}
@@ -56,25 +56,28 @@ def said(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
     return [entry.get("error") or entry["event"] for entry in logs]
 
 
-def test_changes_are_told_as_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(monkeypatch, changes(("added", "added a"), ("removed", "removed b")), changes(), changes()) == [
+def test_each_change_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logged_lines(monkeypatch, changes(("added", "added a"), ("removed", "removed b")), changes(), changes()) == [
         "schedule added a",
         "schedule removed b",
     ]
 
 
-def test_what_stays_so_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_differences_are_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     left = changes(("left alone", "left a alone"))
-    assert said(monkeypatch, left, left, changes(), left) == ["left a alone", "left a alone"]
+    assert logged_lines(monkeypatch, left, left, changes(), left) == ["left a alone", "left a alone"]
     older = changes(governs=False)
-    (line,) = said(monkeypatch, older, older)
-    assert "newer code of x" in line
+    (line,) = logged_lines(monkeypatch, older, older)
+    assert "newer version of x" in line
 
 
-def test_a_refusal_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = UsageError("schedule 'a' has the parent 'b', which does not exist")
-    assert said(monkeypatch, refused, refused, changes(("added", "added a"))) == [str(refused), "schedule added a"]
+    assert logged_lines(monkeypatch, refused, refused, changes(("added", "added a"))) == [
+        str(refused),
+        "schedule added a",
+    ]
 
 
-def test_a_lost_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(monkeypatch, ConnectionLostError("gone"), changes(("added", "added a"))) == ["schedule added a"]
+def test_the_declaration_is_repeated_after_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logged_lines(monkeypatch, ConnectionLostError("gone"), changes(("added", "added a"))) == ["schedule added a"]

@@ -100,7 +100,7 @@ def test_at_the_bound_the_newest_wait_is_refused(server: ExtensionServer, run: R
 def test_a_wait_for_what_other_workers_run_is_never_refused(
     server: ExtensionServer, run: Run, bare: App, monkeypatch: pytest.MonkeyPatch, function: str, state: str
 ) -> None:
-    monkeypatch.setattr(extra_places, "LOOK", 0.01)
+    monkeypatch.setattr(extra_places, "POLL_INTERVAL", 0.01)
     monkeypatch.setattr(extra_places, "REFUSE_AFTER", 0.0)
     app = bare
     elsewhere = app.function(function).submit(b"")
@@ -215,7 +215,7 @@ def test_jobs_taken_in_advance_make_way(server: ExtensionServer, run: Run, app: 
 def test_connections_and_threads_of_extra_places_end(
     server: ExtensionServer, run: Run, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra_places, "LINGER", 0.05)
+    monkeypatch.setattr(extra_places, "IDLE_TIMEOUT", 0.05)
 
     def threads() -> int:
         return sum(thread.name.startswith("mainspring-task-") for thread in threading.enumerate())
@@ -329,8 +329,8 @@ def test_an_awaited_job_is_found_among_many(server: ExtensionServer, run: Run, b
 def test_servers_are_asked_less_while_nothing_changes(
     server: ExtensionServer, run: Run, bare: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra_places, "LOOK", 0.001)
-    monkeypatch.setattr(extra_places, "LAST_LOOK", 60)
+    monkeypatch.setattr(extra_places, "POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(extra_places, "MAX_POLL_INTERVAL", 60)
     app = bare
     elsewhere = app.function("elsewhere").submit(b"")
     fake = server.jobs[elsewhere.handle.encode()]
@@ -349,7 +349,7 @@ def test_servers_are_asked_less_while_nothing_changes(
 
     run(app, concurrency=1)
     job = server.add("parent")
-    server.wait_for(lambda: questions() > extra_places.EAGER_LOOKS)
+    server.wait_for(lambda: questions() > extra_places.QUICK_POLLS)
     time.sleep(0.5)  # at the first rhythm there would be hundreds
     assert questions() < 25
     server.do(lambda: server.end(fake, "succeeded"))

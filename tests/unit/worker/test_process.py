@@ -210,7 +210,7 @@ def test_processes_that_only_extra_places_needed_end(
     server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
-    monkeypatch.setattr(extra_places, "LINGER", 0.05)
+    monkeypatch.setattr(extra_places, "IDLE_TIMEOUT", 0.05)
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("waits_for_pid")
     server.wait_for(lambda: job.ended, 30)

@@ -71,7 +71,7 @@ class Child:
         """Pass progress on."""
         self.send(Progress(done, total))
 
-    def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:  # noqa: ARG002
+    def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:  # noqa: ARG002
         """Pass data on."""
         self.send(Told(data, warning))
 
