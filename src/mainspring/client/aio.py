@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mainspring.client.batches import awaiting, submitting
 from mainspring.client.outcomes import not_ended
-from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_PATIENCE, ReconnectPolicy, unreachable
+from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, ReconnectPolicy, unreachable
 from mainspring.client.refusals import ENDED, why
 from mainspring.client.session import PendingReply, Request, Session, SubmitBatch
 from mainspring.client.sockets import connect, tune
@@ -42,12 +42,12 @@ class AsyncClient:
         *,
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
-        patience: float = RECONNECT_PATIENCE,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
         self.servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
-        self._patience = ReconnectPolicy(patience)
+        self._reconnect_policy = ReconnectPolicy(reconnect_timeout)
         self._session = Session()
         self._current: _Wire | None = None  # the session's connection, with or without an agreed extension
         self._wire: _Wire | None = None  # the same connection, once the extension is agreed
@@ -236,7 +236,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         try:
             while (error := await self._connect()) is not None and self._session.unfinished:
-                delay = self._patience.fruitless(self._session, error, loop.time())
+                delay = self._reconnect_policy.connect_failed(self._session, error, loop.time())
                 if delay is None:
                     return
                 await asyncio.sleep(delay)
@@ -284,7 +284,7 @@ class AsyncClient:
         if wire is not self._current:
             return
         if self._wire is not None:
-            self._patience.lost(asyncio.get_running_loop().time())
+            self._reconnect_policy.connection_lost(asyncio.get_running_loop().time())
         self._wire = self._current = None
         self._session.disconnected(
             ConnectionLostError(

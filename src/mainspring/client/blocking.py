@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.client.batches import awaiting, submitting
 from mainspring.client.outcomes import not_ended
-from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_PATIENCE
+from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT
 from mainspring.client.shared_connection import SharedConnection
 from mainspring.client.streaming import EventBuffer
 from mainspring.client.waiting import announced
@@ -41,10 +41,10 @@ class Client:
         *,
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
-        patience: float = RECONNECT_PATIENCE,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
         self.servers = tuple(servers)
-        self._shared = SharedConnection(self.servers, tls, connect_timeout, patience)
+        self._shared = SharedConnection(self.servers, tls, connect_timeout, reconnect_timeout)
 
     # Requests of users.
 

@@ -114,7 +114,7 @@ class Rate:
         if self.burst is not None:
             check_whole(self.burst, "Rate.burst", 1)
 
-    def said(self) -> RateSpec:
+    def spec(self) -> RateSpec:
         """Return the rate in the form of the protocol."""
         return RateSpec(self.number, seconds(self.per, "Rate.per"), self.burst)
 
@@ -129,13 +129,13 @@ def build_limits(
     for name, one in (("rate", rate), ("rate_per_key", rate_per_key)):
         if one is not None and not isinstance(one, Rate):
             raise refusal(name, "a Rate, such as Rate(100, per=60)", one)
-    said = LimitSpec(
+    spec = LimitSpec(
         concurrency,
         concurrency_per_key,
-        None if rate is None else rate.said(),
-        None if rate_per_key is None else rate_per_key.said(),
+        None if rate is None else rate.spec(),
+        None if rate_per_key is None else rate_per_key.spec(),
     )
-    return limits_of(said)
+    return limits_of(spec)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How long clients and workers wait between attempts to reach a server, and who goes on waiting."""
+"""Reconnects of clients and workers: the delays between attempts, and the requests that survive failed ones."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 5.0
 """Seconds for one attempt to connect."""
 
-RECONNECT_PATIENCE = 60.0
-"""Seconds for which somebody who waits for a job puts up with unreachable servers."""
+RECONNECT_TIMEOUT = 60.0
+"""Seconds without a server after which waits for jobs fail."""
 
 FIRST_DELAY = 0.05
+"""Seconds of the first delay; each further one is twice as long."""
+
 LAST_DELAY = 2.0
+"""Seconds of the longest delay."""
 
 
 def delays() -> Iterator[float]:
-    """Give the seconds to wait before each further attempt: doubling, and spread so that peers do not come at once."""
+    """Yield the seconds to wait before each further attempt: doubling, and randomized so that peers do not reconnect at once."""
     delay = FIRST_DELAY
     while True:
         yield delay * random.uniform(0.75, 1.25)  # noqa: S311 - spreads load, guards nothing
@@ -33,29 +36,29 @@ def delays() -> Iterator[float]:
 
 
 def unreachable(failures: Iterable[tuple[Address, OSError | None]]) -> str:
-    """Say which servers could not be reached, and why."""
+    """Return the error message for unreachable servers, with the reasons."""
     reasons = "; ".join(f"{address}: {why(error)}" for address, error in failures)
     return f"no server could be reached ({reasons})"
 
 
 class ReconnectPolicy:
-    """What a client does while no server can be reached.
+    """The rules for pending requests while no server can be reached.
 
-    Those who wait for jobs go on waiting, for so many seconds since a connection that worked has ended; all others are told at
-    once. Times are monotonic.
+    Waits for jobs fail ``timeout`` seconds after the end of the last working connection; all other requests fail at once.
+    Times are monotonic.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._lost_at = float("-inf")
         self._delays = delays()
 
-    def lost(self, now: float) -> None:
-        """A connection that worked has ended."""
+    def connection_lost(self, now: float) -> None:
+        """Record that a working connection has ended."""
         self._lost_at = now
         self._delays = delays()
 
-    def fruitless(self, session: Session, error: ServerError, now: float) -> float | None:
-        """Tell whoever is not to go on waiting why; return the seconds before the next attempt, None where nobody waits."""
-        session.abandon(error, waits=now - self._lost_at >= self._seconds)
+    def connect_failed(self, session: Session, error: ServerError, now: float) -> float | None:
+        """Fail the requests that do not wait longer; return the seconds before the next attempt, None if no wait is left."""
+        session.abandon(error, waits=now - self._lost_at >= self._timeout)
         return next(self._delays) if session.waiting_for_jobs else None

@@ -35,12 +35,12 @@ class SharedConnection:
     """A session on the first reachable server of ``servers``.  Thread-safe and fork-safe; connects on first use."""
 
     def __init__(
-        self, servers: Sequence[Address], tls: ssl.SSLContext | None, connect_timeout: float, patience: float
+        self, servers: Sequence[Address], tls: ssl.SSLContext | None, connect_timeout: float, reconnect_timeout: float
     ) -> None:
         self._servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
-        self._patience_seconds = patience
+        self._reconnect_timeout = reconnect_timeout
         self._begin()
 
     def _begin(self) -> None:
@@ -55,7 +55,7 @@ class SharedConnection:
         self._agree_by = 0.0
         self._next_server = 0
         """The index of the next server to try; those before it were tried without success in this round."""
-        self._patience = ReconnectPolicy(self._patience_seconds)
+        self._reconnect_policy = ReconnectPolicy(self._reconnect_timeout)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
@@ -163,11 +163,11 @@ class SharedConnection:
             self._agree_by = now + self._connect_timeout
             self._session.connected()
             return
-        self._fruitless(ConnectionLostError(unreachable(failures)), left)
+        self._connect_failed(ConnectionLostError(unreachable(failures)), left)
 
-    def _fruitless(self, error: ServerError, left: float | None) -> None:
+    def _connect_failed(self, error: ServerError, left: float | None) -> None:
         """Handle a failed attempt to connect: only waits for jobs are kept, and for a limited time."""
-        delay = self._patience.fruitless(self._session, error, time.monotonic())
+        delay = self._reconnect_policy.connect_failed(self._session, error, time.monotonic())
         self._changed.notify_all()
         if delay is not None:
             self._changed.wait(delay if left is None else min(delay, left))
@@ -245,13 +245,13 @@ class SharedConnection:
         self._session.disconnected(error)
         if agreed:
             self._next_server = 0
-            self._patience.lost(time.monotonic())
+            self._reconnect_policy.connection_lost(time.monotonic())
             self._changed.notify_all()
         elif self._next_server < len(self._servers):
             self._changed.notify_all()  # a waiting thread tries the next server
         else:
             self._next_server = 0
-            self._fruitless(error, None)
+            self._connect_failed(error, None)
 
     def _hang_up(self) -> None:
         if self._socket is not None:

@@ -42,7 +42,7 @@ def test_durations_are_written_as_on_the_command_line() -> None:
     assert asked == Options(delay=5400, timeout=90, heartbeat=0.25, expires=259_200, keep_unique=0)
     assert build_options(run_timeout="90s") == build_options(timeout=90)
     assert Retry(initial="250ms", maximum="1h").wire() == Retry(initial=0.25, maximum=3600).wire()
-    assert Rate(3, "1m").said() == Rate(3, 60).said()
+    assert Rate(3, "1m").spec() == Rate(3, 60).spec()
     assert Snooze("5m").delay == 300
 
 
