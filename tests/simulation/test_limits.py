@@ -17,7 +17,7 @@ from .fleet.running import simulate_fleet
 from .stores import SimulationError
 
 if TYPE_CHECKING:
-    from mainspring.resources.store import Ask, Grant
+    from mainspring.resources.store import Grant, TokenRequest
 
 CHUNK = 20
 Plant = pytest.MonkeyPatch
@@ -68,7 +68,7 @@ def test_tokens_of_ended_terms_kept(monkeypatch: Plant) -> None:
 def test_tokens_passed_on_unused(monkeypatch: Plant) -> None:
     granted = GrantedAccount.granted
 
-    def generous(self: GrantedAccount, ask: Ask, grant: Grant, now_us: int, store_us: int) -> None:
+    def generous(self: GrantedAccount, ask: TokenRequest, grant: Grant, now_us: int, store_us: int) -> None:
         self.leased = max(self.leased, grant.tokens)  # as if it had had them before
         granted(self, ask, grant, now_us, store_us)
 

@@ -67,7 +67,7 @@ class OwnAccount:
     def take(self, now_us: int) -> None:
         """Start one."""
         if self._rate is not None:
-            _, self._bucket = rules.take(self._rate, self._bucket, now_us, 1)
+            _, self._bucket = rules.consume(self._rate, self._bucket, now_us, 1)
 
     def next_us(self, running: int, now_us: int) -> int | None:
         """Return when the bucket has a token, if that is all that is missing."""
@@ -80,7 +80,7 @@ class OwnAccount:
         self._concurrency = concurrency
         if rate != self._rate:
             if rate is not None and self._rate is not None:
-                self._bucket = rules.poured(self._rate, rate, rules.refilled(self._rate, self._bucket, now_us))
+                self._bucket = rules.converted(self._rate, rate, rules.refilled(self._rate, self._bucket, now_us))
             elif rate is not None:
                 self._bucket = rules.full(rate, now_us)
             self._rate = rate

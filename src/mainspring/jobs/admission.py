@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic
 
 from mainspring.clock import to_us
 from mainspring.jobs.key_queue import KeyQueue, W, merge_by_age
-from mainspring.resources.model import OWN, UNLIMITED, pool_of
+from mainspring.resources.model import FUNCTION_POOL, UNLIMITED, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class AdmissionQueue(Generic[W]):
         if limits.concurrency is None and limits.rate is None:
             self.own = None
         elif self.own is None:
-            self.own = self._open(OWN, limits.concurrency, limits.rate, now_us)
+            self.own = self._open(FUNCTION_POOL, limits.concurrency, limits.rate, now_us)
         else:
             self.own.change(limits.concurrency, limits.rate, now_us)
         for line in self.lines.values():

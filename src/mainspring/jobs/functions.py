@@ -138,9 +138,11 @@ class Functions:
         said = self.said(function)
         if not rules.is_stale(said, limits, now_us):
             return
-        self._said[function] = rules.declared(said, limits, now_us)
+        self._said[function] = rules.with_declaration(said, limits, now_us)
         self.apply(function)
-        self.change(function, lambda said, now_us: rules.declared(said, limits, now_us), lambda _: None, lambda _: None)
+        self.change(
+            function, lambda said, now_us: rules.with_declaration(said, limits, now_us), lambda _: None, lambda _: None
+        )
 
     def change(
         self,

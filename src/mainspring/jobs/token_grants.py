@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from mainspring.clock import to_us
 from mainspring.jobs.accounts import ANY
 from mainspring.resources import rules
-from mainspring.resources.model import OWN, pool_of
-from mainspring.resources.store import Acquire, Ask, Grant
+from mainspring.resources.model import FUNCTION_POOL, pool_of
+from mainspring.resources.store import Acquire, Grant, TokenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -123,8 +123,8 @@ class GrantedAccount:
         room = self.room(running)
         return self.rate is not None and room > 0 and (now_us >= self.lapse_us or self.starts < min(more, room))
 
-    def ask(self, function: bytes, pool: bytes, running: int, more: int, now_us: int) -> Ask:
-        """Ask for tokens and starts for ``more`` jobs; from now on no more is used than is asked for."""
+    def ask(self, function: bytes, pool: bytes, running: int, more: int, now_us: int) -> TokenRequest:
+        """TokenRequest for tokens and starts for ``more`` jobs; from now on no more is used than is asked for."""
         self.asking = True
         self.looked_us = now_us
         tokens = 0
@@ -141,10 +141,10 @@ class GrantedAccount:
             have = self.starts if now_us < self.lapse_us else 0
             room = more if self.concurrency is None else max(min(more, tokens - running), 0)
             starts = max(min(room, _in_a_second(self.rate)) - have, 0)
-        rate = None if self.rate is None else rules.leased(self.rate)
-        return Ask(function, pool, tokens, self.concurrency or 0, starts, rate)
+        rate = None if self.rate is None else rules.grant_rate(self.rate)
+        return TokenRequest(function, pool, tokens, self.concurrency or 0, starts, rate)
 
-    def granted(self, ask: Ask, grant: Grant, now_us: int, store_us: int) -> None:
+    def granted(self, ask: TokenRequest, grant: Grant, now_us: int, store_us: int) -> None:
         """Take an answer. ``store_us`` is the store's time now."""
         self.asking = False
         kept, self._keep = self._keep, None
@@ -163,7 +163,7 @@ class GrantedAccount:
                 return
         if ask.rate is not None and ask.starts:
             self.starts = grant.starts + (self.starts if now_us < self.lapse_us else 0)
-            self.lapse_us = now_us + rules.LAPSE_US
+            self.lapse_us = now_us + rules.GRANT_EXPIRY_US
             refused = refused or not grant.starts
         if not refused:
             self._pause_us = SHORTEST_US
@@ -205,7 +205,7 @@ class GrantedAccounts:
         """Return what opens a function's accounts."""
 
         def open_account(pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int) -> Account:
-            key = None if pool == OWN else pool[1:]
+            key = None if pool == FUNCTION_POOL else pool[1:]
             known = self.of.setdefault(queue, {})
             account = known.get(key)
             if account is None:
@@ -238,7 +238,7 @@ class TokenGrants:
     # ---- what is needed ----
 
     def serve(self, queue: FunctionQueue) -> None:
-        """Ask for what keeps waiting jobs from free workers."""
+        """TokenRequest for what keeps waiting jobs from free workers."""
         gate = queue.gate
         known = self._accounts.get(queue)
         if gate is None or known is None or self._dispatch.paused or gate.paused:
@@ -247,12 +247,12 @@ class TokenGrants:
         if not places:
             return
         now_us = gate.now_us()
-        asks: list[tuple[bytes | None, Ask]] = []
+        asks: list[tuple[bytes | None, TokenRequest]] = []
         own = known.get(None)
         if own is not None and gate.own is own:
             more = min(queue.size + queue.claimable(), places)
             if own.lacks(gate.running, more, now_us):
-                asks.append((None, own.ask(queue.name, OWN, gate.running, more, now_us)))
+                asks.append((None, own.ask(queue.name, FUNCTION_POOL, gate.running, more, now_us)))
         for key in list(gate.short):
             line, account = gate.lines.get(key), known.get(key)
             if line is None or account is None or line.account is not account or not line.parked:
@@ -277,11 +277,11 @@ class TokenGrants:
 
     # ---- asking ----
 
-    def _put(self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]]) -> None:
+    def _put(self, queue: FunctionQueue, asks: list[tuple[bytes | None, TokenRequest]]) -> None:
         for start in range(0, len(asks), MOST):
             self._put_part(queue, asks[start : start + MOST], self._run)
 
-    def _put_part(self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]], run: int) -> None:
+    def _put_part(self, queue: FunctionQueue, asks: list[tuple[bytes | None, TokenRequest]], run: int) -> None:
         self._commits.put(
             Acquire(self._table.term, [ask for _, ask in asks], to_us(self._clock.wall())),
             lambda grants: self._granted(queue, asks, grants, run),
@@ -289,7 +289,7 @@ class TokenGrants:
         )
 
     def _granted(
-        self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]], grants: list[Grant], run: int
+        self, queue: FunctionQueue, asks: list[tuple[bytes | None, TokenRequest]], grants: list[Grant], run: int
     ) -> None:
         if run != self._run:
             return
@@ -304,7 +304,7 @@ class TokenGrants:
         self._serve(queue)
 
     def _not_granted(
-        self, queue: FunctionQueue, asks: Iterable[tuple[bytes | None, Ask]], error: StoreError, run: int
+        self, queue: FunctionQueue, asks: Iterable[tuple[bytes | None, TokenRequest]], error: StoreError, run: int
     ) -> None:
         del error  # it is asked again
         if run == self._run:
@@ -329,7 +329,7 @@ class TokenGrants:
         for queue, known in list(self._accounts.items()):
             gate = queue.gate
             places = 0 if self._dispatch.paused else queue.places()
-            asks: list[tuple[bytes | None, Ask]] = []
+            asks: list[tuple[bytes | None, TokenRequest]] = []
             for key, account in list(known.items()):
                 if account.asking:
                     continue
@@ -363,7 +363,7 @@ class TokenGrants:
 
 
 def _pool(key: bytes | None) -> bytes:
-    return OWN if key is None else pool_of(key)
+    return FUNCTION_POOL if key is None else pool_of(key)
 
 
 def _in_a_second(rate: Rate) -> int:

@@ -1,4 +1,4 @@
-"""The values of the resources slice: what is scarce about a function, and who said so."""
+"""The values of the resources slice: limits of functions, and the declarations and commands that set them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """So many starts in so many microseconds, and up to ``burst`` at once: a token bucket. All three are at least 1."""
+    """A token bucket: ``number`` starts in ``per_us`` microseconds, and up to ``burst`` at once. All three are at least 1."""
 
     number: int
     per_us: int
@@ -16,55 +16,55 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What limits the jobs of a function; None is no limit. Each job has a key, be it the empty one."""
+    """The limits of a function's jobs; None is no limit. Each job has a key, which may be empty."""
 
     concurrency: int | None = None
     """Jobs that run at the same time."""
     concurrency_per_key: int | None = None
-    """The same of each key."""
+    """Jobs of one key that run at the same time."""
     rate: Rate | None = None
-    """Starts in time."""
+    """Starts in a time."""
     rate_per_key: Rate | None = None
 
     @property
     def per_key(self) -> bool:
-        """Whether the keys of jobs matter to the limits."""
+        """Whether the limits depend on the keys of jobs."""
         return self.concurrency_per_key is not None or self.rate_per_key is not None
 
 
 UNLIMITED = Limits()
 
-OWN = b""
-"""The pool of a function's own tokens."""
+FUNCTION_POOL = b""
+"""The pool of the tokens of a whole function."""
 
 
 def pool_of(key: bytes) -> bytes:
-    """Return the pool of the tokens of one key, be it the empty one."""
+    """Return the pool of the tokens of one key, which may be empty."""
     return b":" + key
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """What the code of some workers says of a function. Times are microseconds of wall time."""
+    """Limits of a function that the code of workers declares. Times are microseconds of wall time."""
 
     limits: Limits
     first_us: int
-    """When the first worker that said this registered."""
+    """When the first worker declared them."""
     last_us: int
-    """When the last one was here."""
+    """When a worker with this declaration was last connected."""
 
 
 class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that was said of one function, as it is stored."""
+    """All declarations and commands about one function, as stored."""
 
     function: bytes
     declared: tuple[Declaration, ...] = ()
     commanded: Limits | None = None
-    """What somebody has said by command."""
+    """The limits that a user has set by command."""
     paused: bool = False
     version: int = 0
-    """How often it was written; 0 is not at all."""
+    """The number of writes; 0: not stored yet."""
 
 
-encode_said: Final = msgspec.msgpack.Encoder().encode
-decode_said: Final = msgspec.msgpack.Decoder(FunctionLimits).decode
-"""To and from the stored form of what was said of a function."""
+encode_limits: Final = msgspec.msgpack.Encoder().encode
+decode_limits: Final = msgspec.msgpack.Decoder(FunctionLimits).decode
+"""Convert `FunctionLimits` to and from the stored form."""

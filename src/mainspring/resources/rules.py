@@ -1,6 +1,6 @@
-"""Token buckets, shares of tokens, and which of several words about a function counts.
+"""Token buckets, the division of tokens among nodes, and the precedence of declared and commanded limits.
 
-Everything here is pure, and in whole numbers: nothing is lost or won by rounding.
+Everything here is pure and uses integers, so that no tokens are lost or gained by rounding.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Bucket(NamedTuple):
-    """What a bucket held at a moment. The level is in parts: a token has as many as its rate's ``per_us``.
+    """The content of a bucket at a moment. The level counts parts: one token is ``per_us`` parts of its rate.
 
-    So a microsecond adds ``number`` parts, whatever the rate, and nothing has to be rounded.
+    So each microsecond adds ``number`` parts, and nothing has to be rounded.
     """
 
     level: int
@@ -35,165 +35,167 @@ EMPTY: Final = Bucket(0, 0)
 
 
 def full(rate: Rate, now_us: int) -> Bucket:
-    """Return a bucket that nobody has taken from yet."""
+    """Return a full bucket."""
     return Bucket(rate.burst * rate.per_us, now_us)
 
 
 def refilled(rate: Rate, bucket: Bucket, now_us: int) -> Bucket:
-    """Return a bucket as it is now. A clock that went back adds nothing, and counts on from where it is."""
+    """Return a bucket with the tokens added until now. If the clock was set back, add none and continue from its time."""
     level = bucket.level + max(now_us - bucket.updated_us, 0) * rate.number
     return Bucket(min(level, rate.burst * rate.per_us), now_us)
 
 
 def tokens(rate: Rate, bucket: Bucket, now_us: int) -> int:
-    """Return how many tokens can be taken now."""
+    """Return how many tokens the bucket has now."""
     return refilled(rate, bucket, now_us).level // rate.per_us
 
 
-def take(rate: Rate, bucket: Bucket, now_us: int, wanted: int) -> tuple[int, Bucket]:
-    """Take up to so many tokens; returns how many, and what is left.
+def consume(rate: Rate, bucket: Bucket, now_us: int, wanted: int) -> tuple[int, Bucket]:
+    """Consume up to ``wanted`` tokens; return how many, and the bucket that is left.
 
-    In any time T, at most ``rate * T + burst`` are taken in all.
+    In any time T, at most ``rate * T + burst`` tokens are consumed.
     """
     bucket = refilled(rate, bucket, now_us)
-    taken = max(min(wanted, bucket.level // rate.per_us), 0)
-    return taken, Bucket(bucket.level - taken * rate.per_us, now_us)
+    consumed = max(min(wanted, bucket.level // rate.per_us), 0)
+    return consumed, Bucket(bucket.level - consumed * rate.per_us, now_us)
 
 
 def next_us(rate: Rate, bucket: Bucket) -> int:
-    """Return from when on a token can be taken, if nobody takes any before."""
+    """Return when the bucket has its next token, if none is consumed before."""
     missing = max(rate.per_us - bucket.level, 0)
     return bucket.updated_us + -(-missing // rate.number)
 
 
-def poured(before: Rate, after: Rate, bucket: Bucket) -> Bucket:
-    """Return a bucket whose rate was changed: what was in it stays in it, as far as it fits."""
+def converted(before: Rate, after: Rate, bucket: Bucket) -> Bucket:
+    """Return a bucket after a change of its rate: it keeps its tokens, up to the new burst."""
     level = bucket.level * after.per_us // before.per_us
     return Bucket(min(level, after.burst * after.per_us), bucket.updated_us)
 
 
-LAPSE_US: Final = 250_000
-"""A start that a store has granted to a node lapses when it was not used for so long."""
+GRANT_EXPIRY_US: Final = 250_000
+"""Microseconds after which an unused start expires that a store has granted to a node."""
 
 
-def leased(rate: Rate) -> Rate:
-    """Return the rate at which a store grants starts to nodes, so that the starts themselves keep to ``rate``.
+def grant_rate(rate: Rate) -> Rate:
+    """Return the rate at which a store may grant starts to nodes so that the starts themselves keep to ``rate``.
 
-    A start may come up to ``LAPSE_US`` after its grant, so the starts of a time T were granted in a time T + LAPSE. With a burst
-    smaller by what a bucket gains in that time, the bound ``rate * T + burst`` holds for the starts too; a burst that is smaller
-    than that anyhow becomes 1.
+    A start may follow up to ``GRANT_EXPIRY_US`` after its grant, so the starts of a time T were granted in a time
+    T + GRANT_EXPIRY. The burst is therefore smaller by the tokens that the bucket gains in that time. Then the bound
+    ``rate * T + burst`` also holds for the starts; a burst that would fall below 1 becomes 1.
     """
-    gained = -(-LAPSE_US * rate.number // rate.per_us)
+    gained = -(-GRANT_EXPIRY_US * rate.number // rate.per_us)
     return msgspec.structs.replace(rate, burst=max(rate.burst - gained, 1))
 
 
-# ---- tokens for jobs that run at the same time, shared by nodes ----
+# ---- tokens for jobs that run at the same time, divided among nodes ----
 
 
-def granted(limit: int, others: int, held: int, wanted: int) -> int:
-    """Return how many of ``limit`` tokens a node has that has ``held`` and wants ``wanted``, while others have ``others``.
+def grantable(limit: int, others: int, held: int, wanted: int) -> int:
+    """Return how many of ``limit`` tokens a node gets that holds ``held`` and wants ``wanted``, while others hold ``others``.
 
-    The sum never passes the limit by a grant; where the limit was lowered, nobody has his taken away, and nobody gets more.
+    A grant never raises the sum above the limit. After the limit was lowered, no node loses tokens and none gets more.
     """
     return min(wanted, max(limit - others, held, 0))
 
 
 class Holding(NamedTuple):
-    """What a node has of a pool's tokens, and what it wanted when it asked last."""
+    """The tokens of a pool that a node holds, and the number that it wanted with its last request."""
 
     tokens: int
     wanted: int
     asked_us: int
 
 
-WANTED_FOR_US: Final = 3_000_000
-"""For so long it is remembered that a node has asked in vain."""
+DEMAND_EXPIRY_US: Final = 3_000_000
+"""Microseconds for which a request that was not granted in full counts as demand."""
 
 
 class Division(NamedTuple):
-    """How a pool stands after a node has asked."""
+    """A pool after a node's request."""
 
     own: Holding
     claimants: int
-    """Nodes that have tokens, or have asked in vain lately; the asking one is among them."""
+    """Nodes with tokens or unmet demand; the requesting one is among them."""
     short: bool
-    """Whether another node has asked in vain lately."""
+    """Whether another node has unmet demand."""
 
 
-def divided(others: Iterable[Holding], limit: int, held: int, wanted: int, now_us: int) -> Division:
-    """Give a node what it wants of a pool, as far as it is there."""
+def divide(others: Iterable[Holding], limit: int, held: int, wanted: int, now_us: int) -> Division:
+    """Grant a node the tokens that it wants, as far as the pool has them."""
     taken, claimants, short = 0, 1, False
     for other in others:
-        lacks = other.wanted > other.tokens and other.asked_us > now_us - WANTED_FOR_US
+        lacks = other.wanted > other.tokens and other.asked_us > now_us - DEMAND_EXPIRY_US
         taken += other.tokens
         claimants += other.tokens > 0 or lacks
         short = short or lacks
-    return Division(Holding(granted(limit, taken, held, wanted), wanted, now_us), claimants, short)
+    return Division(Holding(grantable(limit, taken, held, wanted), wanted, now_us), claimants, short)
 
 
 def fair_share(limit: int, claimants: int) -> int:
-    """Return how many tokens a node may keep while others want more than they have: an even share, rounded down.
+    """Return how many tokens a node may keep while others have unmet demand: an even share, rounded down.
 
-    Where there are more nodes than tokens that is 0: then tokens go round.
+    It is 0 if there are more nodes than tokens: then the nodes use the tokens in turn.
     """
     return limit // max(claimants, 1)
 
 
-# ---- which word counts ----
+# ---- precedence of limits ----
 
-FORGOTTEN_US: Final = 5 * 60 * 1_000_000
-"""What no worker has said for so long is said no more."""
+DECLARATION_EXPIRY_US: Final = 5 * 60 * 1_000_000
+"""Microseconds without a worker that repeats a declaration after which the declaration expires."""
 
 
-def effective(said: FunctionLimits, now_us: int) -> Limits:
-    """Return the limits that hold.
+def effective(function: FunctionLimits, now_us: int) -> Limits:
+    """Return the limits that apply.
 
-    What was said by command counts more than what workers declare. Of several declarations, as workers of two versions make them
-    while one follows the other, the one that was first made last counts; so a new version's limits hold from its first worker on,
-    and nothing changes when an older worker connects again. After a rollback the older one counts again once no worker has made
-    the newer one for five minutes.
+    Limits set by command override declarations. If workers of two versions declare different limits, as during a rolling
+    deploy, the newer version's apply: the declaration whose first worker connected last. They apply from that first worker on,
+    and a reconnecting older worker changes nothing. After a rollback the older declaration applies again when no worker has
+    repeated the newer one for five minutes.
     """
-    if said.commanded is not None:
-        return said.commanded
-    valid = [one for one in said.declared if one.last_us > now_us - FORGOTTEN_US]
+    if function.commanded is not None:
+        return function.commanded
+    valid = [one for one in function.declared if one.last_us > now_us - DECLARATION_EXPIRY_US]
     return max(valid, key=lambda one: one.first_us).limits if valid else UNLIMITED
 
 
-def declared(said: FunctionLimits, limits: Limits, now_us: int) -> FunctionLimits:
-    """Return what is said of a function once a worker has declared limits for it, or is still there that has."""
-    others = [one for one in said.declared if one.last_us > now_us - FORGOTTEN_US and one.limits != limits]
-    known = next((one for one in said.declared if one.limits == limits), None)
-    first_us = known.first_us if known is not None and known.last_us > now_us - FORGOTTEN_US else now_us
+def with_declaration(function: FunctionLimits, limits: Limits, now_us: int) -> FunctionLimits:
+    """Return a function's limits after a worker has declared ``limits``, or repeated its declaration."""
+    valid = [one for one in function.declared if one.last_us > now_us - DECLARATION_EXPIRY_US]
+    first_us = next((one.first_us for one in valid if one.limits == limits), now_us)
+    others = [one for one in valid if one.limits != limits]
     own = Declaration(limits, first_us, now_us)
-    return msgspec.structs.replace(said, declared=tuple(sorted([*others, own], key=lambda one: one.first_us)))
+    return msgspec.structs.replace(function, declared=tuple(sorted([*others, own], key=lambda one: one.first_us)))
 
 
-def is_stale(said: FunctionLimits, limits: Limits, now_us: int) -> bool:
-    """Return whether a declaration has to be written again, because it is new or nearly forgotten."""
-    return not any(one.limits == limits and one.last_us > now_us - FORGOTTEN_US // 5 for one in said.declared)
+def is_stale(function: FunctionLimits, limits: Limits, now_us: int) -> bool:
+    """Return whether a declaration has to be written, because it is new or will expire soon."""
+    return not any(
+        one.limits == limits and one.last_us > now_us - DECLARATION_EXPIRY_US // 5 for one in function.declared
+    )
 
 
-LARGEST: Final = 1_000_000_000
-"""A limit that nobody reaches; and the product of two of them, in microseconds, still fits into a store's 64 bits."""
+MAX_LIMIT: Final = 1_000_000_000
+"""High enough for any limit; the product of two such numbers fits into the 64 bits of a store."""
 
 
 def check(limits: Limits) -> None:
-    """Raise UsageError, with the name of the limit, where one cannot be right."""
+    """Raise UsageError with the name of the limit if one is invalid."""
     for name in ("concurrency", "concurrency_per_key"):
         number = getattr(limits, name)
-        if number is not None and not 1 <= number <= LARGEST:
+        if number is not None and not 1 <= number <= MAX_LIMIT:
             raise UsageError(
-                f"{name} must be from 1 to {LARGEST:,}; it is {number}; to let nothing run, pause the function"
+                f"{name} must be from 1 to {MAX_LIMIT:,}; it is {number}; to let nothing run, pause the function"
             )
     for name in ("rate", "rate_per_key"):
         rate = getattr(limits, name)
         if rate is None:
             continue
         if not 1 <= rate.number <= 1_000_000:
-            raise UsageError(f"{name} must let from 1 to 1,000,000 jobs start in its time; it is {rate.number}")
+            raise UsageError(f"{name} must allow from 1 to 1,000,000 starts in its time; it allows {rate.number}")
         if not 1_000 <= rate.per_us <= 366 * 86_400 * 1_000_000:
             raise UsageError(
                 f"{name} must be for a time from 1 ms to 366 days; it is {format_duration(rate.per_us / 1e6)}"
             )
         if not 1 <= rate.burst <= 100_000:
-            raise UsageError(f"{name} must let a burst of 1 to 100,000 jobs start at once; it is {rate.burst}")
+            raise UsageError(f"{name} must allow a burst from 1 to 100,000 starts; it allows {rate.burst}")

@@ -1,6 +1,6 @@
-"""The port that the resources slice needs: limits of functions, and what nodes of one store lease of them.
+"""The port of the resources slice: limits of functions, and tokens that a store grants to its nodes.
 
-A pool is a function's own tokens, or those of one of its keys; see ``model.pool_of``.
+A pool has the tokens of a whole function, or those of one of its keys; see `model.pool_of`.
 """
 
 from __future__ import annotations
@@ -19,66 +19,66 @@ if TYPE_CHECKING:
 
 
 class ListLimits(PageQuery[FunctionLimits], frozen=True):
-    """Read what is said of functions, in an order of the store's own."""
+    """Read the stored limits of all functions, in an order of the store's own."""
 
     phase = Phase.READ
     reads = True
 
 
 class SaveLimits(Operation):
-    """Write what is said of a function. Guard: the stored version is ``said.version``, 0 where there is none.
+    """Write the limits of a function, with the next version. Guard: the stored version is ``limits.version``, 0 for none.
 
-    Stored is ``said`` with the next version. Outcome: ``FunctionLimits``, what is stored now: by this operation, where its
-    version is one more than that of ``said``; otherwise by somebody else.
+    Outcome: the stored `FunctionLimits`. This operation wrote them if their version is ``limits.version + 1``; otherwise another
+    node did.
     """
 
-    __slots__ = ("said",)
+    __slots__ = ("limits",)
 
     phase = Phase.LIMITS
 
     def __init__(
         self,
-        said: FunctionLimits,
+        limits: FunctionLimits,
     ) -> None:
         super().__init__()
-        self.said = said
+        self.limits = limits
 
 
-class Ask(NamedTuple):
-    """What a node asks for in one pool: how many tokens it wants to have in all, and how many starts more.
+class TokenRequest(NamedTuple):
+    """A node's request to one pool: the total number of tokens that it wants, and the number of further starts.
 
-    What a node asks for it has until it asks again, or its term ends. It never asks for fewer tokens than its running jobs have,
-    and uses no more than it has asked for, from the moment of asking on.
+    A grant is valid until the node's next request, or until its term ends. A node never requests fewer tokens than its running
+    jobs use, and from its request on uses no more than it requested.
     """
 
     function: bytes
     pool: bytes
     tokens: int = 0
     limit: int = 0
-    """How many tokens the pool has. 0: there is no such limit, and ``tokens`` means nothing."""
+    """The number of tokens of the pool. 0: there is no limit, and ``tokens`` is ignored."""
     starts: int = 0
     rate: Rate | None = None
-    """At which the pool lets jobs start; as ``rules.leased`` returns it."""
+    """The pool's rate of granted starts, from `rules.grant_rate`."""
 
 
 class Grant(NamedTuple):
-    """What a pool gave. What is asked for in vain is remembered for some seconds, so that others give up what they can."""
+    """The grant of a pool. Denied requests are remembered for `rules.DEMAND_EXPIRY_US`, so that holders release idle tokens."""
 
     tokens: int = 0
-    """How many the node has now: no more than it asked for, and the sum of all nodes' never rises above the limit."""
+    """The tokens that the node has now: at most as many as it requested. A grant never raises the sum above the limit."""
     claimants: int = 1
-    """How many nodes have tokens, or have asked for some in vain lately; the asking one is among them."""
+    """Nodes with tokens or unmet demand; the requesting one is among them."""
     short: bool = False
-    """Whether another node has asked in vain lately."""
+    """Whether another node has unmet demand."""
     starts: int = 0
     next_us: int = 0
-    """From when on one more start may be asked for, by the store's clock; 0 where that is now, or no rate was given."""
+    """When one more start can be granted, by the store's clock; 0: now, or the request had no rate."""
 
 
 class Acquire(Operation):
-    """Lease tokens and starts to a node, from a shared store. Outcome: ``list[Grant]``, in order.
+    """Grant tokens and starts of a shared store to a node. Outcome: ``list[Grant]``, in the order of the requests.
 
-    ``now_us`` is the node's idea of the store's time; stores that have clocks use their own. Tokens of ended terms are free.
+    ``now_us`` is the store's time as the node estimates it; stores with clocks use their own. Tokens of ended terms are free.
     """
 
     __slots__ = ("asks", "now_us", "term")
@@ -88,7 +88,7 @@ class Acquire(Operation):
     def __init__(
         self,
         term: int,
-        asks: Sequence[Ask],
+        asks: Sequence[TokenRequest],
         now_us: int,
     ) -> None:
         super().__init__()

@@ -81,7 +81,7 @@ def test_a_key_that_is_too_long_is_refused_before_anything_is_sent() -> None:
         (lambda: {"concurrency_per_key": True}, "concurrency_per_key"),
         (lambda: {"rate": 5}, "Rate"),
         (lambda: {"rate": Rate(0)}, "Rate.number"),
-        (lambda: {"rate": Rate(1_000_001)}, "rate must let"),
+        (lambda: {"rate": Rate(1_000_001)}, "rate must allow"),
         (lambda: {"rate": Rate(1.5)}, "Rate.number"),  # type: ignore[arg-type]
         (lambda: {"rate_per_key": Rate(1, per=-1)}, "Rate.per"),
         (lambda: {"rate_per_key": Rate(1, per=0)}, "rate_per_key"),

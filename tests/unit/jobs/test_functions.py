@@ -286,7 +286,7 @@ def test_a_declaration_ends_some_minutes_after_its_last_worker() -> None:
     node.wait(3600)
     assert node.service.functions.limits(b"f") == Limits(concurrency=1)
     node.service.gone(worker)
-    node.wait(rules.FORGOTTEN_US / SECOND + functions.REPEAT_EVERY + 1)
+    node.wait(rules.DECLARATION_EXPIRY_US / SECOND + functions.REPEAT_EVERY + 1)
     assert node.service.functions.limits(b"f") == UNLIMITED
     assert node.queue().gate is None
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mainspring.jobs.token_grants import EVERY_US, GrantedAccount
-from mainspring.resources.store import Ask, Grant
+from mainspring.resources.store import Grant, TokenRequest
 
 
-def asked(account: GrantedAccount, running: int, more: int, now_us: int) -> Ask:
+def asked(account: GrantedAccount, running: int, more: int, now_us: int) -> TokenRequest:
     return account.ask(b"f", b"p", running, more, now_us)
 
 

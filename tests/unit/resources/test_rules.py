@@ -1,4 +1,4 @@
-"""Buckets never pour more than they may, shares never pass the limit, and two versions of a worker do not flap."""
+"""Buckets keep to their rates, tokens of nodes keep to the limit, and limits of two worker versions do not alternate."""
 
 from __future__ import annotations
 
@@ -13,41 +13,39 @@ from mainspring.resources import rules
 from mainspring.resources.model import UNLIMITED, FunctionLimits, Limits, Rate
 
 RATES = st.builds(Rate, st.integers(1, 50), st.integers(1_000, 3_000_000), st.integers(1, 60))
-TAKES = st.lists(st.tuples(st.integers(0, 500_000), st.integers(0, 80)), min_size=1, max_size=40)
-"""Microseconds since the take before, and how many are wanted."""
+REQUESTS = st.lists(st.tuples(st.integers(0, 500_000), st.integers(0, 80)), min_size=1, max_size=40)
+"""Microseconds since the last request, and the number of wanted tokens."""
 SECOND = 1_000_000
 
 
-def poured(rate: Rate, takes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """When how many were taken."""
-    bucket, now_us, taken = rules.full(rate, 0), 0, []
-    for passed, wanted in takes:
+def consumed(rate: Rate, requests: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the time and number of consumed tokens for each request."""
+    bucket, now_us, numbers = rules.full(rate, 0), 0, []
+    for passed, wanted in requests:
         now_us += passed
-        number, bucket = rules.take(rate, bucket, now_us, wanted)
+        number, bucket = rules.consume(rate, bucket, now_us, wanted)
         assert 0 <= number <= wanted
-        taken.append((now_us, number))
-    return taken
+        numbers.append((now_us, number))
+    return numbers
 
 
-@given(RATES, TAKES)
-def test_in_no_time_more_than_the_rate_and_one_burst(rate: Rate, takes: list[tuple[int, int]]) -> None:
-    taken = poured(rate, takes)
-    for at, (begin, _) in enumerate(taken):
-        for (end, _), total in zip(taken[at:], accumulate(number for _, number in taken[at:]), strict=True):
+@given(RATES, REQUESTS)
+def test_no_time_span_has_more_tokens_than_rate_and_burst(rate: Rate, requests: list[tuple[int, int]]) -> None:
+    numbers = consumed(rate, requests)
+    for at, (begin, _) in enumerate(numbers):
+        for (end, _), total in zip(numbers[at:], accumulate(number for _, number in numbers[at:]), strict=True):
             assert total * rate.per_us <= (end - begin) * rate.number + rate.burst * rate.per_us
 
 
-@given(RATES, TAKES, st.randoms(use_true_random=False))
-def test_starts_that_follow_their_grants_late_keep_to_the_rate_too(
-    rate: Rate, takes: list[tuple[int, int]], chance: object
-) -> None:
-    granted = poured(rules.leased(rate), takes)
+@given(RATES, REQUESTS, st.randoms(use_true_random=False))
+def test_late_starts_keep_to_the_rate(rate: Rate, requests: list[tuple[int, int]], chance: object) -> None:
+    granted = consumed(rules.grant_rate(rate), requests)
     starts = sorted(
-        at + chance.randint(0, rules.LAPSE_US)  # type: ignore[attr-defined]
+        at + chance.randint(0, rules.GRANT_EXPIRY_US)  # type: ignore[attr-defined]
         for at, number in granted
         for _ in range(number)
     )
-    burst = max(rate.burst, 1 + -(-rules.LAPSE_US * rate.number // rate.per_us))
+    burst = max(rate.burst, 1 + -(-rules.GRANT_EXPIRY_US * rate.number // rate.per_us))
     for first in range(len(starts)):
         for last in range(first, len(starts)):
             length = starts[last] - starts[first]
@@ -55,112 +53,116 @@ def test_starts_that_follow_their_grants_late_keep_to_the_rate_too(
 
 
 @given(RATES)
-def test_the_worst_that_late_starts_can_do(rate: Rate) -> None:
-    """All of a burst is started as late as it may be, together with what was granted meanwhile."""
-    granted = poured(rules.leased(rate), [(0, 80), (rules.LAPSE_US, 80)])
-    assert sum(number for _, number in granted) <= max(rate.burst, 2 + rules.LAPSE_US * rate.number // rate.per_us)
+def test_the_worst_case_of_late_starts(rate: Rate) -> None:
+    """A whole burst starts as late as possible, together with the grants of that time."""
+    granted = consumed(rules.grant_rate(rate), [(0, 80), (rules.GRANT_EXPIRY_US, 80)])
+    assert sum(number for _, number in granted) <= max(
+        rate.burst, 2 + rules.GRANT_EXPIRY_US * rate.number // rate.per_us
+    )
 
 
 @given(RATES, st.integers(1, 10_000_000))
-def test_an_idle_bucket_fills_up_and_no_further(rate: Rate, wait: int) -> None:
-    taken, bucket = rules.take(rate, rules.full(rate, 0), 0, rate.burst)
-    assert taken == rate.burst
+def test_an_idle_bucket_fills_up_to_its_burst(rate: Rate, wait: int) -> None:
+    number, bucket = rules.consume(rate, rules.full(rate, 0), 0, rate.burst)
+    assert number == rate.burst
     assert rules.tokens(rate, bucket, wait) == min(wait * rate.number // rate.per_us, rate.burst)
 
 
-@given(RATES, TAKES)
-def test_the_next_token_comes_when_it_was_told_and_not_before(rate: Rate, takes: list[tuple[int, int]]) -> None:
+@given(RATES, REQUESTS)
+def test_the_next_token_is_there_at_the_returned_time_and_not_before(
+    rate: Rate, requests: list[tuple[int, int]]
+) -> None:
     bucket, now_us = rules.full(rate, 0), 0
-    for passed, wanted in takes:
+    for passed, wanted in requests:
         now_us += passed
-        _, bucket = rules.take(rate, bucket, now_us, wanted)
+        _, bucket = rules.consume(rate, bucket, now_us, wanted)
     following = rules.next_us(rate, bucket)
     assert rules.tokens(rate, bucket, following) >= 1
     if following > now_us:
         assert rules.tokens(rate, bucket, following - 1) == 0
 
 
-def test_a_clock_that_went_back_adds_nothing_and_stops_nothing() -> None:
+def test_a_clock_set_back_neither_adds_nor_blocks_tokens() -> None:
     rate = Rate(1, SECOND, 2)
-    taken, bucket = rules.take(rate, rules.full(rate, 100 * SECOND), 100 * SECOND, 2)
-    assert taken == 2
-    assert rules.take(rate, bucket, 10 * SECOND, 1)[0] == 0
-    _, bucket = rules.take(rate, bucket, 10 * SECOND, 1)
+    number, bucket = rules.consume(rate, rules.full(rate, 100 * SECOND), 100 * SECOND, 2)
+    assert number == 2
+    assert rules.consume(rate, bucket, 10 * SECOND, 1)[0] == 0
+    _, bucket = rules.consume(rate, bucket, 10 * SECOND, 1)
     assert rules.tokens(rate, bucket, 11 * SECOND) == 1
 
 
 @given(RATES, RATES, st.integers(0, 60))
-def test_a_changed_rate_keeps_what_was_in_the_bucket(before: Rate, after: Rate, taken: int) -> None:
-    _, bucket = rules.take(before, rules.full(before, 0), 0, taken)
-    left = max(before.burst - taken, 0)
-    assert rules.tokens(after, rules.poured(before, after, bucket), 0) == min(left, after.burst)
+def test_a_bucket_keeps_its_tokens_when_its_rate_changes(before: Rate, after: Rate, number: int) -> None:
+    _, bucket = rules.consume(before, rules.full(before, 0), 0, number)
+    left = max(before.burst - number, 0)
+    assert rules.tokens(after, rules.converted(before, after, bucket), 0) == min(left, after.burst)
 
 
 # ---- tokens of nodes ----
 
 
 @given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.booleans()), max_size=60))
-def test_the_sum_of_tokens_never_passes_the_limit(limit: int, steps: list[tuple[int, int, bool]]) -> None:
-    """Four nodes ask for more, give back, and end, in any order."""
+def test_the_sum_of_tokens_never_exceeds_the_limit(limit: int, steps: list[tuple[int, int, bool]]) -> None:
+    """Four nodes request more tokens, release some, and end, in any order."""
     held = dict.fromkeys(range(4), 0)
     for node, wanted, ends in steps:
         others = sum(held.values()) - held[node]
-        held[node] = 0 if ends else rules.granted(limit, others, held[node], wanted)
+        held[node] = 0 if ends else rules.grantable(limit, others, held[node], wanted)
         assert sum(held.values()) <= limit
         assert held[node] <= wanted
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 20))
-def test_a_lowered_limit_takes_nothing_away_and_gives_nothing_more(before: int, after: int, wanted: int) -> None:
-    held = rules.granted(before, 0, 0, wanted)
-    assert rules.granted(after, 0, held, wanted) == max(held, min(after, wanted))
+def test_a_lowered_limit_neither_revokes_nor_grants_tokens(before: int, after: int, wanted: int) -> None:
+    held = rules.grantable(before, 0, 0, wanted)
+    assert rules.grantable(after, 0, held, wanted) == max(held, min(after, wanted))
 
 
 @given(st.integers(1, 100), st.integers(1, 100))
-def test_fair_shares_fit_together(limit: int, claimants: int) -> None:
+def test_the_sum_of_fair_shares_keeps_to_the_limit(limit: int, claimants: int) -> None:
     assert rules.fair_share(limit, claimants) * claimants <= limit
 
 
-# ---- which word counts ----
+# ---- precedence of limits ----
 
 OLD, NEW = Limits(concurrency=5), Limits(concurrency=10)
 MINUTE = 60 * SECOND
 
 
-def test_a_command_counts_more_than_code() -> None:
-    said = rules.declared(FunctionLimits(b"f"), OLD, 0)
-    assert rules.effective(said, 0) == OLD
-    commanded = FunctionLimits(b"f", said.declared, UNLIMITED)
+def test_a_command_overrides_code() -> None:
+    function = rules.with_declaration(FunctionLimits(b"f"), OLD, 0)
+    assert rules.effective(function, 0) == OLD
+    commanded = FunctionLimits(b"f", function.declared, UNLIMITED)
     assert rules.effective(commanded, 0) == UNLIMITED
 
 
-def test_a_new_version_counts_from_its_first_worker_on_and_nothing_flaps() -> None:
-    said = FunctionLimits(b"f")
+def test_a_new_version_applies_from_its_first_worker_on_and_limits_do_not_alternate() -> None:
+    function = FunctionLimits(b"f")
     for minute, limits, holds in ((0, OLD, OLD), (1, NEW, NEW), (2, OLD, NEW), (3, NEW, NEW), (4, OLD, NEW)):
-        said = rules.declared(said, limits, minute * MINUTE)
-        assert rules.effective(said, minute * MINUTE) == holds, f"in minute {minute}"
+        function = rules.with_declaration(function, limits, minute * MINUTE)
+        assert rules.effective(function, minute * MINUTE) == holds, f"in minute {minute}"
 
 
-def test_after_a_rollback_the_older_version_counts_again() -> None:
-    said = rules.declared(rules.declared(FunctionLimits(b"f"), OLD, 0), NEW, MINUTE)
-    said = rules.declared(said, OLD, 4 * MINUTE)
-    assert rules.effective(said, 6 * MINUTE - 1) == NEW
-    assert rules.effective(said, 6 * MINUTE) == OLD
-    said = rules.declared(said, NEW, 7 * MINUTE)
-    assert rules.effective(said, 7 * MINUTE) == NEW, "it was deployed again"
-    assert len(said.declared) == 2
+def test_the_older_version_applies_after_a_rollback() -> None:
+    function = rules.with_declaration(rules.with_declaration(FunctionLimits(b"f"), OLD, 0), NEW, MINUTE)
+    function = rules.with_declaration(function, OLD, 4 * MINUTE)
+    assert rules.effective(function, 6 * MINUTE - 1) == NEW
+    assert rules.effective(function, 6 * MINUTE) == OLD
+    function = rules.with_declaration(function, NEW, 7 * MINUTE)
+    assert rules.effective(function, 7 * MINUTE) == NEW, "it was deployed again"
+    assert len(function.declared) == 2
 
 
-def test_what_nobody_says_any_more_is_forgotten() -> None:
-    said = rules.declared(FunctionLimits(b"f"), OLD, 0)
-    assert rules.effective(said, rules.FORGOTTEN_US) == UNLIMITED
+def test_a_declaration_expires() -> None:
+    function = rules.with_declaration(FunctionLimits(b"f"), OLD, 0)
+    assert rules.effective(function, rules.DECLARATION_EXPIRY_US) == UNLIMITED
 
 
-def test_a_declaration_is_repeated_before_it_is_forgotten() -> None:
-    said = rules.declared(FunctionLimits(b"f"), OLD, 0)
-    assert not rules.is_stale(said, OLD, 1)
-    assert rules.is_stale(said, NEW, 1)
-    assert rules.is_stale(said, OLD, rules.FORGOTTEN_US // 2)
+def test_a_declaration_is_repeated_before_it_expires() -> None:
+    function = rules.with_declaration(FunctionLimits(b"f"), OLD, 0)
+    assert not rules.is_stale(function, OLD, 1)
+    assert rules.is_stale(function, NEW, 1)
+    assert rules.is_stale(function, OLD, rules.DECLARATION_EXPIRY_US // 2)
 
 
 @pytest.mark.parametrize(
@@ -174,11 +176,11 @@ def test_a_declaration_is_repeated_before_it_is_forgotten() -> None:
         (Limits(rate_per_key=Rate(1, SECOND, 10**6)), "burst"),
     ],
 )
-def test_what_cannot_be_right_is_told_by_name(limits: Limits, word: str) -> None:
+def test_an_invalid_limit_is_refused_with_its_name(limits: Limits, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         rules.check(limits)
 
 
-def test_what_can_be_right_is_taken() -> None:
+def test_valid_limits_are_accepted() -> None:
     rules.check(UNLIMITED)
     rules.check(Limits(1, 1, Rate(1, 1_000, 1), Rate(1_000_000, 366 * 86_400 * SECOND, 100_000)))

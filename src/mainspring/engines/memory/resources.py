@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def save_limits(tables: Tables, operation: ops.SaveLimits) -> FunctionLimits:
     """Write what is said of a function; see ``SaveLimits``."""
-    said = operation.said
+    said = operation.limits
     stored = tables.limits.get(said.function, FunctionLimits(said.function))
     if stored.version == said.version:
         stored = tables.limits[said.function] = msgspec.structs.replace(said, version=said.version + 1)
@@ -31,21 +31,21 @@ def acquire(tables: Tables, operation: ops.Acquire) -> list[ops.Grant]:
     return [_acquire(tables, operation.term, ask, operation.now_us) for ask in operation.asks]
 
 
-def _acquire(tables: Tables, term: int, ask: ops.Ask, now_us: int) -> ops.Grant:
+def _acquire(tables: Tables, term: int, ask: ops.TokenRequest, now_us: int) -> ops.Grant:
     grant = ops.Grant()
     pool = (ask.function, ask.pool)
     if ask.limit:
         holdings = tables.tokens.setdefault(pool, {})
         before = holdings.pop(term, rules.Holding(0, 0, 0)).tokens
-        own, claimants, short = rules.divided(holdings.values(), ask.limit, before, ask.tokens, now_us)
+        own, claimants, short = rules.divide(holdings.values(), ask.limit, before, ask.tokens, now_us)
         if own.wanted:
             holdings[term] = own
         grant = ops.Grant(own.tokens, claimants, short)
     if ask.rate is not None:
         rate, bucket = tables.buckets.get(pool, (ask.rate, rules.full(ask.rate, now_us)))
         if rate != ask.rate:
-            bucket = rules.poured(rate, ask.rate, rules.refilled(rate, bucket, now_us))
-        starts, bucket = rules.take(ask.rate, bucket, now_us, ask.starts)
+            bucket = rules.converted(rate, ask.rate, rules.refilled(rate, bucket, now_us))
+        starts, bucket = rules.consume(ask.rate, bucket, now_us, ask.starts)
         tables.buckets[pool] = ask.rate, bucket
         grant = grant._replace(starts=starts, next_us=rules.next_us(ask.rate, bucket))
     return grant

@@ -13,7 +13,7 @@ from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, search
-from mainspring.resources.model import decode_said
+from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Page, Query, in_parts
 
@@ -117,7 +117,7 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
 
     async def behind(after: int | None, most: int) -> list[tuple[int, FunctionLimits]]:
         found = await tx.connection.fetch(resources.SQL["limits"], after or 0, most)
-        return [(function, decode_said(said)) for function, said in found]
+        return [(function, decode_limits(said)) for function, said in found]
 
     return await in_parts(query, meter, behind)
 

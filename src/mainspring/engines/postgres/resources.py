@@ -13,7 +13,7 @@ import msgspec
 from mainspring.engines.postgres.statements import load
 from mainspring.resources import rules
 from mainspring.resources import store as ops
-from mainspring.resources.model import FunctionLimits, Rate, decode_said, encode_said
+from mainspring.resources.model import FunctionLimits, Rate, decode_limits, encode_limits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -29,16 +29,16 @@ Pool = tuple[int, bytes]
 
 async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
     """Write what is said of functions; see ``SaveLimits``."""
-    await tx.functions.learn({("default", operation.said.function) for operation in operations})
+    await tx.functions.learn({("default", operation.limits.function) for operation in operations})
     outcomes: dict[int, FunctionLimits] = {}
-    for index in sorted(range(len(operations)), key=lambda at: operations[at].said.function):
-        said = operations[index].said
+    for index in sorted(range(len(operations)), key=lambda at: operations[at].limits.function):
+        said = operations[index].limits
         function = tx.functions.number("default", said.function)
         wanted = msgspec.structs.replace(said, version=said.version + 1)
-        row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, encode_said(wanted))
+        row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, encode_limits(wanted))
         row = row or await tx.connection.fetchrow(SQL["limits_of"], function)
         assert row is not None
-        outcomes[index] = decode_said(row[0])
+        outcomes[index] = decode_limits(row[0])
     return [outcomes[index] for index in range(len(operations))]
 
 
@@ -62,7 +62,7 @@ async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[li
     return outcomes
 
 
-def _pool(tx: Transaction, ask: ops.Ask) -> Pool:
+def _pool(tx: Transaction, ask: ops.TokenRequest) -> Pool:
     return tx.functions.number("default", ask.function), ask.pool
 
 
@@ -78,7 +78,7 @@ class _Division:
         self.freed: set[bytes] = set()
         """Functions of which something was given back that others had asked for in vain."""
 
-    def ask(self, pool: Pool, term: int, ask: ops.Ask) -> ops.Grant:
+    def ask(self, pool: Pool, term: int, ask: ops.TokenRequest) -> ops.Grant:
         """Give what is there."""
         now_us = self._now_us
         grant = ops.Grant()
@@ -87,14 +87,14 @@ class _Division:
             before = holdings.pop(term, rules.Holding(0, 0, 0)).tokens
             if before > ask.tokens and any(one.wanted > one.tokens for one in holdings.values()):
                 self.freed.add(ask.function)
-            own, claimants, short = rules.divided(holdings.values(), ask.limit, before, ask.tokens, now_us)
+            own, claimants, short = rules.divide(holdings.values(), ask.limit, before, ask.tokens, now_us)
             holdings[term] = self._held[pool, term] = own
             grant = ops.Grant(own.tokens, claimants, short)
         if ask.rate is not None:
             rate, bucket = self.buckets.get(pool, (ask.rate, rules.full(ask.rate, now_us)))
             if rate != ask.rate:
-                bucket = rules.poured(rate, ask.rate, rules.refilled(rate, bucket, now_us))
-            starts, bucket = rules.take(ask.rate, bucket, now_us, ask.starts)
+                bucket = rules.converted(rate, ask.rate, rules.refilled(rate, bucket, now_us))
+            starts, bucket = rules.consume(ask.rate, bucket, now_us, ask.starts)
             self.buckets[pool] = ask.rate, bucket
             self._filled.add(pool)
             grant = grant._replace(starts=starts, next_us=rules.next_us(ask.rate, bucket))

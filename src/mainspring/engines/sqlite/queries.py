@@ -13,7 +13,7 @@ from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, search
-from mainspring.resources.model import decode_said
+from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Page, Query, in_parts
 
@@ -102,7 +102,7 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
 
     async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
         return [
-            (function, decode_said(said)) for function, said in tx.cursor.execute(SQL["limits"], (after or b"", most))
+            (function, decode_limits(said)) for function, said in tx.cursor.execute(SQL["limits"], (after or b"", most))
         ]
 
     return await in_parts(query, meter, behind)

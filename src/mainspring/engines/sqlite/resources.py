@@ -15,7 +15,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State
 from mainspring.resources import store as ops
-from mainspring.resources.model import decode_said, encode_said
+from mainspring.resources.model import decode_limits, encode_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,15 +29,15 @@ _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
 
 def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
     """Write what is said of a function; see ``SaveLimits``."""
-    return [_save_limits(tx, operation.said) for operation in operations]
+    return [_save_limits(tx, operation.limits) for operation in operations]
 
 
 def _save_limits(tx: Transaction, said: FunctionLimits) -> FunctionLimits:
     for version, stored in tx.cursor.execute(SQL["limits_of"], (said.function,)):
         if version != said.version:
-            return decode_said(stored)
+            return decode_limits(stored)
     said = msgspec.structs.replace(said, version=said.version + 1)
-    tx.cursor.execute(SQL["save_limits"], (said.function, said.version, encode_said(said)))
+    tx.cursor.execute(SQL["save_limits"], (said.function, said.version, encode_limits(said)))
     return said
 
 

@@ -12,7 +12,7 @@ from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event
 from mainspring.queries.jobs import FirstInLine
 from mainspring.resources import store as resources
-from mainspring.resources.model import OWN, FunctionLimits, Limits, Rate, pool_of
+from mainspring.resources.model import FUNCTION_POOL, FunctionLimits, Limits, Rate, pool_of
 from mainspring.storage.query import Budget
 from mainspring.testing.conformance.driver import NOW, Store, again
 
@@ -48,7 +48,7 @@ def keyed(store: Store, *names: bytes, priority: Priority = Priority.NORMAL) -> 
     return jobs
 
 
-def acquire(store: Store, *asks: resources.Ask) -> list[resources.Grant]:
+def acquire(store: Store, *asks: resources.TokenRequest) -> list[resources.Grant]:
     """Ask for tokens and starts."""
     (grants,) = store.group(resources.Acquire(store.term, asks, NOW))
     assert isinstance(grants, list)
@@ -170,19 +170,19 @@ class Leasing:
     """Tests of what nodes lease of one store. Derived classes have two nodes, ``store`` and ``other``."""
 
     def test_a_pool_gives_what_it_has(self, store: Store) -> None:
-        ask = resources.Ask(b"f", OWN, 3, 5)
+        ask = resources.TokenRequest(b"f", FUNCTION_POOL, 3, 5)
         assert acquire(store, ask) == [resources.Grant(3)]
         assert acquire(store, ask._replace(tokens=9)) == [resources.Grant(5)]
         assert acquire(store, ask._replace(tokens=2)) == [resources.Grant(2)]
         assert acquire(store, ask._replace(tokens=0)) == [resources.Grant(0)]
 
     def test_pools_are_apart(self, store: Store) -> None:
-        pools = [(b"f", OWN), (b"g", OWN), (b"f", pool_of(b"")), (b"f", pool_of(b"\xff"))]
-        asks = [resources.Ask(function, pool, 9, number) for number, (function, pool) in enumerate(pools, 1)]
+        pools = [(b"f", FUNCTION_POOL), (b"g", FUNCTION_POOL), (b"f", pool_of(b"")), (b"f", pool_of(b"\xff"))]
+        asks = [resources.TokenRequest(function, pool, 9, number) for number, (function, pool) in enumerate(pools, 1)]
         assert [grant.tokens for grant in acquire(store, *asks)] == [1, 2, 3, 4]
 
     def test_nodes_share_a_pool_and_hear_of_each_other(self, store: Store, other: Store) -> None:
-        ask = resources.Ask(b"f", OWN, 4, 5)
+        ask = resources.TokenRequest(b"f", FUNCTION_POOL, 4, 5)
         assert acquire(store, ask) == [resources.Grant(4)]
         assert acquire(other, ask) == [resources.Grant(1, claimants=2)]
         assert acquire(store, ask) == [resources.Grant(4, claimants=2, short=True)]
@@ -191,20 +191,20 @@ class Leasing:
         assert acquire(store, ask._replace(tokens=1)) == [resources.Grant(1, claimants=2)]
 
     def test_a_lowered_limit_gives_nothing_more(self, store: Store, other: Store) -> None:
-        assert acquire(store, resources.Ask(b"f", OWN, 4, 5))[0].tokens == 4
-        lowered = resources.Ask(b"f", OWN, 5, 3)
+        assert acquire(store, resources.TokenRequest(b"f", FUNCTION_POOL, 4, 5))[0].tokens == 4
+        lowered = resources.TokenRequest(b"f", FUNCTION_POOL, 5, 3)
         assert acquire(other, lowered)[0].tokens == 0
         assert acquire(store, lowered)[0].tokens == 4, "nothing is taken away"
         assert acquire(store, lowered._replace(tokens=1))[0].tokens == 1
         assert acquire(store, lowered)[0].tokens == 3
 
     def test_asks_of_one_group_see_each_other(self, store: Store) -> None:
-        ask = resources.Ask(b"f", OWN, 3, 5, starts=2, rate=Rate(1, 3600 * SECOND, 3))
+        ask = resources.TokenRequest(b"f", FUNCTION_POOL, 3, 5, starts=2, rate=Rate(1, 3600 * SECOND, 3))
         first, second = store.group(*[resources.Acquire(store.term, [ask], NOW) for _ in range(2)])
         assert [(grant.tokens, grant.starts) for grant in (*first, *second)] == [(3, 2), (3, 1)]
 
     def test_tokens_end_with_their_term(self, store: Store, other: Store) -> None:
-        ask = resources.Ask(b"f", OWN, 5, 5)
+        ask = resources.TokenRequest(b"f", FUNCTION_POOL, 5, 5)
         assert acquire(store, ask)[0].tokens == 5
         assert acquire(other, ask)[0].tokens == 0
         other.end_term(store.term)
@@ -213,7 +213,7 @@ class Leasing:
             acquire(store, ask)
 
     def test_a_bucket_gives_its_burst_and_no_more(self, store: Store, other: Store) -> None:
-        ask = resources.Ask(b"f", OWN, starts=3, rate=Rate(1, 3600 * SECOND, 4))
+        ask = resources.TokenRequest(b"f", FUNCTION_POOL, starts=3, rate=Rate(1, 3600 * SECOND, 4))
         (grant,) = acquire(store, ask)
         assert grant.starts == 3
         (grant,) = acquire(other, ask)
@@ -222,7 +222,7 @@ class Leasing:
         assert acquire(store, ask)[0].starts == 0
 
     def test_a_bucket_whose_rate_was_changed_keeps_what_is_in_it(self, store: Store) -> None:
-        ask = resources.Ask(b"f", OWN, starts=1, rate=Rate(1, 3600 * SECOND, 4))
+        ask = resources.TokenRequest(b"f", FUNCTION_POOL, starts=1, rate=Rate(1, 3600 * SECOND, 4))
         assert acquire(store, ask)[0].starts == 1
         assert acquire(store, ask._replace(starts=9, rate=Rate(1, 7200 * SECOND, 100)))[0].starts == 3
 
