@@ -75,7 +75,7 @@ class Share(msgspec.Struct, frozen=True):
         return waited >= self.overdue or self.slots is None or slot in self.slots
 
 
-FULL_SHARE: Final = Share()
+EVERYTHING: Final = Share()
 """All jobs for which the node has room."""
 
 NO_SHARE: Final = Share(slots=frozenset(), limit=0, overdue=math.inf)

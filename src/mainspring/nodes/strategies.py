@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.errors import SettingsError
 from mainspring.ids import SLOTS
-from mainspring.nodes.model import FULL_SHARE, NO_SHARE, Share
+from mainspring.nodes.model import EVERYTHING, NO_SHARE, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class _AmongOthers(ABC):
         if me.draining or function not in me.functions:
             return NO_SHARE
         others = self._others(function, me, live_rows)
-        return self._among(me, others) if others else FULL_SHARE
+        return self._among(me, others) if others else EVERYTHING
 
     @abstractmethod
     def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
@@ -80,7 +80,7 @@ class Default:
 
     def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:  # noqa: ARG002
         """Return the full share if this node counts."""
-        return NO_SHARE if me.draining or function not in me.functions else FULL_SHARE
+        return NO_SHARE if me.draining or function not in me.functions else EVERYTHING
 
 
 class IdHash(_AmongOthers):
@@ -171,7 +171,7 @@ def _checked(overdue: float) -> float:
 
 
 def _of_slots(slots: frozenset[int], overdue: float) -> Share:
-    return FULL_SHARE if len(slots) == SLOTS else Share(slots=slots, overdue=overdue)
+    return EVERYTHING if len(slots) == SLOTS else Share(slots=slots, overdue=overdue)
 
 
 def _parts(weights: Sequence[int]) -> list[int]:

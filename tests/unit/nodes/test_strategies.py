@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mainspring.errors import SettingsError
 from mainspring.ids import SLOTS
 from mainspring.nodes import strategies
-from mainspring.nodes.model import FULL_SHARE, NO_SHARE, NodeRow, Share
+from mainspring.nodes.model import EVERYTHING, NO_SHARE, NodeRow, Share
 from mainspring.nodes.strategies import (
     Default,
     IdHash,
@@ -76,7 +76,7 @@ def test_only_nodes_that_serve_the_function_and_do_not_drain_have_a_share(name: 
     counted = {one.term for one in _serving(rows)}
     assert {term for term, share in shares.items() if share is not NO_SHARE} == counted
     if len(counted) == 1:
-        assert shares[counted.pop()] is FULL_SHARE
+        assert shares[counted.pop()] is EVERYTHING
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -122,7 +122,7 @@ def test_a_share_takes_its_slots_at_once_and_any_slot_when_overdue() -> None:
     assert share.includes(1, 0.0)
     assert not share.includes(3, 1.9)
     assert share.includes(3, 2.0)
-    assert FULL_SHARE.includes(3, 0.0)
+    assert EVERYTHING.includes(3, 0.0)
     assert not NO_SHARE.includes(3, 10**9)
 
 
@@ -131,7 +131,7 @@ def test_a_share_takes_its_slots_at_once_and_any_slot_when_overdue() -> None:
 
 @given(rows=FLEETS)
 def test_by_default_everybody_takes_everything(rows: tuple[NodeRow, ...]) -> None:
-    assert all(share is FULL_SHARE for share in _shares(Default, rows).values())
+    assert all(share is EVERYTHING for share in _shares(Default, rows).values())
 
 
 # ---- id_hash ----
@@ -307,7 +307,7 @@ def test_users_register_their_own() -> None:
     assert strategy_names() == (*BUILT_IN, "sticky")
     assert strategy("sticky").share(b"f", row(1), (row(2),)).overdue == 60.0
     register("sticky", Default)
-    assert strategy("sticky").share(b"f", row(1), (row(2),)) is FULL_SHARE
+    assert strategy("sticky").share(b"f", row(1), (row(2),)) is EVERYTHING
     with pytest.raises(SettingsError, match="sticky"):
         strategy("other")
 
