@@ -73,7 +73,7 @@ def _submit_at(peer: Peer, function: bytes, unique: bytes, payload: bytes, at: f
     job = Job(peer.service.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
     if at > now:
         job.due_us = round(at * 1_000_000)
-    peer.submits.submit_batch(job)
+    peer.submits.submit(job)
 
 
 def _submit_reduce(peer: Peer, args: list[bytes]) -> None:
@@ -85,7 +85,7 @@ def _submit_reduce(peer: Peer, args: list[bytes]) -> None:
 def _submit_reduce_background(peer: Peer, args: list[bytes]) -> None:
     job = _reduce_job(peer, args)
     if job is not None:
-        peer.submits.submit_batch(job)
+        peer.submits.submit(job)
 
 
 def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:

@@ -154,24 +154,24 @@ class Submits:
             waits, self._waits = self._waits, []
             if joins:
                 for job, wait in zip(batch, waits, strict=True):
-                    self._store([job], self._submitted([job], [wait]))
+                    self._submit_batch([job], self._submitted([job], [wait]))
             else:
-                self._store(batch, self._submitted(batch, waits))
+                self._submit_batch(batch, self._submitted(batch, waits))
             return
         now_us = round(self._service.wall() * 1_000_000)
         for job in batch:
             job.created_us = now_us
         if joins:
             for job in batch:
-                self._store([job], self._created)
+                self._submit_batch([job], self._created)
         else:
-            self._store(batch, self._created)
+            self._submit_batch(batch, self._created)
 
-    def submit_batch(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         """Submit a plain background job."""
-        self._store([job], self._created)
+        self._submit_batch([job], self._created)
 
-    def _store(self, jobs: list[Job], answer: Callable[[list[int], dict[int, Any]], bytes]) -> None:
+    def _submit_batch(self, jobs: list[Job], answer: Callable[[list[int], dict[int, Any]], bytes]) -> None:
         """Submit background jobs, and reserve the place of their answers."""
         slot = self._outbox.reserve()
         number = len(jobs)

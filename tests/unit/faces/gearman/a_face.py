@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from mainspring.engines.memory.engine import MemoryEngine
 
-Heard = tuple[str, list[str]]
+Packet = tuple[str, list[str]]
 F, G = b"f", b"g"
 
 
 class Node:
-    """A node and its connections. What is sent arrives at once; what is committed waits for ``commit``."""
+    """A node and its connections. Bytes arrive at once; operations wait for ``commit``."""
 
     def __init__(self, earlier: Node | None = None, **options: Any) -> None:
         self.clock: ManualClock = earlier.clock if earlier else ManualClock()
@@ -38,21 +38,21 @@ class Node:
     def connect(self, *, extended: bool = False) -> Peer:
         peer = Peer(self)
         if extended:
-            peer.say(Type.OPTION_REQ, EXTENSION)
-            assert peer.hear() == [("OPTION_RES", ["mainspring/1"])]
+            peer.request(Type.OPTION_REQ, EXTENSION)
+            assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
         return peer
 
     def worker(self, *functions: bytes) -> Peer:
         peer = self.connect()
         for function in functions or (F,):
-            peer.say(Type.CAN_DO, function)
+            peer.request(Type.CAN_DO, function)
         return peer
 
     def stream(self, *functions: bytes, places: int = 1, **options: Any) -> Peer:
         peer = self.connect(extended=True)
         for function in functions or (F,):
-            peer.say(Type.REGISTER, function, json.dumps(options).encode())
-        peer.say(Type.READY, b"%d" % places)
+            peer.request(Type.REGISTER, function, json.dumps(options).encode())
+        peer.request(Type.READY, b"%d" % places)
         return peer
 
     def commit(self) -> None:
@@ -81,34 +81,34 @@ class Peer:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._heard: list[Heard] = []
-        self.wire = Wire(node.life, self._hear)
+        self._received: list[Packet] = []
+        self.wire = Wire(node.life, self._receive)
         node.life.wires.append(self.wire)
 
-    def _hear(self, kind: int, args: Sequence[bytes]) -> None:
+    def _receive(self, kind: int, args: Sequence[bytes]) -> None:
         name = Type(kind).name if kind > 0 else "TEXT"
-        self._heard.append((name, [arg.decode("utf-8", "backslashreplace") for arg in args]))
+        self._received.append((name, [arg.decode("utf-8", "backslashreplace") for arg in args]))
 
     def send(self, data: bytes) -> None:
         self.wire.send(data)
         self.wire.deliver()
 
-    def say(self, kind: int, *args: bytes) -> None:
+    def request(self, kind: int, *args: bytes) -> None:
         self.send(request(kind, *args))
 
-    def hear(self) -> list[Heard]:
-        """What was heard since this was last asked for."""
-        heard, self._heard = self._heard, []
-        return heard
+    def received(self) -> list[Packet]:
+        """Return the packets received since the last call."""
+        packets, self._received = self._received, []
+        return packets
 
-    def answer(self) -> Heard:
-        """Commit, and return the one packet that was heard."""
+    def answer(self) -> Packet:
+        """Commit, and return the only received packet."""
         self._node.commit()
-        (heard,) = self.hear()
-        return heard
+        (packets,) = self.received()
+        return packets
 
-    def ask(self, kind: int, *args: bytes) -> Heard:
-        self.say(kind, *args)
+    def ask(self, kind: int, *args: bytes) -> Packet:
+        self.request(kind, *args)
         return self.answer()
 
     def call(self, method: str, **params: Any) -> Any:
@@ -118,17 +118,17 @@ class Peer:
         return json.loads(args[1]) if name == "ANSWER" else args[1]
 
     def text(self, line: str) -> str:
-        """Send a command and return what comes back."""
+        """Send a command and return the answer."""
         self.send(line.encode() + b"\n")
         return self.listed()
 
     def listed(self) -> str:
-        """Commit, and return what was heard: text, in one piece or several."""
+        """Commit, and return the received text, in one piece or several."""
         self._node.commit()
         self._node.wait(0)
-        heard = self.hear()
-        assert {name for name, _ in heard} == {"TEXT"}
-        return "".join(args[0] for _, args in heard)
+        packets = self.received()
+        assert {name for name, _ in packets} == {"TEXT"}
+        return "".join(args[0] for _, args in packets)
 
     def background(self, payload: bytes = b"", function: bytes = F, unique: bytes = b"") -> str:
         """Submit a background job and return its handle."""

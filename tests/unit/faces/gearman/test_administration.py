@@ -1,4 +1,4 @@
-"""The administration protocol on a connection; the words themselves are tested with the wire."""
+"""The administration protocol on a connection; its commands are parsed in the tests of the wire."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .a_face import F, G, Node
 def test_status_counts_jobs_and_workers(node: Node) -> None:
     client, worker = node.connect(), node.worker(F, G)
     for kind in (Type.SUBMIT_JOB_HIGH_BG, Type.SUBMIT_JOB_BG, Type.SUBMIT_JOB_LOW_BG, Type.SUBMIT_JOB):
-        client.say(kind, F, b"", b"")
+        client.request(kind, F, b"", b"")
     node.commit()
-    worker.say(Type.CAN_DO, F)
-    worker.say(Type.GRAB_JOB)
-    assert client.hear()
+    worker.request(Type.CAN_DO, F)
+    worker.request(Type.GRAB_JOB)
+    assert client.received()
     assert client.text("status") == "f\t4\t1\t2\ng\t0\t0\t1\n.\n"
     assert client.text("prioritystatus") == "f\t0\t2\t1\t2\ng\t0\t0\t0\t1\n.\n"
 
@@ -30,7 +30,7 @@ def test_status_counts_jobs_and_workers(node: Node) -> None:
 def test_workers_are_listed_with_their_functions(node: Node) -> None:
     node.connect()
     worker = node.worker(F, G)
-    worker.say(Type.SET_CLIENT_ID, b"me\n")
+    worker.request(Type.SET_CLIENT_ID, b"me\n")
     text = node.connect().text("workers")
     lines = text.split("\n")
     assert len(lines) == 5
@@ -39,7 +39,7 @@ def test_workers_are_listed_with_their_functions(node: Node) -> None:
     assert lines[2].endswith(":")
 
 
-def test_jobs_are_shown_wherever_they_are(node: Node) -> None:
+def test_jobs_in_memory_and_in_the_store_are_shown(node: Node) -> None:
     client = node.connect()
     later = b"%d" % (int(node.clock.wall()) + 60)
     client.send(
@@ -48,21 +48,21 @@ def test_jobs_are_shown_wherever_they_are(node: Node) -> None:
         + request(Type.SUBMIT_JOB_EPOCH, F, b"w", later, b"")
     )
     node.commit()
-    handles = [args[0] for _, args in client.hear()]
+    handles = [args[0] for _, args in client.received()]
     shown = client.text("show jobs")
     assert {line.split("\t")[0] for line in shown.split("\n")[:-2]} == set(handles)
     unique = client.text("show unique jobs")
     assert [line for line in unique.split("\n") if line] == ["v", "u", "w", "."]
 
 
-def test_a_store_that_fails_cannot_be_shown(node: Node) -> None:
+def test_a_failed_store_is_an_error(node: Node) -> None:
     client = node.connect()
     node.life.store.away = True
     assert client.text("show jobs").startswith("ERR STORE")
     assert not client.closed
 
 
-def test_what_was_listed_before_the_store_failed_does_not_look_whole(node: Node) -> None:
+def test_a_list_cut_off_by_a_failed_store_does_not_look_complete(node: Node) -> None:
     node.worker()
     client = node.connect()
     client.background()
@@ -77,13 +77,13 @@ def test_what_was_listed_before_the_store_failed_does_not_look_whole(node: Node)
 
 
 def rows(node: Node, *functions: bytes) -> None:
-    """Store a job of each of some functions that this node has nothing to do with."""
+    """Store a job of each function, none of which this node serves."""
     node.service.dispatch.complete = False
     for function in functions:
         node.connect().background(b"", function)
 
 
-def test_functions_that_are_rows_of_the_store_are_listed(node: Node) -> None:
+def test_functions_with_stored_jobs_are_listed(node: Node) -> None:
     node.connect().background()
     rows(node, b"row", b"served")
     node.worker(b"served")
@@ -98,10 +98,10 @@ def test_very_many_functions_are_listed_in_pieces(node: Node) -> None:
     rows(node, b"row")
     client = node.connect()
     client.send(b"status\n")
-    assert client.hear() == [], "it is made in steps"
+    assert client.received() == [], "it is built in steps"
     node.wait(0)
-    pieces = [args[0] for _, args in client.hear()]
-    assert len(pieces) == 5, "three of those in memory, one of the store's, and the end"
+    pieces = [args[0] for _, args in client.received()]
+    assert len(pieces) == 5, "three pieces from memory, one from the store, and the end"
     assert [line.split("\t")[0] for line in "".join(pieces).splitlines()] == [*map(bytes.decode, names), "row", "."]
 
 
@@ -112,18 +112,18 @@ def test_workers_of_many_functions_are_listed_in_pieces(node: Node) -> None:
     assert [len(line.split()) for line in lines] == [4, 4 + PAGE, 4 + PAGE, 4 + PAGE, 1]
 
 
-def test_who_does_not_read_is_sent_no_more(node: Node) -> None:
+def test_a_peer_that_does_not_read_gets_no_more_pieces(node: Node) -> None:
     node.worker(*(b"%d" % number for number in range(3 * PAGE)))
     client = node.connect()
     client.send(b"status\n")
     client.wire.protocol.pause_writing()
     node.wait(1)
-    assert client.hear() == []
+    assert client.received() == []
     client.wire.protocol.resume_writing()
     assert client.listed().endswith(".\n")
 
 
-def test_who_reads_again_while_the_store_is_asked_gets_each_piece_once(
+def test_a_peer_that_resumes_reading_during_a_query_gets_each_piece_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows(node, b"row")
@@ -142,7 +142,7 @@ def test_who_reads_again_while_the_store_is_asked_gets_each_piece_once(
     assert client.listed() == "row\t1\t0\t0\n.\n"
 
 
-def test_who_is_gone_is_sent_no_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnected_peer_gets_no_more_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.worker(*(b"%d" % number for number in range(3 * PAGE)))
     client = node.connect()
     client.send(b"status\n")
@@ -151,25 +151,25 @@ def test_who_is_gone_is_sent_no_more(node: Node, monkeypatch: pytest.MonkeyPatch
     node.wait(1)
 
 
-def test_listings_of_many_functions_share_what_was_made_of_late(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listings_of_many_functions_share_recent_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.worker(*(b"%d" % number for number in range(3 * PAGE)))
-    made: list[Place] = []
+    counted_places: list[Place] = []
     page = node.service.roster.page
 
     def counted(place: Place, *rest: Any) -> None:
-        made.append(place)
+        counted_places.append(place)
         page(place, *rest)
 
     monkeypatch.setattr(node.service, "page_of_functions", counted)
     first, second = node.connect().text("status"), node.connect().text("status")
     assert first == second
-    assert len(made) == 3
+    assert len(counted_places) == 3
     node.wait(CACHE_SECONDS + 0.1)
     node.connect().text("status")
-    assert len(made) == 6
+    assert len(counted_places) == 6
 
 
-def test_functions_of_the_store_are_dropped_and_limited_like_any(node: Node) -> None:
+def test_functions_with_stored_jobs_are_dropped_and_limited_like_others(node: Node) -> None:
     rows(node, b"row")
     client = node.connect()
     assert client.text("drop function row").startswith("ERR there are still")
@@ -188,7 +188,7 @@ def test_jobs_are_cancelled(node: Node) -> None:
         assert client.text(f"cancel job {unknown}").startswith("ERR UNKNOWN_JOB")
 
 
-def test_functions_are_created_and_dropped_unless_they_are_in_use(node: Node) -> None:
+def test_functions_are_created_and_dropped_if_not_in_use(node: Node) -> None:
     client = node.connect()
     assert client.text("create function f") == "OK\r\n"
     assert client.text("status") == "f\t0\t0\t0\n.\n"
@@ -203,7 +203,7 @@ def test_functions_are_created_and_dropped_unless_they_are_in_use(node: Node) ->
     assert client.text("status") == ".\n"
 
 
-def test_numbers_and_words(node: Node) -> None:
+def test_pid_version_and_verbosity(node: Node) -> None:
     client = node.connect()
     assert client.text("getpid") == f"OK {os.getpid()}\n"
     assert client.text("version") == f"OK {node.face.settings.version}\n"
@@ -212,7 +212,7 @@ def test_numbers_and_words(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("line", "graceful"), [("shutdown", False), ("shutdown graceful", True)])
-def test_the_node_is_shut_down_from_its_own_machine_only(node: Node, line: str, graceful: bool) -> None:
+def test_shutdown_is_accepted_only_from_the_same_machine(node: Node, line: str, graceful: bool) -> None:
     asked: list[bool] = []
     node.face.shut_down = asked.append
     client = node.connect()
@@ -224,16 +224,16 @@ def test_the_node_is_shut_down_from_its_own_machine_only(node: Node, line: str, 
     assert asked == [graceful]
 
 
-def test_texts_and_packets_are_answered_in_their_order(node: Node) -> None:
+def test_commands_and_packets_are_answered_in_their_order(node: Node) -> None:
     client = node.connect()
     client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") + b"status\n" + request(Type.ECHO_REQ, b"x") + b"version\n")
     node.commit()
-    names = [name for name, _ in client.hear()]
+    names = [name for name, _ in client.received()]
     assert names[0] == "JOB_CREATED"
     assert set(names[1:]) == {"TEXT", "ECHO_RES"} or names[1:] == ["TEXT"]
 
 
-def test_a_function_that_is_created_has_a_name_of_limited_length(node: Node) -> None:
+def test_the_name_of_a_created_function_has_a_limit(node: Node) -> None:
     client = node.connect()
     assert client.text("create function " + "f" * 512) == "OK\r\n"
     assert client.text("create function " + "f" * 513).startswith("ERR ARGUMENT_TOO_LARGE")

@@ -1,4 +1,4 @@
-"""The bytes of answers to CALL: clients and workers of earlier versions read them, and tools show them as they are."""
+"""The bytes of answers to CALL: clients and workers of earlier versions read them, and tools show them unchanged."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def unexpected() -> NodeStatus:
 
 
 def prepare(node: Node) -> None:
-    """Let a node answer all calls."""
+    """Make a node able to answer all calls."""
     schedules = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     for part in (
         FunctionCalls(node.service),
@@ -126,17 +126,17 @@ def prepare(node: Node) -> None:
 
 
 def jobs(node: Node, tool: Peer) -> dict[str, str]:
-    """Make some jobs; returns what the calls have for their handles."""
+    """Create some jobs. Return their handles by their placeholders in the calls."""
     worker = node.worker()
-    worker.say(Type.SET_CLIENT_ID, b"me")
+    worker.request(Type.SET_CLIENT_ID, b"me")
     failed = tool.background(b"12", unique=b"u")
     worker.ask(Type.GRAB_JOB)
-    worker.say(Type.WORK_EXCEPTION, failed.encode(), b"why")
-    worker.say(Type.WORK_FAIL, failed.encode())
+    worker.request(Type.WORK_EXCEPTION, failed.encode(), b"why")
+    worker.request(Type.WORK_FAIL, failed.encode())
     node.wait(1.5)
     running = tool.background(b"345")
     worker.ask(Type.GRAB_JOB)
-    worker.say(Type.WORK_STATUS, running.encode(), b"1", b"3")
+    worker.request(Type.WORK_STATUS, running.encode(), b"1", b"3")
     options = b'{"delay": 60, "expires": 90, "timeout": 5, "priority": "low", "concurrency_key": "k", "retry": {}}'
     _, (delayed, _) = tool.ask(Type.SUBMIT, G, b"", options, b"")
     tool.ask(Type.SUBMIT, b"\xffg", b"", b"", b"")
@@ -145,7 +145,7 @@ def jobs(node: Node, tool: Peer) -> dict[str, str]:
 
 
 def transcript(node: Node) -> str:
-    """Return what a node answers to all calls, one line each."""
+    """Return the answers of a node to all calls, one line each."""
     tool = node.connect(extended=True)
     handles = jobs(node, tool)
     lines: list[str] = []
@@ -153,13 +153,13 @@ def transcript(node: Node) -> str:
         method, _, params = line.partition(" ")
         for name, handle in handles.items():
             params = params.replace(name, handle)
-        tool.say(Type.CALL, b"7", method.encode(), params.encode())
+        tool.request(Type.CALL, b"7", method.encode(), params.encode())
         node.commit()
         lines.append(line)
-        lines += ["  " + " ".join((name, *args)) for name, args in tool.hear()]
+        lines += ["  " + " ".join((name, *args)) for name, args in tool.received()]
     return "\n".join(lines) + "\n"
 
 
-def test_calls_are_answered_as_ever(node: Node) -> None:
+def test_calls_have_the_recorded_answers(node: Node) -> None:
     prepare(node)
     assert transcript(node).splitlines() == RECORDED.read_text().splitlines()

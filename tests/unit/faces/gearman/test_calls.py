@@ -1,4 +1,4 @@
-"""What tools ask of a node."""
+"""Calls of tools over the Gearman port."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNKNOWN = "H:n:1000000999999"
         ("jobs.list", b'{"limit": 1001}', "usage"),
     ],
 )
-def test_calls_that_cannot_be_answered(node: Node, method: str, params: bytes, code: str) -> None:
+def test_invalid_calls_have_faults(node: Node, method: str, params: bytes, code: str) -> None:
     name, args = node.connect(extended=True).ask(Type.CALL, b"my id", method.encode(), params)
     assert (name, args[:2]) == ("FAULT", ["my id", code])
     assert args[2]
@@ -50,20 +50,20 @@ def test_unknown_jobs(node: Node, method: str) -> None:
     assert node.connect(extended=True).call(method, handle=UNKNOWN) == "not_found"
 
 
-def test_a_worker_says_how_many_jobs_it_runs_at_a_time(node: Node) -> None:
+def test_a_worker_declares_its_slots(node: Node) -> None:
     stream = node.stream(places=20)
     assert stream.call("worker.slots", slots=4) == {}
     (worker,) = node.service.dispatch.workers
     assert (worker.slots, worker.credit) == (4, 20)
 
 
-def test_a_worker_says_that_it_runs_jobs_in_processes_of_their_own(node: Node) -> None:
+def test_a_worker_declares_that_it_isolates_jobs(node: Node) -> None:
     assert node.stream().call("worker.isolates") == {}
     (worker,) = node.service.dispatch.workers
     assert worker.isolates
 
 
-def test_a_store_that_fails_is_unavailable(node: Node) -> None:
+def test_a_failed_store_is_unavailable(node: Node) -> None:
     tool = node.connect(extended=True)
     handle = tool.background()
     for method, params in (
@@ -72,9 +72,9 @@ def test_a_store_that_fails_is_unavailable(node: Node) -> None:
         ("jobs.retry", {"handle": handle}),
         ("jobs.list", {}),
     ):
-        tool.say(Type.CALL, b"1", method.encode(), json.dumps(params).encode())
+        tool.request(Type.CALL, b"1", method.encode(), json.dumps(params).encode())
         node.fail()
-        ((name, args),) = tool.hear()
+        ((name, args),) = tool.received()
         assert (name, args[1]) == ("FAULT", "unavailable")
 
 
@@ -92,13 +92,13 @@ def test_a_job_is_shown_with_its_progress(node: Node) -> None:
     }
     assert shown["created_at"] == "2023-11-14T22:13:20.000000Z"
     assert shown["started_at"] is None
-    worker.say(Type.SET_CLIENT_ID, b"me")
+    worker.request(Type.SET_CLIENT_ID, b"me")
     worker.ask(Type.GRAB_JOB)
-    worker.say(Type.WORK_STATUS, handle.encode(), b"1", b"many")
+    worker.request(Type.WORK_STATUS, handle.encode(), b"1", b"many")
     shown = tool.call("jobs.show", handle=handle)
     assert (shown["state"], shown["worker"], shown["numerator"], shown["denominator"]) == ("running", "me", 1, 0)
     assert (shown["done"], shown["total"]) == (1, 0)
-    worker.say(Type.WORK_COMPLETE, handle.encode(), b"done")
+    worker.request(Type.WORK_COMPLETE, handle.encode(), b"done")
     node.commit()
     shown = tool.call("jobs.show", handle=handle)
     assert (shown["state"], shown["input_size"], shown["output_size"]) == ("succeeded", 4, 4)
@@ -120,14 +120,14 @@ def test_jobs_are_listed_newest_first_and_page_by_page(node: Node) -> None:
     assert listed(state="running") == []
 
 
-def test_a_list_says_where_it_goes_on_and_how_far_it_has_searched(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_list_has_the_next_place_and_the_time_searched(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = node.connect(extended=True)
     _, (rare,) = tool.ask(Type.SUBMIT_JOB_BG, G, b"", b"")
     handles = [tool.background() for _ in range(5)]
     monkeypatch.setattr(node.life.reads, "_budget", Budget(rows=4))  # a budget is not for tools to choose
     whole = tool.call("jobs.list", function="g")
     assert [job["handle"] for job in whole["jobs"]] == [rare]
-    assert whole.keys() == {"jobs"}, "a client of an earlier version gets what it knows"
+    assert whole.keys() == {"jobs"}, "a client of an earlier version gets no new keys"
     part = tool.call("jobs.list", function="g", partial=True)
     oldest = tool.call("jobs.show", handle=handles[1])
     assert part == {"jobs": [], "next": handles[1], "searched_to": oldest["created_at"]}
@@ -135,7 +135,7 @@ def test_a_list_says_where_it_goes_on_and_how_far_it_has_searched(node: Node, mo
     assert ([job["handle"] for job in rest["jobs"]], rest["next"]) == ([rare], None)
 
 
-def test_nothing_is_searched_for_a_tool_that_has_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_a_disconnected_tool_ends(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     tool, asked = node.connect(extended=True), list[object]()
     read = node.life.store.read
 
@@ -144,13 +144,13 @@ def test_nothing_is_searched_for_a_tool_that_has_left(node: Node, monkeypatch: p
         read(query, *rest)
 
     monkeypatch.setattr(node.life.store, "read", noted)
-    tool.say(Type.CALL, b"7", b"jobs.list", b"{}")
+    tool.request(Type.CALL, b"7", b"jobs.list", b"{}")
     tool.wire.end()
     node.commit()
     assert asked == []
 
 
-def test_lists_know_what_runs_although_the_store_does_not_yet(node: Node) -> None:
+def test_lists_show_running_jobs_before_the_commit(node: Node) -> None:
     tool, worker = node.connect(extended=True), node.worker()
     first, second = tool.background(), tool.background()
     worker.ask(Type.GRAB_JOB)
@@ -160,7 +160,7 @@ def test_lists_know_what_runs_although_the_store_does_not_yet(node: Node) -> Non
     assert [job["handle"] for job in leased] == [second]
 
 
-def test_foreground_jobs_are_listed_too(node: Node) -> None:
+def test_foreground_jobs_are_listed(node: Node) -> None:
     tool, client = node.connect(extended=True), node.connect()
     _, (handle,) = client.ask(Type.SUBMIT_JOB, G, b"u", b"")
     for params in ({}, {"function": "g"}, {"unique": "u"}, {"state": "pending"}):
@@ -168,39 +168,39 @@ def test_foreground_jobs_are_listed_too(node: Node) -> None:
     assert tool.call("jobs.list", function="f")["jobs"] == []
 
 
-def test_cancel_says_what_became_of_the_job(node: Node) -> None:
+def test_the_answer_to_a_cancel_has_the_state_of_the_job(node: Node) -> None:
     tool, worker = node.connect(extended=True), node.stream()
     running, waiting = tool.background(), tool.background()
     assert tool.call("jobs.cancel", handle=running) == {"handle": running, "state": "running"}
     assert tool.call("jobs.cancel", handle=waiting, reason="no") == {"handle": waiting, "state": "cancelled"}
     assert tool.call("jobs.show", handle=waiting)["error"] == "Cancelled: no"
-    ((_, args),) = [heard for heard in worker.hear() if heard[0] == "ASSIGN"]
-    worker.say(Type.SETTLE, args[0].encode(), args[1].encode(), b"succeeded", b"", b"")
+    ((_, args),) = [packets for packets in worker.received() if packets[0] == "ASSIGN"]
+    worker.request(Type.SETTLE, args[0].encode(), args[1].encode(), b"succeeded", b"", b"")
     node.commit()
     assert tool.call("jobs.cancel", handle=running) == {"handle": running, "state": "succeeded"}
 
 
-def test_a_dead_letter_is_put_back(node: Node) -> None:
+def test_a_dead_letter_is_redriven(node: Node) -> None:
     tool, worker = node.connect(extended=True), node.worker()
     handle = tool.background()
     worker.ask(Type.GRAB_JOB)
     assert tool.call("jobs.retry", handle=handle) == "conflict"
-    worker.say(Type.WORK_FAIL, handle.encode())
+    worker.request(Type.WORK_FAIL, handle.encode())
     node.commit()
     job = tool.call("jobs.retry", handle=handle)
     assert (job["handle"], job["state"], job["attempt"]) == (handle, "pending", 0)
 
 
-def test_watchers_see_what_changes(node: Node) -> None:
+def test_watchers_receive_changes(node: Node) -> None:
     tool, client, worker = node.connect(extended=True), node.connect(), node.worker()
     assert tool.call("jobs.watch", function="f") == {}
     assert tool.call("jobs.watch") == "conflict", "one watch for a connection"
     handle = client.background()
     client.background(function=G)
     worker.ask(Type.GRAB_JOB)
-    worker.say(Type.WORK_COMPLETE, handle.encode(), b"")
+    worker.request(Type.WORK_COMPLETE, handle.encode(), b"")
     node.commit()
-    events = [json.loads(args[1]) for name, args in tool.hear() if name == "EVENT"]
+    events = [json.loads(args[1]) for name, args in tool.received() if name == "EVENT"]
     assert [(event["handle"], event["state"]) for event in events] == [
         (handle, "leased"),
         (handle, "running"),
@@ -211,51 +211,51 @@ def test_watchers_see_what_changes(node: Node) -> None:
     assert not node.service.hub.active
 
 
-def test_a_watcher_of_one_job(node: Node) -> None:
+def test_a_watcher_of_one_job_receives_only_its_changes(node: Node) -> None:
     tool, client = node.connect(extended=True), node.connect()
     handle = client.background()
     assert tool.call("jobs.watch", handle=handle) == {}
     client.background()
     node.connect(extended=True).call("jobs.cancel", handle=handle)
-    assert [json.loads(args[1])["state"] for _, args in tool.hear()] == ["cancelled"]
+    assert [json.loads(args[1])["state"] for _, args in tool.received()] == ["cancelled"]
 
 
-def test_a_watcher_that_reads_too_slowly_is_told_what_it_missed(node: Node) -> None:
+def test_a_slow_watcher_receives_the_number_of_missed_changes(node: Node) -> None:
     tool, client = node.connect(extended=True), node.connect()
     tool.call("jobs.watch")
     tool.wire.unsent = WATCHER_BACKLOG + 1
     for _ in range(3):
         client.background()
-    assert tool.hear() == []
+    assert tool.received() == []
     tool.wire.unsent = 0
     client.background()
-    events = [json.loads(args[1]) for _, args in tool.hear()]
+    events = [json.loads(args[1]) for _, args in tool.received()]
     assert events[0] == {"missed": 3}
     assert len(events) == 2
 
 
-def test_the_nodes_status(node: Node) -> None:
+def test_the_status_of_the_node_is_shown(node: Node) -> None:
     functions = [FunctionStatus("f", 6, 0, 0, Waiting(1, 2, 3))]
     numbers = JobNumbers(6, 0, 6), CommitNumbers(2, 9)
     status = NodeStatus("1", "n", 7, "memory://", 1, 0.5, 1, True, 0, 1, *numbers, functions)
     node.life.api.add(StatusCalls(node.service, lambda: status).handlers)
-    name, (_, said) = node.connect(extended=True).ask(Type.CALL, b"1", b"node.status", b"")
+    name, (_, shown) = node.connect(extended=True).ask(Type.CALL, b"1", b"node.status", b"")
     assert name == "ANSWER"
-    assert said == (
+    assert shown == (
         '{"version":"1","name":"n","term":7,"store":"memory://","pid":1,"uptime":0.5,"connections":1,"schedules":true,'
         '"workers":0,"known_functions":1,"jobs":{"total":6,"running":0,"waiting":6},"commits":{"groups":2,"jobs":9},'
         '"functions":[{"function":"f","total":6,"running":0,"workers":0,"waiting":{"high":1,"normal":2,"low":3}}]}'
     )
 
 
-def test_functions_that_are_no_text_are_shown_as_far_as_they_are(node: Node) -> None:
+def test_bytes_of_a_name_that_are_not_utf_8_are_shown_as_escapes(node: Node) -> None:
     tool = node.connect(extended=True)
     tool.background(function=b"\xff" + F)
     (job,) = tool.call("jobs.list")["jobs"]
     assert job["function"] == "\\xfff"
 
 
-def test_what_a_watch_keeps_has_limits(node: Node) -> None:
+def test_the_strings_of_a_watch_have_limits(node: Node) -> None:
     tool = node.connect(extended=True)
     name, (code, _) = tool.ask(Type.CALL, b"7" * 1025, b"jobs.watch", b"{}")
     assert (name, code) == ("ERROR", "ARGUMENT_TOO_LARGE")

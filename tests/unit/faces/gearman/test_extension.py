@@ -9,30 +9,30 @@ import pytest
 
 from mainspring.wire.gearman.packets import Type, request
 
-from .a_face import F, G, Heard, Node, Peer
+from .a_face import F, G, Node, Packet, Peer
 
 DONE = b"done"
 
 
-def options(**said: Any) -> bytes:
-    return json.dumps(said).encode()
+def options(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
 
 
-def submit(peer: Peer, payload: bytes = b"load", unique: bytes = b"", **said: Any) -> str:
-    name, args = peer.ask(Type.SUBMIT, F, unique, options(**said), payload)
+def submit(peer: Peer, payload: bytes = b"load", unique: bytes = b"", **fields: Any) -> str:
+    name, args = peer.ask(Type.SUBMIT, F, unique, options(**fields), payload)
     assert name == "SUBMITTED"
     return args[0]
 
 
 def assigned(worker: Peer) -> tuple[bytes, bytes, dict[str, Any]]:
-    """The handle, lease and info of the one job that the worker was just given."""
-    ((name, args),) = worker.hear()
+    """Return the handle, delivery token and info of the only job that the worker has just received."""
+    ((name, args),) = worker.received()
     assert name == "ASSIGN"
     return args[0].encode(), args[1].encode(), json.loads(args[4])
 
 
 def settle(worker: Peer, handle: bytes, token: bytes, outcome: bytes = b"succeeded", **detail: Any) -> None:
-    worker.say(Type.SETTLE, handle, token, outcome, options(**detail) if detail else b"", DONE)
+    worker.request(Type.SETTLE, handle, token, outcome, options(**detail) if detail else b"", DONE)
 
 
 def show(node: Node, handle: bytes | str) -> dict[str, Any]:
@@ -54,14 +54,14 @@ def test_a_batch_is_answered_in_its_order(node: Node) -> None:
         + request(Type.SUBMIT_JOB_BG, F, b"", b"")
     )
     node.commit()
-    heard = client.hear()
-    assert [name for name, _ in heard] == ["SUBMITTED", "SUBMITTED", "ERROR", "SUBMITTED", "SUBMITTED", "JOB_CREATED"]
-    assert [args[1] for name, args in heard if name == "SUBMITTED"] == ["0", "0", "1", "0"]
-    assert heard[1][1][0] == heard[3][1][0]
+    packets = client.received()
+    assert [name for name, _ in packets] == ["SUBMITTED", "SUBMITTED", "ERROR", "SUBMITTED", "SUBMITTED", "JOB_CREATED"]
+    assert [args[1] for name, args in packets if name == "SUBMITTED"] == ["0", "0", "1", "0"]
+    assert packets[1][1][0] == packets[3][1][0]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"delay": -1},
         {"delay": 1e12},
@@ -83,19 +83,19 @@ def test_a_batch_is_answered_in_its_order(node: Node) -> None:
         [1],
     ],
 )
-def test_options_that_cannot_be_right_are_refused(node: Node, said: Any) -> None:
+def test_invalid_options_are_refused(node: Node, fields: Any) -> None:
     client = node.connect(extended=True)
-    name, args = client.ask(Type.SUBMIT, F, b"", json.dumps(said).encode(), b"")
+    name, args = client.ask(Type.SUBMIT, F, b"", json.dumps(fields).encode(), b"")
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
     assert submit(client)
 
 
-def test_options_that_are_no_text_are_refused(node: Node) -> None:
+def test_options_that_are_not_utf_8_are_refused(node: Node) -> None:
     name, args = node.connect(extended=True).ask(Type.SUBMIT, F, b"", b'{"concurrency_key": "\xff"}', b"")
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
 
 
-def test_a_worker_is_not_told_its_own_policy(node: Node) -> None:
+def test_an_assignment_does_not_repeat_the_workers_own_policy(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
     submit(client)
     _, _, info = assigned(worker)
@@ -125,61 +125,61 @@ def test_options_reach_the_job_and_its_worker(node: Node) -> None:
 
 
 @pytest.mark.parametrize("way", ["delay", "run_at"])
-def test_a_job_for_later(node: Node, way: str) -> None:
+def test_a_delayed_job_is_scheduled(node: Node, way: str) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, delay=5) if way == "delay" else submit(client, run_at=node.clock.wall() + 5)
     assert show(node, handle)["state"] == "scheduled"
     node.wait(4.9)
-    assert worker.hear() == []
+    assert worker.received() == []
     node.wait(0.2)
     assert assigned(worker)[0].decode() == handle
 
 
-def test_who_submits_can_wait_for_the_result(node: Node) -> None:
+def test_a_submitter_can_wait_for_the_result(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, wait=True)
     job, token, _ = assigned(worker)
-    worker.say(Type.WORK_STATUS, job, b"1", b"2")
+    worker.request(Type.WORK_STATUS, job, b"1", b"2")
     settle(worker, job, token)
-    assert client.hear() == [("WORK_STATUS", [handle, "1", "2"])]
+    assert client.received() == [("WORK_STATUS", [handle, "1", "2"])]
     node.commit()
-    assert client.hear() == [("RESULT", [handle, "succeeded", "1", "", "done"])]
+    assert client.received() == [("RESULT", [handle, "succeeded", "1", "", "done"])]
 
 
-def test_who_joins_can_wait_too_also_for_what_has_ended(node: Node) -> None:
+def test_a_submitter_that_joins_can_wait_even_for_an_ended_job(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, unique=b"u", keep_unique=60)
     job, token, _ = assigned(worker)
     settle(worker, job, token)
     node.commit()
-    client.say(Type.SUBMIT, F, b"u", options(keep_unique=60, wait=True), b"")
+    client.request(Type.SUBMIT, F, b"u", options(keep_unique=60, wait=True), b"")
     node.commit()
-    assert client.hear() == [
+    assert client.received() == [
         ("SUBMITTED", [handle, "1"]),
         ("RESULT", [handle, "succeeded", "1", "", "done"]),
     ]
 
 
 @pytest.mark.parametrize("handle", ["H:n:1000000999999", "nonsense", ""])
-def test_who_waits_for_an_unknown_job_is_told(node: Node, handle: str) -> None:
+def test_waiting_for_an_unknown_job_has_an_answer(node: Node, handle: str) -> None:
     client = node.connect(extended=True)
     assert client.ask(Type.WAIT, handle.encode()) == ("RESULT", [handle, "unknown", "0", "", ""])
 
 
-def test_a_submission_whose_client_is_gone_leaves_no_listener(node: Node) -> None:
+def test_a_submission_of_a_disconnected_client_leaves_no_listener(node: Node) -> None:
     client = node.connect(extended=True)
-    client.say(Type.SUBMIT, F, b"", options(wait=True), b"")
+    client.request(Type.SUBMIT, F, b"", options(wait=True), b"")
     client.leave()
     node.commit()
     assert len(node.service.listeners) == 0
     assert node.service.dispatch.queues[F].live == 1
 
 
-def test_a_batch_of_which_a_part_joins_a_foreground_job_is_answered_job_by_job(node: Node) -> None:
-    """What joins a foreground job that is just being stored has to wait for that; the others have not."""
+def test_a_batch_that_partly_joins_a_foreground_job_is_answered_job_by_job(node: Node) -> None:
+    """Only the submission that joins a foreground job has to wait until this job is stored."""
     plain, client = node.connect(), node.connect(extended=True)
-    plain.say(Type.SUBMIT_JOB, F, b"u", b"")
-    plain.say(Type.SUBMIT_JOB_BG, F, b"u", b"")
+    plain.request(Type.SUBMIT_JOB, F, b"u", b"")
+    plain.request(Type.SUBMIT_JOB_BG, F, b"u", b"")
     client.send(
         request(Type.SUBMIT, F, b"", options(expires=0, wait=True), b"")
         + request(Type.SUBMIT, F, b"u", options(wait=True), b"")
@@ -187,49 +187,49 @@ def test_a_batch_of_which_a_part_joins_a_foreground_job_is_answered_job_by_job(n
     )
     node.life.loop.soon.popleft()()
     node.life.store.finish()
-    assert [name for name, _ in client.hear()] == ["SUBMITTED"]
+    assert [name for name, _ in client.received()] == ["SUBMITTED"]
     node.life.run_due()
     node.commit()
-    heard = client.hear()
-    assert [(name, args[1]) for name, args in heard] == [
+    packets = client.received()
+    assert [(name, args[1]) for name, args in packets] == [
         ("SUBMITTED", "1"),
         ("SUBMITTED", "0"),
         ("RESULT", "expired"),
     ]
 
 
-def test_a_part_of_a_batch_that_is_refused_is_refused_alone(node: Node) -> None:
+def test_a_refused_submission_of_a_batch_is_refused_alone(node: Node) -> None:
     plain, client = node.connect(), node.connect(extended=True)
-    plain.say(Type.SUBMIT_JOB, F, b"u", b"")
-    plain.say(Type.SUBMIT_JOB_BG, F, b"u", b"")
+    plain.request(Type.SUBMIT_JOB, F, b"u", b"")
+    plain.request(Type.SUBMIT_JOB_BG, F, b"u", b"")
     client.send(request(Type.SUBMIT, F, b"", b"", b"") + request(Type.SUBMIT, F, b"u", b"", b""))
     node.life.loop.soon.popleft()()
     node.life.store.finish()
     node.fail()
-    assert [name for name, _ in client.hear()] == ["SUBMITTED", "ERROR"]
+    assert [name for name, _ in client.received()] == ["SUBMITTED", "ERROR"]
 
 
-def test_nobody_waits_for_what_was_refused(node: Node) -> None:
+def test_a_refused_submission_has_no_listener(node: Node) -> None:
     client = node.connect(extended=True)
-    client.say(Type.SUBMIT, F, b"", options(wait=True), b"")
+    client.request(Type.SUBMIT, F, b"", options(wait=True), b"")
     node.fail()
-    assert client.hear()[0][0] == "ERROR"
+    assert client.received()[0][0] == "ERROR"
     assert len(node.service.listeners) == 0
 
 
 # ---- workers ----
 
 
-def test_jobs_come_while_there_are_places(node: Node) -> None:
+def test_a_worker_gets_jobs_up_to_its_readiness(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream(places=2)
     handles = [submit(client) for _ in range(3)]
-    assert [args[0] for _, args in worker.hear()] == handles[:2]
-    worker.say(Type.READY, b"1")
-    assert [args[0] for _, args in worker.hear()] == handles[2:]
+    assert [args[0] for _, args in worker.received()] == handles[:2]
+    worker.request(Type.READY, b"1")
+    assert [args[0] for _, args in worker.received()] == handles[2:]
 
 
 @pytest.mark.parametrize("count", [b"", b"-1", b"many", b"1000000"])
-def test_ready_takes_a_number(node: Node, count: bytes) -> None:
+def test_ready_without_a_number_is_refused(node: Node, count: bytes) -> None:
     name, args = node.connect(extended=True).ask(Type.READY, count)
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
 
@@ -246,21 +246,21 @@ def test_ready_takes_a_number(node: Node, count: bytes) -> None:
         b'{"\xff": 1}',
     ],
 )
-def test_options_of_register_that_cannot_be_right_are_refused(node: Node, text: bytes) -> None:
+def test_invalid_options_of_register_are_refused(node: Node, text: bytes) -> None:
     worker = node.connect(extended=True)
     name, args = worker.ask(Type.REGISTER, F, text)
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
     assert F not in node.service.dispatch.queues or not node.service.dispatch.queues[F].workers
 
 
-def test_no_limit_is_asked_for_by_leaving_it_out(node: Node) -> None:
-    """In CAN_DO_TIMEOUT alone 0 means none, as in Gearman."""
+def test_a_timeout_of_zero_is_refused(node: Node) -> None:
+    """Only in CAN_DO_TIMEOUT 0 means no timeout, as in Gearman."""
     peer = node.connect(extended=True)
     for kind, *args in ((Type.SUBMIT, F, b"", b'{"timeout": 0}', b""), (Type.REGISTER, F, b'{"timeout": 0}')):
         _, (_, message) = peer.ask(kind, *args)
         assert "timeout is 0, which would end each attempt at once: leave it out for none" in message
-    peer.say(Type.CAN_DO_TIMEOUT, F, b"0")
-    assert peer.hear() == []
+    peer.request(Type.CAN_DO_TIMEOUT, F, b"0")
+    assert peer.received() == []
 
 
 @pytest.mark.parametrize(
@@ -274,12 +274,12 @@ def test_no_limit_is_asked_for_by_leaving_it_out(node: Node) -> None:
         (b"cancelled", {}, "cancelled"),
     ],
 )
-def test_outcomes(node: Node, outcome: bytes, detail: dict[str, Any], state: str) -> None:
+def test_an_outcome_sets_the_state_of_its_job(node: Node, outcome: bytes, detail: dict[str, Any], state: str) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client)
     job, token, _ = assigned(worker)
     settle(worker, job, token, outcome, **detail)
-    assert worker.hear() == []
+    assert worker.received() == []
     assert worker.answer() == ("SETTLED", [handle, token.decode(), "recorded"])
     shown = show(node, handle)
     assert shown["state"] == state
@@ -287,50 +287,50 @@ def test_outcomes(node: Node, outcome: bytes, detail: dict[str, Any], state: str
         assert shown["error"] == "Oops: it broke"
 
 
-def test_an_outcome_that_is_none_changes_nothing(node: Node) -> None:
+def test_an_unknown_outcome_changes_nothing(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)
     job, token, _ = assigned(worker)
     settle(worker, job, token, b"exploded")
-    assert worker.hear()[0][1][0] == "INVALID_ARGUMENTS"
+    assert worker.received()[0][1][0] == "INVALID_ARGUMENTS"
     settle(worker, job, token)
     assert worker.answer()[1][2] == "recorded"
 
 
 @pytest.mark.parametrize("detail", [b"{", b'{"error": {"type": "\xff", "message": ""}}'])
-def test_a_detail_that_cannot_be_read_fails_the_job(node: Node, detail: bytes) -> None:
+def test_an_unreadable_detail_fails_the_job(node: Node, detail: bytes) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, retry={})
     job, token, _ = assigned(worker)
-    worker.say(Type.SETTLE, job, token, b"succeeded", detail, DONE)
+    worker.request(Type.SETTLE, job, token, b"succeeded", detail, DONE)
     assert worker.answer()[1][2] == "recorded"
     assert "ProtocolError" in show(node, handle)["error"]
-    worker.say(Type.SETTLE, job, token, b"succeeded", detail, DONE)
-    assert worker.answer()[1][2] == "recorded", "sent again"
+    worker.request(Type.SETTLE, job, token, b"succeeded", detail, DONE)
+    assert worker.answer()[1][2] == "recorded", "repeated"
 
 
-def test_a_settlement_sent_again_is_recorded_also_by_another_connection_and_after_a_restart(node: Node) -> None:
+def test_a_repeated_settlement_is_recorded_over_another_connection_and_after_a_restart(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)
     job, token, _ = assigned(worker)
     settle(worker, job, token)
     node.commit()
-    again = node.stream()
-    settle(again, job, token)
-    assert again.answer()[1][2] == "recorded"
-    settle(again, job, b"1.1.99")
-    assert again.answer()[1][2] == "recorded", "the same attempt of the same lease"
+    second = node.stream()
+    settle(second, job, token)
+    assert second.answer()[1][2] == "recorded"
+    settle(second, job, b"1.1.99")
+    assert second.answer()[1][2] == "recorded", "the token names the same term and attempt"
     for wrong in (b"9.1.1", b"1.2.1", b"", b"x.y.z"):
-        settle(again, job, wrong)
-        assert again.answer()[1][2] == "stale"
+        settle(second, job, wrong)
+        assert second.answer()[1][2] == "stale"
     later = Node(node)
     last = later.stream()
     settle(last, job, token)
     assert last.answer()[1][2] == "recorded"
     for other in (b"other", b"", DONE + DONE):
-        last.say(Type.SETTLE, job, token, b"succeeded", b"", other)
-        assert last.answer()[1][2] == "stale", "that is not what was recorded"
-    last.say(Type.SETTLE, b"nonsense", token, b"succeeded", b"", b"other")
+        last.request(Type.SETTLE, job, token, b"succeeded", b"", other)
+        assert last.answer()[1][2] == "stale", "another outcome was recorded"
+    last.request(Type.SETTLE, b"nonsense", token, b"succeeded", b"", b"other")
     assert last.answer()[1][2] == "stale"
 
 
@@ -343,47 +343,47 @@ def test_a_settlement_sent_again_is_recorded_also_by_another_connection_and_afte
     ],
 )
 @pytest.mark.parametrize("outcome", [b"cancelled", b"released"])
-def test_a_cancelled_job_says_why_also_where_its_worker_was_asked(
+def test_a_cancelled_job_has_the_reason_even_if_its_worker_was_asked(
     node: Node, outcome: bytes, params: dict[str, str], message: str
 ) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = client.background()
     node.commit()
-    ((_, (_, token, *_)),) = worker.hear()
+    ((_, (_, token, *_)),) = worker.received()
     assert client.call("jobs.cancel", handle=handle, **params)["state"] == "running"
-    assert worker.hear() == [("STOP", [handle, token, "cancelled"])]
-    worker.say(Type.SETTLE, handle.encode(), token.encode(), outcome, b"", b"")
+    assert worker.received() == [("STOP", [handle, token, "cancelled"])]
+    worker.request(Type.SETTLE, handle.encode(), token.encode(), outcome, b"", b"")
     node.commit()
     assert client.call("jobs.show", handle=handle)["error"] == f"Cancelled: {message}"
 
 
-def test_a_settlement_above_the_largest_packet_fails_its_job_for_good(node: Node) -> None:
+def test_a_settlement_above_the_largest_packet_fails_its_job_finally(node: Node) -> None:
     object.__setattr__(node.face.settings, "max_packet", 1000)
     client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
     handle = client.background()
     node.commit()
-    ((_, (_, token, *_)),) = worker.hear()
-    said = (Type.SETTLE, handle.encode(), token.encode(), b"succeeded", b"", b"x" * 2000)
-    assert worker.ask(*said) == ("SETTLED", [handle, token, "recorded"])
+    ((_, (_, token, *_)),) = worker.received()
+    fields = (Type.SETTLE, handle.encode(), token.encode(), b"succeeded", b"", b"x" * 2000)
+    assert worker.ask(*fields) == ("SETTLED", [handle, token, "recorded"])
     shown = client.call("jobs.show", handle=handle)
     assert shown["state"] == "failed"
     assert shown["error"].startswith("ResultTooLarge: A body of 20")
-    assert worker.ask(*said) == ("SETTLED", [handle, token, "recorded"]), "sent again"
-    assert worker.ask(Type.SETTLE, handle.encode(), b"1.9.9", *said[3:]) == ("SETTLED", [handle, "1.9.9", "stale"])
+    assert worker.ask(*fields) == ("SETTLED", [handle, token, "recorded"]), "repeated"
+    assert worker.ask(Type.SETTLE, handle.encode(), b"1.9.9", *fields[3:]) == ("SETTLED", [handle, "1.9.9", "stale"])
 
 
 def test_a_settlement_too_large_to_be_dropped_is_answered_before_the_connection_ends(node: Node) -> None:
-    """Or its worker would send it again on each new connection, for ever."""
+    """Otherwise its worker would repeat it on each new connection."""
     object.__setattr__(node.face.settings, "max_packet", 1000)
     client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
     handle = client.background()
     node.commit()
-    ((_, (_, token, *_)),) = worker.hear()
-    said = (Type.SETTLE, handle.encode(), token.encode(), b"succeeded", b"", b"x" * 17_000)
-    for _ in ("first", "sent again"):
-        worker.say(*said)
+    ((_, (_, token, *_)),) = worker.received()
+    fields = (Type.SETTLE, handle.encode(), token.encode(), b"succeeded", b"", b"x" * 17_000)
+    for _ in ("first", "repeated"):
+        worker.request(*fields)
         node.commit()
-        settled, error = worker.hear()
+        settled, error = worker.received()
         assert settled == ("SETTLED", [handle, token, "recorded"])
         assert (error[0], error[1][0]) == ("ERROR", "ARGUMENT_TOO_LARGE")
         assert worker.closed
@@ -393,18 +393,18 @@ def test_a_settlement_too_large_to_be_dropped_is_answered_before_the_connection_
     assert shown["error"].startswith("ResultTooLarge: A body of 17")
 
 
-def test_a_settlement_sent_again_while_the_first_is_on_its_way(node: Node) -> None:
+def test_a_settlement_repeated_before_the_first_is_committed_is_recorded(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)
     job, token, _ = assigned(worker)
     settle(worker, job, token)
-    again = node.stream()
-    settle(again, job, token)
+    second = node.stream()
+    settle(second, job, token)
     node.fail()
-    assert (worker.hear(), again.hear()) == ([], [])
+    assert (worker.received(), second.received()) == ([], [])
     node.wait(1.0)
-    assert worker.hear()[0][1][2] == "recorded"
-    assert again.hear()[0][1][2] == "recorded"
+    assert worker.received()[0][1][2] == "recorded"
+    assert second.received()[0][1][2] == "recorded"
 
 
 def test_the_settlement_of_a_lost_delivery_is_stale(node: Node) -> None:
@@ -423,7 +423,7 @@ def test_the_settlement_of_a_lost_delivery_is_stale(node: Node) -> None:
     assert show(node, handle)["attempt"] == 1
 
 
-def test_a_job_of_two_lost_workers_is_to_run_alone(node: Node) -> None:
+def test_a_job_of_two_lost_workers_runs_alone(node: Node) -> None:
     submit(node.connect(extended=True))
     for _ in range(2):
         worker = node.stream()
@@ -435,14 +435,14 @@ def test_a_job_of_two_lost_workers_is_to_run_alone(node: Node) -> None:
     assert assigned(worker)[2]["alone"] is True
 
 
-def test_heartbeats_tell_what_to_stop_and_what_is_lost(node: Node) -> None:
+def test_the_answer_to_a_heartbeat_lists_jobs_to_stop_and_lost_ones(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream(places=2)
     submit(client)
     one = assigned(worker)
     submit(client)
     two = assigned(worker)
     client.call("jobs.cancel", handle=one[0].decode())
-    assert worker.hear() == [("STOP", [one[0].decode(), one[1].decode(), "cancelled"])]
+    assert worker.received() == [("STOP", [one[0].decode(), one[1].decode(), "cancelled"])]
     jobs = [[handle.decode(), token.decode()] for handle, token, _ in (one, two)]
     name, (text,) = worker.ask(Type.HEARTBEAT, json.dumps({"jobs": [*jobs, ["H:n:9", "1.1.1"]]}).encode())
     assert name == "BEATEN"
@@ -450,37 +450,37 @@ def test_heartbeats_tell_what_to_stop_and_what_is_lost(node: Node) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"jobs": [1]}', b"\xff", b'{"jobs": [["\xff", ""]]}'])
-def test_a_heartbeat_that_cannot_be_read(node: Node, body: bytes) -> None:
+def test_an_unreadable_heartbeat_is_refused(node: Node, body: bytes) -> None:
     name, args = node.connect(extended=True).ask(Type.HEARTBEAT, body)
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
 
 
-def test_a_job_that_takes_too_long_is_stopped(node: Node) -> None:
+def test_a_job_beyond_its_timeout_is_stopped(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client, timeout=2)
     job, token, _ = assigned(worker)
     node.wait(2.1)
-    assert worker.hear() == [("STOP", [job.decode(), token.decode(), "timeout"])]
+    assert worker.received() == [("STOP", [job.decode(), token.decode(), "timeout"])]
     settle(worker, job, token)
     assert worker.answer()[1][2] == "stale"
     settle(worker, job, token, b"failed")
-    assert worker.answer()[1][2] == "stale", "it failed, but not as the worker says"
+    assert worker.answer()[1][2] == "stale", "it failed, but by its timeout"
 
 
-def test_a_worker_that_pauses_gets_nothing_until_it_is_ready_again(node: Node) -> None:
+def test_a_paused_worker_gets_no_jobs_until_it_is_ready(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream(F, G, places=5)
     assert worker.ask(Type.PAUSE) == ("PAUSED", [])
     handle = submit(client)
-    assert worker.hear() == []
-    worker.say(Type.READY, b"1")
+    assert worker.received() == []
+    worker.request(Type.READY, b"1")
     assert assigned(worker)[0].decode() == handle
 
 
-def test_jobs_of_a_worker_that_forgets_their_function_go_to_others(node: Node) -> None:
+def test_jobs_of_an_unregistered_function_go_to_other_workers(node: Node) -> None:
     client, worker, other = node.connect(extended=True), node.stream(), node.stream()
     submit(client)
     assigned(worker)
-    worker.say(Type.CANT_DO, F)
+    worker.request(Type.CANT_DO, F)
     node.commit()
     assert assigned(other)[2]["attempt"] == 2
 
@@ -491,65 +491,65 @@ def test_plain_and_extended_peers_share_their_jobs(node: Node) -> None:
     job, token, info = assigned(worker)
     assert info["attempt"] == 1
     settle(worker, job, token)
-    assert plain.hear() == [("WORK_COMPLETE", [handle, "done"])]
+    assert plain.received() == [("WORK_COMPLETE", [handle, "done"])]
     old = node.worker()
     worker.leave()
     client = node.connect(extended=True)
     handle = submit(client, wait=True)
     name, args = old.ask(Type.GRAB_JOB)
     assert (name, args[0]) == ("JOB_ASSIGN", handle)
-    old.say(Type.WORK_FAIL, handle.encode())
-    heard: Heard = client.answer()
-    assert (heard[0], heard[1][:3]) == ("RESULT", [handle, "failed", "1"])
+    old.request(Type.WORK_FAIL, handle.encode())
+    packets: Packet = client.answer()
+    assert (packets[0], packets[1][:3]) == ("RESULT", [handle, "failed", "1"])
 
 
-def test_a_client_that_asked_for_exceptions_hears_why_a_job_failed(node: Node) -> None:
+def test_a_client_with_the_exceptions_option_receives_the_error(node: Node) -> None:
     plain, worker = node.connect(), node.stream()
     plain.ask(Type.OPTION_REQ, b"exceptions")
     _, (handle,) = plain.ask(Type.SUBMIT_JOB, F, b"", b"load")
     job, token, _ = assigned(worker)
     settle(worker, job, token, b"failed", error={"type": "Oops", "message": "it broke"})
-    assert plain.hear() == [("WORK_EXCEPTION", [handle, "Oops: it broke"])]
+    assert plain.received() == [("WORK_EXCEPTION", [handle, "Oops: it broke"])]
 
 
-# ---- results that are not read ----
+# ---- unread results ----
 
 
 def large_result(node: Node, size: int) -> str:
-    """Run a job for which nobody waits."""
+    """Run a job without a waiting client."""
     handle = submit(node.connect(extended=True))
     worker = node.stream()
     node.commit()
     name, token, _ = assigned(worker)
-    worker.say(Type.SETTLE, name, token, b"succeeded", b"", b"r" * size)
+    worker.request(Type.SETTLE, name, token, b"succeeded", b"", b"r" * size)
     node.commit()
     worker.leave()
     return handle
 
 
-def test_a_peer_that_does_not_read_has_no_more_looked_up_and_loses_nothing(node: Node) -> None:
+def test_no_more_results_are_read_for_a_peer_that_does_not_read_and_none_is_lost(node: Node) -> None:
     size = 300_000
     handles = [large_result(node, size) for _ in range(5)]
     object.__setattr__(node.face.settings, "unsent_bytes", size)
     client = node.connect(extended=True)
     client.wire.protocol.pause_writing()
     for handle in handles:
-        client.say(Type.WAIT, handle.encode())
+        client.request(Type.WAIT, handle.encode())
         node.commit()
-    assert client.hear() == []
+    assert client.received() == []
     outgoing = client.wire.peer.outgoing
     assert (len(node.service.lookups), outgoing.full) == (4, True)
     assert outgoing.unread < size + 200
-    heard: list[str] = []
+    packets: list[str] = []
     for _ in range(20):
         client.wire.protocol.resume_writing()
         node.commit()
         node.wait(0)
-        for name, args in client.hear():
+        for name, args in client.received():
             assert (name, args[1], len(args[4])) == ("RESULT", "succeeded", size)
-            heard.append(args[0])
+            packets.append(args[0])
         client.wire.protocol.pause_writing()
-    assert sorted(heard) == sorted(handles)
+    assert sorted(packets) == sorted(handles)
     assert not outgoing.full
     assert not len(node.service.lookups)
 
@@ -560,16 +560,16 @@ def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:
         client.wire.protocol.pause_writing()
     handle = submit(node.connect(extended=True)).encode()
     for client in clients:
-        client.say(Type.WAIT, handle)
+        client.request(Type.WAIT, handle)
     node.commit()
     worker = node.stream()
     node.commit()
     name, token, _ = assigned(worker)
-    worker.say(Type.SETTLE, name, token, b"succeeded", b"", b"r" * 300_000)
+    worker.request(Type.SETTLE, name, token, b"succeeded", b"", b"r" * 300_000)
     node.commit()
     bodies = {id(data) for client in clients for data, _ in client.wire.peer.outgoing._queue if len(data) >= 300_000}  # noqa: SLF001 - that they share one object shows nowhere else
     assert len(bodies) == 1
     for client in clients:
         client.wire.protocol.resume_writing()
-        ((said, args),) = client.hear()
-        assert (said, args[4]) == ("RESULT", "r" * 300_000)
+        ((fields, args),) = client.received()
+        assert (fields, args[4]) == ("RESULT", "r" * 300_000)

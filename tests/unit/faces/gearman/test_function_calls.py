@@ -1,4 +1,4 @@
-"""What `mainspring functions` asks of a node, what SUBMIT says about keys, and REGISTER about limits."""
+"""Calls of `mainspring functions`, the keys of SUBMIT, and the limits of REGISTER."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tool(node: Node) -> Peer:
     return node.connect(extended=True)
 
 
-def test_a_function_that_nothing_is_said_of(tool: Peer) -> None:
+def test_a_function_without_limits_is_shown(tool: Peer) -> None:
     assert tool.call("functions.list") == {"functions": [], "next": None}
     assert tool.call("functions.show", function="f") == "not_found"
     tool.background()
@@ -57,33 +57,33 @@ def test_functions_are_listed_page_by_page(tool: Peer, node: Node, limit: int) -
 
 
 @pytest.mark.parametrize("after", ["", "x1", "m", "mx", "s1", "s1.zz", "nz", "s.", "m1."])
-def test_a_page_after_what_no_answer_had(tool: Peer, after: str) -> None:
+def test_a_place_that_no_answer_contained_is_refused(tool: Peer, after: str) -> None:
     assert tool.call("functions.list", after=after) in ("usage", {"functions": [], "next": None})
 
 
 @pytest.mark.parametrize("row", [b"x", b"-1", b"9" * 30, b"99999999999", b"\0"])
-def test_a_place_that_no_store_has_said_harms_nobody(tool: Peer, node: Node, row: bytes) -> None:
+def test_a_made_up_place_of_a_store_lists_nothing(tool: Peer, node: Node, row: bytes) -> None:
     node.service.dispatch.complete = False
     assert isinstance(tool.call("functions.list", after=f"s0.{row.hex()}"), dict)
 
 
-def test_nothing_is_said_of_new_functions_above_the_limit(tool: Peer, node: Node) -> None:
+def test_new_functions_above_the_limit_are_refused(tool: Peer, node: Node) -> None:
     node.service.dispatch.most = 1
     tool.background(b"", b"f")
     assert tool.call("functions.pause", function="new") == "usage"
     assert tool.call("functions.pause", function="f")["paused"]
 
 
-def test_a_page_has_a_bound(tool: Peer) -> None:
+def test_a_page_has_a_limit(tool: Peer) -> None:
     assert tool.call("functions.list", limit=0) == tool.call("functions.list", limit=1001) == "usage"
 
 
-def test_whether_a_worker_has_registered_a_function(tool: Peer, node: Node) -> None:
-    assert tool.call("functions.registered", function="g")["registered"] is None, "workers may be on their way"
+def test_registered_functions_are_found(tool: Peer, node: Node) -> None:
+    assert tool.call("functions.registered", function="g")["registered"] is None, "workers may still connect"
     node.wait(SETTLING)
     asked = tool.call("functions.registered", function="g")
     assert asked == {"registered": False, "shared": False, "functions": []}
-    assert tool.call("functions.list") == {"functions": [], "next": None}, "a question makes no function"
+    assert tool.call("functions.list") == {"functions": [], "next": None}, "a query creates no function"
     node.worker(b"f")
     assert tool.call("functions.registered", function="g") == asked | {"functions": ["f"]}
     assert tool.call("functions.registered", function="f") == asked | {"registered": True}
@@ -99,32 +99,34 @@ def test_workers_of_other_nodes_count(tool: Peer, node: Node) -> None:
     assert [shown["function"] for shown in tool.call("functions.list")["functions"]] == ["g"]
     node.service.registered.elsewhere = lambda: None
     node.worker(b"h")
-    assert tool.call("functions.registered", function="g")["registered"] is None, "it cannot be known now"
+    assert tool.call("functions.registered", function="g")["registered"] is None, (
+        "it is unknown while the fleet cannot be read"
+    )
     assert tool.call("functions.registered", function="h")["registered"] is True
     assert tool.call("functions.show", function="g") == "not_found"
 
 
-def test_an_answer_names_so_many_functions_at_most(tool: Peer, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_in_an_answer_have_a_limit(tool: Peer, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "NAMES_LIMIT", 2)
     node.worker(b"a", b"c", b"b")
     assert tool.call("functions.registered", function="x")["functions"] == ["a", "b"]
 
 
-def test_limits_are_added_one_by_one_and_taken_away(tool: Peer) -> None:
+def test_limits_are_set_one_by_one_and_removed(tool: Peer) -> None:
     rate = {"number": 100, "per": 60.0, "burst": 20}
     assert tool.call("functions.limit", function="f", concurrency=5)["concurrency"] == 5
-    said = tool.call("functions.limit", function="f", rate=rate, concurrency_per_key=1)
-    assert (said["concurrency"], said["concurrency_per_key"], said["rate"]) == (5, 1, rate)
-    assert said["source"] == "command"
-    said = tool.call("functions.limit", function="f", concurrency=None, rate={"number": 7})
-    assert (said["concurrency"], said["rate"]) == (None, {"number": 7, "per": 1.0, "burst": 7})
-    said = tool.call("functions.limit", function="f", unlimited=True)
-    assert {name: said[name] for name in NOTHING} == NOTHING | {"source": "command"}
-    said = tool.call("functions.limit", function="f", declared=True)
-    assert {name: said[name] for name in NOTHING} == NOTHING
+    info = tool.call("functions.limit", function="f", rate=rate, concurrency_per_key=1)
+    assert (info["concurrency"], info["concurrency_per_key"], info["rate"]) == (5, 1, rate)
+    assert info["source"] == "command"
+    info = tool.call("functions.limit", function="f", concurrency=None, rate={"number": 7})
+    assert (info["concurrency"], info["rate"]) == (None, {"number": 7, "per": 1.0, "burst": 7})
+    info = tool.call("functions.limit", function="f", unlimited=True)
+    assert {name: info[name] for name in NOTHING} == NOTHING | {"source": "command"}
+    info = tool.call("functions.limit", function="f", declared=True)
+    assert {name: info[name] for name in NOTHING} == NOTHING
 
 
-def test_pauses(tool: Peer, node: Node) -> None:
+def test_functions_are_paused_and_resumed(tool: Peer, node: Node) -> None:
     assert tool.call("functions.pause", function="f")["paused"] is True
     assert node.service.functions.said(F).paused
     assert tool.call("functions.resume", function="f")["paused"] is False
@@ -144,14 +146,14 @@ def test_pauses(tool: Peer, node: Node) -> None:
         {"function": "", "concurrency": 1},
     ],
 )
-def test_what_cannot_be_right_is_refused(tool: Peer, params: dict[str, Any]) -> None:
+def test_invalid_limits_are_refused(tool: Peer, params: dict[str, Any]) -> None:
     assert tool.call("functions.limit", **params) == "usage"
 
 
-def test_a_store_that_fails_is_unavailable(tool: Peer, node: Node) -> None:
-    tool.say(Type.CALL, b"1", b"functions.pause", b'{"function": "f"}')
+def test_a_failed_store_is_unavailable(tool: Peer, node: Node) -> None:
+    tool.request(Type.CALL, b"1", b"functions.pause", b'{"function": "f"}')
     node.fail()
-    ((name, args),) = tool.hear()
+    ((name, args),) = tool.received()
     assert (name, args[1]) == ("FAULT", "unavailable")
     assert not node.service.functions.said(F).paused
 
@@ -159,12 +161,12 @@ def test_a_store_that_fails_is_unavailable(tool: Peer, node: Node) -> None:
 # ---- SUBMIT and REGISTER ----
 
 
-def test_a_job_has_the_key_that_it_was_submitted_with(node: Node) -> None:
+def test_a_job_has_the_key_of_its_submission(node: Node) -> None:
     client = node.connect(extended=True)
     for options in ({"concurrency_key": "kü"}, {"concurrency_key": "", "timeout": 5}, {}):
-        client.say(Type.SUBMIT, F, b"", json.dumps(options).encode() if options else b"", b"")
+        client.request(Type.SUBMIT, F, b"", json.dumps(options).encode() if options else b"", b"")
     node.commit()
-    jobs = [node.service.handles.parse(args[0].encode()) for _, args in client.hear()]
+    jobs = [node.service.handles.parse(args[0].encode()) for _, args in client.received()]
     stored = [node.life.store.find(job_id) for job_id in jobs if job_id is not None]
     assert [job.key for job in stored if job is not None] == ["kü".encode(), b"", b""]
     assert [job.options for job in stored if job is not None] == [None, Options(timeout=5), None]
@@ -181,18 +183,18 @@ def test_a_key_that_is_too_long_is_refused(node: Node) -> None:
 def test_a_worker_declares_limits(node: Node) -> None:
     worker = node.connect(extended=True)
     limits = {"concurrency": 2, "rate_per_key": {"number": 10, "per": 60}}
-    worker.say(Type.REGISTER, F, json.dumps({"limits": limits}).encode())
+    worker.request(Type.REGISTER, F, json.dumps({"limits": limits}).encode())
     node.commit()
     assert node.service.functions.limits(F) == Limits(2, rate_per_key=Rate(10, 60_000_000, 10))
 
 
-def test_limits_that_cannot_be_right_are_refused(node: Node) -> None:
+def test_a_worker_with_invalid_limits_is_refused(node: Node) -> None:
     name, args = node.connect(extended=True).ask(Type.REGISTER, F, b'{"limits": {"concurrency": 0}}')
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
     assert node.service.functions.said(F).version == 0
 
 
-def test_a_store_that_keeps_no_limits_refuses_them_by_name(node: Node, tool: Peer) -> None:
+def test_a_store_without_limits_refuses_them_by_name(node: Node, tool: Peer) -> None:
     node.service.functions.kept = False
     assert tool.call("functions.limit", function="f", concurrency=5) == "usage"
     assert tool.call("functions.pause", function="f") == "usage"

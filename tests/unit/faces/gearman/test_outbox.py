@@ -1,4 +1,4 @@
-"""Answers leave in the order of their requests, in whatever order they become known."""
+"""Answers are written in the order of their requests, in whatever order they are completed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_answer_is_written_once_in_the_order_of_the_requests(waits: list[b
     assert not outbox
 
 
-def test_answers_that_wait_behind_others_are_counted_by_their_bytes() -> None:
+def test_answers_behind_pending_ones_are_counted_by_their_bytes() -> None:
     pressed: list[bool] = []
     outbox = Outbox(lambda _data, _owner=None, /: None, Outstanding(100, 10, pressed.append))
     first, second = outbox.reserve(), outbox.reserve()
@@ -38,7 +38,7 @@ def test_answers_that_wait_behind_others_are_counted_by_their_bytes() -> None:
     assert pressed == [True, False]
 
 
-def test_what_has_an_owner_is_written_with_it_and_never_joined() -> None:
+def test_data_with_an_owner_is_written_separately() -> None:
     written: list[tuple[bytes, object]] = []
     outbox = Outbox(
         lambda data, owner=None, /: written.append((data, owner)), Outstanding(2**40, 2**40, lambda _: None)
@@ -55,7 +55,7 @@ def test_what_has_an_owner_is_written_with_it_and_never_joined() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Sends, reserves and fills at any time; the model is what must have been written by now."""
+    """Sends, reserves and fills at any time; the model contains all answers in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Machine(RuleBasedStateMachine):
         self.presses = False
         self.outbox = Outbox(self._write, Outstanding(0, 0, self._press))
         self.model: list[tuple[bytes, Slot | None]] = []
-        self.known: dict[Slot, bytes] = {}
+        self.filled: dict[Slot, bytes] = {}
         self.count = 0
 
     def _write(self, data: bytes, _owner: object = None, /) -> None:
@@ -88,26 +88,26 @@ class Machine(RuleBasedStateMachine):
         self.model.append((self._next(), self.outbox.reserve()))
 
     def open(self) -> list[tuple[bytes, Slot]]:
-        return [(data, slot) for data, slot in self.model if slot is not None and slot not in self.known]
+        return [(data, slot) for data, slot in self.model if slot is not None and slot not in self.filled]
 
     @precondition(lambda self: self.open())
     @rule(which=st.integers(min_value=0))
     def fill(self, which: int) -> None:
         waiting = self.open()
         data, slot = waiting[which % len(waiting)]
-        self.known[slot] = data
+        self.filled[slot] = data
         self.outbox.fill(slot, data)
 
     @invariant()
-    def all_that_may_be_written_is_written(self) -> None:
+    def all_completed_answers_are_written(self) -> None:
         expected = b""
         for data, slot in self.model:
-            if slot is not None and slot not in self.known:
+            if slot is not None and slot not in self.filled:
                 break
             expected += data
         assert self.written == expected
         assert bool(self.outbox) == bool(self.open())
-        assert self.presses == bool(self.open()), "what waits is counted, and nothing else"
+        assert self.presses == bool(self.open()), "only pending answers are counted"
 
 
 TestMachine = Machine.TestCase

@@ -1,4 +1,4 @@
-"""Bytes leave in order, whatever the transport takes, and of large ones there is one copy."""
+"""Bytes are written in order, whatever the transport accepts, and large data is not copied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.faces.gearman.outgoing import WINDOW, Outgoing
 
 
 class Transport(asyncio.Transport):
-    """Takes bytes; its window may be full at once."""
+    """A transport whose window may be full at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def connected(limit: int = 100) -> tuple[Outgoing, Transport, list[bool]]:
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.sampled_from([1, 7, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW]), st.none()), max_size=12))
-def test_bytes_leave_in_order_whenever_the_transport_takes_some(steps: list[int | None]) -> None:
+def test_bytes_are_written_in_order_whenever_the_transport_accepts_some(steps: list[int | None]) -> None:
     outgoing, transport, pressed = connected(limit=10)
     transport.stops = True
     expected = b""
@@ -73,7 +73,7 @@ def test_bytes_leave_in_order_whenever_the_transport_takes_some(steps: list[int 
     assert not outgoing.full
 
 
-def test_the_transport_has_a_window_of_what_is_not_read() -> None:
+def test_the_transport_holds_a_window_of_the_unread_bytes() -> None:
     outgoing, transport, _ = connected()
     assert transport.high == WINDOW
     transport.stops = True
@@ -86,7 +86,7 @@ def test_the_transport_has_a_window_of_what_is_not_read() -> None:
     assert first.obj is body, "by reference"
 
 
-def test_an_owner_is_kept_as_long_as_its_bytes_are_here() -> None:
+def test_an_owner_is_kept_while_its_bytes_are_queued() -> None:
     class Owner:
         pass
 
@@ -106,7 +106,7 @@ def test_an_owner_is_kept_as_long_as_its_bytes_are_here() -> None:
     assert alive() is None
 
 
-def test_a_connection_ends_once_all_is_out() -> None:
+def test_a_connection_ends_once_everything_is_written() -> None:
     outgoing, transport, _ = connected()
     transport.stops = True
     outgoing.write(bytes(2 * WINDOW))
@@ -119,7 +119,7 @@ def test_a_connection_ends_once_all_is_out() -> None:
     assert transport.closed
 
 
-def test_what_follows_is_called_once_when_the_transport_takes_more() -> None:
+def test_a_function_is_called_once_when_the_transport_accepts_more() -> None:
     outgoing, _, _ = connected()
     called: list[str] = []
     outgoing.when_writable(lambda: called.append("first"))
@@ -127,7 +127,7 @@ def test_what_follows_is_called_once_when_the_transport_takes_more() -> None:
     outgoing.resume()
     outgoing.resume()
     assert called == ["first"]
-    outgoing.when_writable(lambda: called.append("behind the end"))
+    outgoing.when_writable(lambda: called.append("after the end"))
     outgoing.lost()
     outgoing.resume()
     assert called == ["first"]

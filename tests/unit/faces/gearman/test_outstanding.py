@@ -14,12 +14,12 @@ waiting = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 1200)), max_size
 
 
 @given(waiting, st.randoms(use_true_random=False))
-def test_it_presses_from_above_a_bound_until_at_most_half_of_both_is_left(
+def test_pressure_lasts_from_above_a_limit_until_at_most_half_of_both_is_left(
     waiting: list[tuple[int, int]], order: Random
 ) -> None:
-    """The plain description, beside the one that counts: whatever the order in which requests come and are done."""
-    said: list[bool] = []
-    outstanding = Outstanding(10, 1000, said.append)
+    """Compare the counter with a plain description, for requests in any order."""
+    signals: list[bool] = []
+    outstanding = Outstanding(10, 1000, signals.append)
     there: list[tuple[int, int]] = []
     presses = False
     for arriving in [*waiting, *[None] * len(waiting)]:
@@ -35,20 +35,20 @@ def test_it_presses_from_above_a_bound_until_at_most_half_of_both_is_left(
             presses = presses or come
         elif number <= 5 and size <= 500:
             presses = False
-        assert (said or [False])[-1] is presses
-    assert said == [number % 2 == 0 for number in range(len(said))], "it says each thing once"
+        assert (signals or [False])[-1] is presses
+    assert signals == [number % 2 == 0 for number in range(len(signals))], "each change is signalled once"
 
 
-def test_nothing_is_over_either_bound_at_the_bound() -> None:
-    said: list[bool] = []
-    outstanding = Outstanding(2, 100, said.append)
+def test_pressure_begins_only_above_the_limits() -> None:
+    signals: list[bool] = []
+    outstanding = Outstanding(2, 100, signals.append)
     outstanding.add(2, 100)
-    assert said == []
+    assert signals == []
     outstanding.add(0, 1)
-    assert said == [True]
+    assert signals == [True]
     outstanding.remove(1, 50)
-    assert said == [True]
+    assert signals == [True]
     outstanding.remove(0, 1)
-    assert said == [True, False]
+    assert signals == [True, False]
     outstanding.add(2, 0)
-    assert said == [True, False, True]
+    assert signals == [True, False, True]

@@ -1,4 +1,4 @@
-"""A connection's own life: bad bytes, half-closed ends, full stores, slow readers, silence."""
+"""The connection of a peer: bad bytes, half-closed ends, full stores, slow readers, silence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mainspring.wire.gearman.packets import Type, request
 from .a_face import F, G, Node, Peer
 
 
-def configure(node: Node, **said: object) -> None:
-    for name, value in said.items():
+def configure(node: Node, **settings: object) -> None:
+    for name, value in settings.items():
         assert hasattr(GearmanSettings(), name)
         object.__setattr__(node.face.settings, name, value)
 
@@ -20,16 +20,16 @@ def configure(node: Node, **said: object) -> None:
 # ---- bad bytes ----
 
 
-def test_bad_bytes_are_answered_and_end_their_connection_alone(node: Node) -> None:
+def test_bad_bytes_are_answered_and_end_only_their_connection(node: Node) -> None:
     client, other = node.connect(), node.connect()
     client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") + b"\0REQ\xff\xff\xff\xff\0\0\0\0" + b"more")
     node.commit()
-    assert [name for name, _ in client.hear()] == ["JOB_CREATED", "ERROR"]
+    assert [name for name, _ in client.received()] == ["JOB_CREATED", "ERROR"]
     assert client.closed
     assert other.ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
 
 
-def test_what_can_be_passed_over_is(node: Node) -> None:
+def test_an_invalid_packet_of_known_length_is_skipped(node: Node) -> None:
     client = node.connect()
     assert client.ask(Type.CAN_DO_TIMEOUT, b"no timeout")[0] == "ERROR"
     assert client.ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
@@ -39,16 +39,16 @@ def test_what_can_be_passed_over_is(node: Node) -> None:
 # ---- very many functions ----
 
 
-def test_new_functions_are_refused_above_the_limit_and_nothing_else(node: Node) -> None:
+def test_only_new_functions_are_refused_above_the_limit(node: Node) -> None:
     node.service.dispatch.most = 2
     client, worker = node.connect(), node.worker(F)
     client.send(b"".join(request(Type.SUBMIT_JOB_BG, name, b"", b"") for name in (G, b"new", F, b"more", G)))
     node.commit()
-    heard = client.hear()
-    assert [name for name, _ in heard] == ["JOB_CREATED", "ERROR", "JOB_CREATED", "ERROR", "JOB_CREATED"]
-    assert heard[1][1][0] == "TOO_MANY_FUNCTIONS"
-    assert "2 functions" in heard[1][1][1]
-    assert "--max-functions" in heard[1][1][1]
+    packets = client.received()
+    assert [name for name, _ in packets] == ["JOB_CREATED", "ERROR", "JOB_CREATED", "ERROR", "JOB_CREATED"]
+    assert packets[1][1][0] == "TOO_MANY_FUNCTIONS"
+    assert "2 functions" in packets[1][1][1]
+    assert "--max-functions" in packets[1][1][1]
     for kind, args in (
         (Type.SUBMIT_JOB, (b"", b"")),
         (Type.SUBMIT_JOB_HIGH_BG, (b"u", b"")),
@@ -62,7 +62,7 @@ def test_new_functions_are_refused_above_the_limit_and_nothing_else(node: Node) 
     assert extended.ask(Type.REGISTER, b"new", b"")[1][0] == "TOO_MANY_FUNCTIONS"
     assert client.text("create function new").startswith("ERR TOO_MANY_FUNCTIONS this+server+has+2+functions")
     assert set(node.service.dispatch.queues) == {F, G}
-    worker.say(Type.CAN_DO, G)
+    worker.request(Type.CAN_DO, G)
     assert worker.ask(Type.GRAB_JOB)[0] == "JOB_ASSIGN"
 
 
@@ -74,7 +74,7 @@ def half_close(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("line", ["show jobs", "status"])
-def test_a_peer_that_sends_no_more_gets_its_answers(node: Node, line: str) -> None:
+def test_a_half_closed_peer_gets_its_answers(node: Node, line: str) -> None:
     client = node.connect()
     client.background()
     client.send(line.encode() + b"\n")
@@ -87,17 +87,17 @@ def test_a_peer_that_sends_no_more_gets_its_answers(node: Node, line: str) -> No
     assert client.closed
 
 
-def test_a_peer_that_sends_no_more_is_not_asked_for_less_than_all(node: Node) -> None:
+def test_a_half_closed_peer_gets_all_its_answers(node: Node) -> None:
     client = node.connect()
     client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") + b"show jobs\n")
     half_close(client)
     node.commit()
-    assert [name for name, _ in client.hear()] == ["JOB_CREATED"]
+    assert [name for name, _ in client.received()] == ["JOB_CREATED"]
     assert len(client.listed().splitlines()) == 2
     assert client.closed
 
 
-def test_a_worker_that_sends_no_more_is_gone(node: Node) -> None:
+def test_a_half_closed_worker_loses_its_jobs(node: Node) -> None:
     worker, other, client = node.worker(), node.worker(), node.connect()
     handle = client.background()
     worker.ask(Type.GRAB_JOB)
@@ -116,54 +116,54 @@ def test_reading_pauses_while_too_many_jobs_of_a_peer_are_not_stored(node: Node)
     assert client.wire.paused
     node.commit()
     assert not client.wire.paused
-    assert len(client.hear()) == 9
+    assert len(client.received()) == 9
 
 
 def test_reading_pauses_while_too_many_bytes_of_a_peer_are_not_stored(node: Node) -> None:
     configure(node, queued_bytes=1000)
     client, other = node.connect(), node.connect()
-    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 600)
+    client.request(Type.SUBMIT_JOB_BG, F, b"", b"x" * 600)
     assert not client.wire.paused
     node.life.commits.flush()
-    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 600)
+    client.request(Type.SUBMIT_JOB_BG, F, b"", b"x" * 600)
     assert client.wire.paused
     assert not other.wire.paused
     node.life.store.finish()
-    assert len(client.hear()) == 1
+    assert len(client.received()) == 1
     assert client.wire.paused, "more than half is left"
     node.commit()
     assert not client.wire.paused
-    assert len(client.hear()) == 1
+    assert len(client.received()) == 1
 
 
 def test_foreground_jobs_that_wait_for_the_store_count_too(node: Node) -> None:
     configure(node, queued_bytes=1000)
     client = node.connect()
-    client.say(Type.SUBMIT_JOB_BG, F, b"", b"")
-    client.say(Type.SUBMIT_JOB, F, b"", b"x" * 900)
+    client.request(Type.SUBMIT_JOB_BG, F, b"", b"")
+    client.request(Type.SUBMIT_JOB, F, b"", b"x" * 900)
     assert not client.wire.paused
-    client.say(Type.SUBMIT_JOB, F, b"unique", b"x" * 900)
+    client.request(Type.SUBMIT_JOB, F, b"unique", b"x" * 900)
     assert client.wire.paused
     node.commit()
     assert not client.wire.paused
-    assert len(client.hear()) == 3
-    client.say(Type.SUBMIT_JOB, F, b"", b"x" * 2000)
-    assert not client.wire.paused, "nothing is before it: it waits for no store"
+    assert len(client.received()) == 3
+    client.request(Type.SUBMIT_JOB, F, b"", b"x" * 2000)
+    assert not client.wire.paused, "no earlier job is pending, so it does not wait for the store"
 
 
-def test_what_the_store_refuses_waits_no_more(node: Node) -> None:
+def test_refused_jobs_no_longer_count(node: Node) -> None:
     configure(node, queued_bytes=1000)
     client = node.connect()
-    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 2000)
+    client.request(Type.SUBMIT_JOB_BG, F, b"", b"x" * 2000)
     assert client.wire.paused
     node.fail()
     assert not client.wire.paused
-    assert [name for name, _ in client.hear()] == ["ERROR"]
+    assert [name for name, _ in client.received()] == ["ERROR"]
 
 
-def test_reading_pauses_for_all_while_the_store_is_behind_and_for_those_who_come(node: Node) -> None:
+def test_reading_pauses_for_current_and_new_peers_while_the_store_is_behind(node: Node) -> None:
     client, other = node.connect(), node.connect()
-    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 30_000)
+    client.request(Type.SUBMIT_JOB_BG, F, b"", b"x" * 30_000)
     late = node.connect()
     assert client.wire.paused
     assert other.wire.paused
@@ -182,7 +182,7 @@ def test_reading_pauses_for_all_while_the_store_is_behind_and_for_those_who_come
         (request(Type.GET_STATUS_UNIQUE, b"nobody"), "STATUS_RES_UNIQUE"),
     ],
 )
-def test_reading_pauses_while_too_many_questions_of_a_peer_wait_for_the_store(
+def test_reading_pauses_while_too_many_requests_of_a_peer_are_pending(
     node: Node, question: bytes, answered: str
 ) -> None:
     configure(node, unanswered=8)
@@ -191,16 +191,16 @@ def test_reading_pauses_while_too_many_questions_of_a_peer_wait_for_the_store(
     assert client.wire.paused
     assert not other.wire.paused
     node.commit()
-    heard = client.hear()
-    assert len(heard) == 9, "the rest of the read was not asked yet"
+    packets = client.received()
+    assert len(packets) == 9, "the rest of the read is deferred"
     for _ in range(2):
         node.wait(0)
-    assert [name for name, _ in heard + client.hear()] == [answered] * 20
+    assert [name for name, _ in packets + client.received()] == [answered] * 20
     assert not client.wire.paused
 
 
 @pytest.mark.parametrize("question", [request(Type.CALL, b"1", b"jobs.list", b""), b"show jobs\n"])
-def test_a_list_of_jobs_costs_more_than_a_plain_question(node: Node, question: bytes) -> None:
+def test_a_list_of_jobs_counts_more_than_a_plain_request(node: Node, question: bytes) -> None:
     configure(node, unanswered=128)
     client = node.connect(extended=True)
     client.send(question * 2)
@@ -209,75 +209,75 @@ def test_a_list_of_jobs_costs_more_than_a_plain_question(node: Node, question: b
     assert client.wire.paused
     node.wait(0)
     node.commit()
-    assert len(client.hear()) == 10
+    assert len(client.received()) == 10
     assert not client.wire.paused
 
 
-def test_answers_that_wait_behind_another_are_counted_with_their_bytes(node: Node) -> None:
+def test_answers_behind_a_pending_one_are_counted_with_their_bytes(node: Node) -> None:
     configure(node, queued_bytes=1000)
     client = node.connect()
-    client.say(Type.SUBMIT_JOB_BG, F, b"", b"")
-    client.say(Type.SUBMIT_JOB_BG, b"", b"", b"")
+    client.request(Type.SUBMIT_JOB_BG, F, b"", b"")
+    client.request(Type.SUBMIT_JOB_BG, b"", b"", b"")
     assert not client.wire.paused
     for _ in range(20):
-        client.say(Type.OPTION_REQ, b"o" * 90)
+        client.request(Type.OPTION_REQ, b"o" * 90)
     assert client.wire.paused
     node.commit()
     assert not client.wire.paused
 
 
-def test_no_more_of_a_read_is_handled_once_the_peer_has_too_much_to_read(node: Node) -> None:
+def test_the_rest_of_a_read_is_deferred_once_the_peer_has_too_much_to_read(node: Node) -> None:
     configure(node, unsent_bytes=0)
     client = node.connect()
     client.wire.protocol.pause_writing()
     client.send(b"version\n" * 3)
-    assert client.hear() == []
+    assert client.received() == []
     assert client.wire.peer.outgoing.unread == len(b"OK 1.1.20\n"), "the answer to one of them"
     assert client.wire.paused
     client.wire.protocol.resume_writing()
     node.wait(0)
-    assert len(client.hear()) == 3
+    assert len(client.received()) == 3
     assert not client.wire.paused
 
 
-def test_one_peers_read_is_handled_in_turns_with_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_read_of_one_peer_alternates_with_those_of_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(node, slice=1.0)
     client, other = node.connect(), node.connect()
-    monkeypatch.setattr(node.face, "shut_down", lambda _: node.clock.advance(0.6))  # what takes its time
+    monkeypatch.setattr(node.face, "shut_down", lambda _: node.clock.advance(0.6))  # a slow request
     client.send(b"shutdown\n" * 5 + b"version\n")
-    assert len(client.hear()) == 2
+    assert len(client.received()) == 2
     assert client.wire.paused
     assert other.text("version")
     node.wait(10)
-    assert len(client.hear()) == 4
+    assert len(client.received()) == 4
     assert not client.wire.paused
 
 
-def test_the_next_turn_waits_while_reading_is_paused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_messages_wait_while_reading_is_paused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(node, slice=1.0)
     client = node.connect()
     monkeypatch.setattr(node.face, "shut_down", lambda _: node.clock.advance(2.0))
     client.send(b"shutdown\n" * 2 + b"version\n")
     client.wire.peer.reading.pause("store", paused=True)
     node.wait(10)
-    assert len(client.hear()) == 1
+    assert len(client.received()) == 1
     client.wire.peer.reading.pause("store", paused=False)
     node.wait(10)
-    assert len(client.hear()) == 2
+    assert len(client.received()) == 2
     assert not client.wire.paused
 
 
-def test_what_is_left_of_a_read_ends_with_the_connection(node: Node) -> None:
+def test_deferred_messages_are_dropped_with_the_connection(node: Node) -> None:
     client = node.connect()
     client.wire.peer.reading.pause("store", paused=True)
     client.send(b"version\n" * 3)
     client.leave()
     client.wire.peer.reading.pause("store", paused=False)
     node.wait(0)
-    assert len(client.hear()) == 1
+    assert len(client.received()) == 1
 
 
-def test_a_turn_that_is_to_come_ends_with_the_connection(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planned_turn_does_nothing_after_the_connection(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(node, slice=1.0)
     client = node.connect()
     handled: list[object] = []
@@ -293,8 +293,8 @@ def test_a_turn_that_is_to_come_ends_with_the_connection(node: Node, monkeypatch
     assert len(handled) == 1
 
 
-def test_what_comes_beside_a_rest_comes_after_it(node: Node) -> None:
-    """A TLS transport may hand over what it had already when it was paused."""
+def test_new_messages_follow_deferred_ones(node: Node) -> None:
+    """A TLS transport may deliver bytes that it decrypted before the pause."""
     client = node.connect()
     protocol = client.wire.protocol
     protocol.pause_writing()
@@ -302,10 +302,10 @@ def test_what_comes_beside_a_rest_comes_after_it(node: Node) -> None:
     protocol.data_received(request(Type.ECHO_REQ, b"three"))
     protocol.resume_writing()
     node.wait(0)
-    assert [args for name, args in client.hear() if name == "ECHO_RES"] == [["one"], ["two"], ["three"]]
+    assert [args for name, args in client.received() if name == "ECHO_RES"] == [["one"], ["two"], ["three"]]
 
 
-def test_nothing_is_handled_behind_what_ends_the_connection(node: Node) -> None:
+def test_no_message_is_handled_after_one_that_ends_the_connection(node: Node) -> None:
     client = node.connect()
     client.wire.peer.worker_side.as_worker().refused = True
     client.send(request(Type.ECHO_REQ, b"x") + request(Type.SUBMIT_JOB_BG, F, b"", b""))
@@ -313,7 +313,7 @@ def test_nothing_is_handled_behind_what_ends_the_connection(node: Node) -> None:
     assert F not in node.service.dispatch.queues
 
 
-def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
+def test_reading_resumes_after_the_last_reason(node: Node) -> None:
     client = node.connect()
     protocol, peer = client.wire.protocol, client.wire.peer
     protocol.pause_writing()
@@ -327,28 +327,28 @@ def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
     assert not client.wire.paused
 
 
-def test_a_peer_that_leaves_news_unread_is_disconnected(node: Node) -> None:
+def test_a_peer_that_leaves_progress_unread_is_disconnected(node: Node) -> None:
     configure(node, unsent_bytes=100)
     worker, client = node.worker(), node.connect()
     _, (handle,) = client.ask(Type.SUBMIT_JOB, F, b"", b"")
     worker.ask(Type.GRAB_JOB)
     client.wire.unsent = 16 * 100 + 1
-    worker.say(Type.WORK_DATA, handle.encode(), b"more")
+    worker.request(Type.WORK_DATA, handle.encode(), b"more")
     assert client.closed
-    assert worker.hear() == []
-    worker.say(Type.WORK_COMPLETE, handle.encode(), b"")
-    assert worker.hear() == []
+    assert worker.received() == []
+    worker.request(Type.WORK_COMPLETE, handle.encode(), b"")
+    assert worker.received() == []
 
 
-def test_there_are_no_more_connections_than_allowed(node: Node) -> None:
+def test_connections_above_the_limit_are_refused(node: Node) -> None:
     configure(node, connections=2)
     first, second = node.connect(), node.connect()
-    with capture_logs() as said:
+    with capture_logs() as logged:
         for _ in range(3):
             third = node.connect()
-            assert third.hear()[0][1][0] == "TOO_MANY_CONNECTIONS"
+            assert third.received()[0][1][0] == "TOO_MANY_CONNECTIONS"
             assert third.closed
-    assert [one["event"] for one in said] == ["connections are refused"], "and not for each of them"
+    assert [one["event"] for one in logged] == ["connections are refused"], "logged once, not for each connection"
     assert not first.closed
     second.leave()
     assert node.connect().ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
@@ -370,7 +370,7 @@ def test_a_peer_that_stops_in_the_middle_of_a_packet_is_disconnected(node: Node)
     assert not other.closed
 
 
-def test_a_peer_that_the_server_does_not_read_from_is_not_silent(node: Node) -> None:
+def test_a_peer_whose_reading_the_server_paused_is_not_silent(node: Node) -> None:
     configure(node, packet_timeout=60.0, idle_timeout=60.0)
     client = node.connect()
     client.send(request(Type.ECHO_REQ, b"x")[:-1])
@@ -385,7 +385,7 @@ def test_a_peer_that_the_server_does_not_read_from_is_not_silent(node: Node) -> 
     assert client.answer() == ("ECHO_RES", ["x"])
 
 
-def test_a_peer_that_does_not_read_its_answers_is_silent_all_the_same(node: Node) -> None:
+def test_a_peer_that_does_not_read_its_answers_may_be_silent(node: Node) -> None:
     configure(node, packet_timeout=60.0)
     client = node.connect()
     client.send(request(Type.ECHO_REQ, b"x")[:-1])
@@ -396,15 +396,15 @@ def test_a_peer_that_does_not_read_its_answers_is_silent_all_the_same(node: Node
 
 
 @pytest.mark.parametrize("who", ["nobody", "client", "worker", "sleeper"])
-def test_idle_peers_are_disconnected_unless_they_wait_for_something(node: Node, who: str) -> None:
+def test_idle_peers_are_disconnected_unless_they_wait_for_an_answer(node: Node, who: str) -> None:
     configure(node, idle_timeout=10.0)
     peer = node.connect()
     if who == "client":
         peer.ask(Type.SUBMIT_JOB, F, b"", b"")
     elif who != "nobody":
-        peer.say(Type.CAN_DO, F)
+        peer.request(Type.CAN_DO, F)
         if who == "sleeper":
-            peer.say(Type.PRE_SLEEP)
+            peer.request(Type.PRE_SLEEP)
     node.clock.advance(11.0)
     node.face.end_silent()
     assert peer.closed == (who == "nobody")
@@ -413,19 +413,19 @@ def test_idle_peers_are_disconnected_unless_they_wait_for_something(node: Node, 
 # ---- the end ----
 
 
-def test_answers_for_a_peer_that_is_gone_go_nowhere(node: Node) -> None:
+def test_answers_for_a_disconnected_peer_are_dropped(node: Node) -> None:
     client = node.connect()
     client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") + request(Type.SUBMIT_JOB, F, b"u", b"") + b"show jobs\n")
     client.leave()
     node.commit()
-    assert client.hear() == []
+    assert client.received() == []
     assert node.face.peers.connected == {}
     assert len(node.service.listeners) == 0
     queue = node.service.dispatch.queues[F]
     assert (queue.live, queue.foreground) == (1, 0)
 
 
-def test_a_face_that_closes_ends_all_connections(node: Node) -> None:
+def test_closing_the_face_ends_all_connections(node: Node) -> None:
     peers = [node.connect() for _ in range(3)]
     node.face.close()
     assert all(peer.closed for peer in peers)

@@ -1,4 +1,4 @@
-"""What `mainspring schedules` and Apps ask of a node."""
+"""Calls of `mainspring schedules` and of Apps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schedules(node: Node) -> ScheduleService:
 
 
 def start(node: Node) -> ScheduleService:
-    """Let a node that is alone begin with its schedules."""
+    """Start the schedules of the only node of a store."""
     service = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     node.life.api.add(ScheduleCalls(service, node.life.reads, node.service.handles, node.clock).handlers)
     return service
@@ -47,13 +47,13 @@ def names(tool: Peer) -> list[str]:
     return [one["name"] for one in tool.call("schedules.list")["schedules"]]
 
 
-def test_what_no_submit_could_say_is_refused(tool: Peer) -> None:
+def test_options_that_submit_refuses_are_refused(tool: Peer) -> None:
     assert tool.call("schedules.add", name="a", cron="@daily", unique="u" * 65) == "usage"
     assert tool.call("schedules.add", name="a", cron="@daily", function="") == "usage"
     assert names(tool) == []
 
 
-def test_a_schedule_from_its_making_to_its_end(tool: Peer) -> None:
+def test_a_schedule_is_added_edited_paused_and_removed(tool: Peer) -> None:
     added = tool.call("schedules.add", name="a", function="f", cron="@daily", timezone="Europe/Berlin", timeout=5)
     assert added == {
         "name": "a",
@@ -82,8 +82,8 @@ def test_a_schedule_from_its_making_to_its_end(tool: Peer) -> None:
     assert names(tool) == []
 
 
-def test_all_that_is_said_is_shown(tool: Peer) -> None:
-    said: dict[str, Any] = {
+def test_all_fields_of_a_schedule_are_shown(tool: Peer) -> None:
+    fields: dict[str, Any] = {
         "payload": base64.b64encode(b"\x00").decode(),
         "start": 1_800_000_000,
         "end": 1_900_000_000,
@@ -98,10 +98,10 @@ def test_all_that_is_said_is_shown(tool: Peer) -> None:
         "unique": "u",
         "expires": 60.0,
     }
-    tool.call("schedules.add", name="a", every=MINUTE, **said)
+    tool.call("schedules.add", name="a", every=MINUTE, **fields)
     shown = tool.call("schedules.show", name="a")
-    assert {key: shown[key] for key in said if key not in {"start", "end", "retry"}} == {
-        key: value for key, value in said.items() if key not in {"start", "end", "retry"}
+    assert {key: shown[key] for key in fields if key not in {"start", "end", "retry"}} == {
+        key: value for key, value in fields.items() if key not in {"start", "end", "retry"}
     }
     assert shown["retry"]["max_attempts"] == 3
     assert (shown["start"], shown["end"]) == ("2027-01-15T08:00:00.000000Z", "2030-03-17T17:46:40.000000Z")
@@ -132,26 +132,26 @@ def test_all_that_is_said_is_shown(tool: Peer) -> None:
         ("declare", {"app": "x", "schedules": [{"name": "a"}]}, "usage"),
     ],
 )
-def test_calls_that_cannot_be_answered(tool: Peer, method: str, params: dict[str, Any], code: str) -> None:
+def test_invalid_calls_have_faults(tool: Peer, method: str, params: dict[str, Any], code: str) -> None:
     tool.call("schedules.add", name="there", every=MINUTE)
     assert tool.call(f"schedules.{method}", **params) == code
     assert names(tool) == ["there"]
 
 
 @pytest.mark.parametrize("method", ["list", "show", "add", "edit", "pause", "remove", "trigger", "history", "declare"])
-def test_a_store_that_fails_is_unavailable(node: Node, tool: Peer, method: str) -> None:
+def test_a_failed_store_is_unavailable(node: Node, tool: Peer, method: str) -> None:
     params = {
         "list": b"{}",
         "add": b'{"name": "a", "every": 60}',
         "declare": b'{"app": "x", "schedules": []}',
     }.get(method, b'{"name": "a"}')
-    tool.say(1004, b"1", f"schedules.{method}".encode(), params)
+    tool.request(1004, b"1", f"schedules.{method}".encode(), params)
     node.fail()
-    ((name, args),) = tool.hear()
+    ((name, args),) = tool.received()
     assert (name, args[1]) == ("FAULT", "unavailable")
 
 
-def test_a_run_by_hand_and_its_history(node: Node, tool: Peer) -> None:
+def test_a_triggered_run_is_in_the_history(node: Node, tool: Peer) -> None:
     tool.call("schedules.add", name="a", function="f", every=MINUTE)
     assert tool.call("schedules.history", name="a") == {"runs": []}
     run = tool.call("schedules.trigger", name="a")
@@ -161,10 +161,10 @@ def test_a_run_by_hand_and_its_history(node: Node, tool: Peer) -> None:
     node.history.live.add(node.service.handles.parse(run["handle"].encode()) or 0)
     worker = node.stream(F)
     node.commit()
-    ((_, args),) = [packet for packet in worker.hear() if packet[0] == "ASSIGN"]
+    ((_, args),) = [packet for packet in worker.received() if packet[0] == "ASSIGN"]
     assert args[0] == run["handle"]
     assert '"fire_time":1700000000.0' in args[4]
-    worker.say(1013, args[0].encode(), args[1].encode(), b"failed", b'{"error":{"type":"E","message":"m"}}', b"")
+    worker.request(1013, args[0].encode(), args[1].encode(), b"failed", b'{"error":{"type":"E","message":"m"}}', b"")
     node.commit()
     (row,) = tool.call("schedules.history", name="a")["runs"]
     assert row == run | {
@@ -182,7 +182,7 @@ def test_a_run_by_hand_and_its_history(node: Node, tool: Peer) -> None:
     assert tool.call("schedules.history", name="a", before=1_700_000_000) == {"runs": []}
 
 
-def test_code_declares_its_schedules(tool: Peer) -> None:
+def test_schedules_are_declared_by_code(tool: Peer) -> None:
     a, b = {"name": "a", "every": MINUTE}, {"name": "b", "parents": ["a"]}
     declared = tool.call("schedules.declare", app="x", schedules=[b, a])
     assert declared["governs"]
@@ -194,12 +194,12 @@ def test_code_declares_its_schedules(tool: Peer) -> None:
     (removed,) = tool.call("schedules.declare", app="x", schedules=[a | {"every": 30}])["changes"]
     assert (removed["kind"], removed["name"]) == ("removed", "b")
     assert names(tool) == ["a"]
-    # Another App does not touch it, and says so.
+    # The declaration of another App leaves it unchanged and reports that.
     (left,) = tool.call("schedules.declare", app="y", schedules=[a])["changes"]
     assert left["kind"] == "left alone"
 
 
-def test_two_versions_of_code_side_by_side(node: Node, schedules: ScheduleService, tool: Peer) -> None:
+def test_the_newer_of_two_versions_of_code_governs(node: Node, schedules: ScheduleService, tool: Peer) -> None:
     old, new = [{"name": "a", "every": 60}], [{"name": "a", "every": 30}]
     assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
     node.wait(1)
@@ -209,11 +209,11 @@ def test_two_versions_of_code_side_by_side(node: Node, schedules: ScheduleServic
         assert tool.call("schedules.declare", app="x", schedules=old) == {"governs": False, "changes": []}
         assert tool.call("schedules.declare", app="x", schedules=new) == {"governs": True, "changes": []}
     assert tool.call("schedules.show", name="a")["every"] == 30
-    # The new one was taken back: after a while the old one counts again.
+    # The new version was rolled back: after a while the old one governs.
     node.wait(100)
     assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
     assert tool.call("schedules.show", name="a")["every"] == 60
-    # A node that is alone and starts again knows that nobody else runs.
+    # The only node of a store, after a restart: no other version can be running.
     assert tool.call("schedules.declare", app="x", schedules=new)["governs"]
     node.wait(1)
     start(node)
@@ -221,25 +221,25 @@ def test_two_versions_of_code_side_by_side(node: Node, schedules: ScheduleServic
 
 
 @pytest.mark.parametrize(("method", "params"), [("schedules.list", b"{}"), ("schedules.history", b'{"name": "a"}')])
-def test_nothing_is_read_for_a_client_that_has_left(
+def test_the_query_for_a_disconnected_client_ends(
     node: Node, tool: Peer, monkeypatch: pytest.MonkeyPatch, method: str, params: bytes
 ) -> None:
     asked = list[object]()
     monkeypatch.setattr(node.life.store, "read", lambda query, *_: asked.append(query))
-    tool.say(Type.CALL, b"7", method.encode(), params)
+    tool.request(Type.CALL, b"7", method.encode(), params)
     tool.leave()
     node.commit()
     assert asked == []
 
 
-def test_nobody_looks_ahead_for_a_client_that_has_left(
+def test_the_search_for_times_ends_with_its_client(
     node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool.call("schedules.add", name="a", every=MINUTE)
     turns: list[Callable[[], None]] = []
     ticks = count(0.0, SLICE)
     schedules.run_sliced = Slices(turns.append, lambda: next(ticks)).start
-    tool.say(Type.CALL, b"7", b"schedules.next", b'{"name": "a", "count": 1000}')
+    tool.request(Type.CALL, b"7", b"schedules.next", b'{"name": "a", "count": 1000}')
     node.commit()
     assert turns
     tool.leave()
@@ -250,40 +250,40 @@ def test_nobody_looks_ahead_for_a_client_that_has_left(
 def counted_turns(
     node: Node, service: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch, method: str, **params: Any
 ) -> tuple[Any, int, int]:
-    """Call a method where a slice has room for one step, and return its value.
+    """Call a method with slices of one step, and return its value.
 
-    And how many fire times it looked for at most in one turn of the loop, and inside the store's transactions.
+    Also return the largest number of fire times that it computed in one turn of the loop, and in the store's transactions.
     """
     turns: list[Callable[[], None]] = []
     ticks = count(0.0, SLICE)
     service.run_sliced = Slices(turns.append, lambda: next(ticks)).start
-    looks, usual = 0, triggers.next_after
+    computed, next_after = 0, triggers.next_after
 
-    def looked(schedule: Schedule, after_us: int) -> int | None:
-        nonlocal looks
-        looks += 1
-        return usual(schedule, after_us)
+    def counting(schedule: Schedule, after_us: int) -> int | None:
+        nonlocal computed
+        computed += 1
+        return next_after(schedule, after_us)
 
-    monkeypatch.setattr(triggers, "next_after", looked)
+    monkeypatch.setattr(triggers, "next_after", counting)
     tool.send(request(Type.CALL, b"7", method.encode(), json.dumps(params).encode()))
-    most, inside = looks, 0
+    most, inside = computed, 0
     while True:
-        looks = 0
+        computed = 0
         node.commit()
-        inside += looks
+        inside += computed
         if not turns:
-            ((name, args),) = tool.hear()
+            ((name, args),) = tool.received()
             return json.loads(args[1]) if name == "ANSWER" else args[1], most, inside
-        looks = 0
+        computed = 0
         turns.pop(0)()
-        most = max(most, looks)
+        most = max(most, computed)
 
 
-def test_many_schedules_that_code_declares_take_turns_with_everything_else(
+def test_many_declared_schedules_are_processed_in_slices(
     node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each turn has one schedule, and the store's transaction looks for no fire time."""
-    later = 1_900_000_000  # none is fired meanwhile
+    """Each turn of the loop processes one schedule, and the transaction of the store computes no fire time."""
+    later = 1_900_000_000  # so that none fires during the test
     many = [{"name": f"s{number:02}", "every": MINUTE + number, "start": later} for number in range(50)]
     added, most, inside = counted_turns(
         node, schedules, tool, monkeypatch, "schedules.declare", app="x", schedules=many
@@ -300,16 +300,16 @@ def test_many_schedules_that_code_declares_take_turns_with_everything_else(
     assert inside == 0
 
 
-def test_what_is_wrong_with_one_of_many_is_told_and_none_is_stored(
+def test_an_invalid_schedule_among_many_is_reported_and_none_is_stored(
     node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [{"name": f"s{number}", "every": MINUTE} for number in range(20)] + [{"name": "wrong", "every": 0.01}]
-    said, *_ = counted_turns(node, schedules, tool, monkeypatch, "schedules.declare", app="x", schedules=many)
-    assert said == "usage"
+    fault, *_ = counted_turns(node, schedules, tool, monkeypatch, "schedules.declare", app="x", schedules=many)
+    assert fault == "usage"
     assert names(tool) == []
 
 
-def test_fire_times_far_ahead_are_found_in_turns(
+def test_distant_fire_times_are_computed_in_slices(
     node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days = [f"2023-11-{day}" for day in range(15, 30)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def accepting(
     protocol: Callable[[Connection], asyncio.BaseProtocol], limit: int, working: int
 ) -> AsyncIterator[tuple[str, int]]:
-    """Accept connections on a free port, whose address is returned, until the end of the block."""
+    """Accept connections on a free port until the end of the block. Yield its address."""
     bound = socket.create_server(("127.0.0.1", 0))
     bound.setblocking(False)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
@@ -36,20 +36,20 @@ async def accepting(
 
 @contextlib.asynccontextmanager
 async def connecting(address: tuple[str, int]) -> AsyncIterator[Connect]:
-    """Return what connects and says something; all connections are closed at the end of the block.
+    """Yield a function that connects and sends bytes. All connections are closed at the end of the block.
 
-    They have small buffers, so that the server notices soon what is not read.
+    They have small buffers, so that the server soon detects unread data.
     """
     writers: list[asyncio.StreamWriter] = []
 
-    async def connect(said: bytes = b"") -> asyncio.StreamReader:
+    async def connect(data: bytes = b"") -> asyncio.StreamReader:
         plain = socket.socket()
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
         plain.setblocking(False)
         await asyncio.get_running_loop().sock_connect(plain, address)
         reader, writer = await asyncio.open_connection(sock=plain, limit=1 << 14)
         writers.append(writer)
-        writer.write(said)
+        writer.write(data)
         return reader
 
     try:

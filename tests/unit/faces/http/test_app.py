@@ -43,7 +43,7 @@ def figures() -> list[Measure | Distribution]:
 
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, request_timeout: float = 30.0) -> AsyncIterator[tuple[str, int]]:
-    """Serve an application: 8 connections at a time, of which 2 may work."""
+    """Serve an application: at most 8 connections at the same time, of which 2 may be working."""
     http = HttpListener(app, reserved=HEALTH, request_timeout=request_timeout)
     await http.start()
     async with accepting(http.protocol, 8, 2) as address:
@@ -107,9 +107,9 @@ def test_two_nodes_in_one_process_do_not_share_figures() -> None:
     assert all(visit(View(), "/metrics")[0][0] == 200 for _ in range(2))
 
 
-async def until_closed(address: Any, said: bytes) -> bytes:
+async def until_closed(address: Any, sent: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
-    writer.write(said)
+    writer.write(sent)
     heard = await asyncio.wait_for(reader.read(), 20)
     writer.close()
     return heard
@@ -124,17 +124,17 @@ def listening(timeout: float, ask: Callable[[Any], Coroutine[Any, Any, None]], a
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET"]
+    "sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET"]
 )
-def test_half_a_request_keeps_its_connection_for_a_while_only(said: bytes) -> None:
+def test_the_connection_of_an_incomplete_request_is_closed_after_the_timeout(sent: bytes) -> None:
     async def ask(address: Any) -> None:
         with contextlib.suppress(ConnectionResetError):
-            await until_closed(address, said)
+            await until_closed(address, sent)
 
     listening(0.05, ask)
 
 
-def test_requests_that_come_in_time_are_all_answered() -> None:
+def test_requests_within_the_timeout_are_all_answered() -> None:
     async def ask(address: Any) -> None:
         reader, writer = await asyncio.open_connection(*address)
         for _ in range(3):
@@ -146,16 +146,16 @@ def test_requests_that_come_in_time_are_all_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         b"\x16\x03\x01 no HTTP\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\n\r\n",
         b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n",
     ],
 )
-def test_strangers_do_not_fill_the_log(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_requests_are_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def ask(address: Any) -> None:
-        assert b" 400 " in await until_closed(address, said)
+        assert b" 400 " in await until_closed(address, sent)
 
     with caplog.at_level(logging.INFO):
         listening(30, ask)
@@ -163,7 +163,7 @@ def test_strangers_do_not_fill_the_log(said: bytes, caplog: pytest.LogCaptureFix
 
 
 async def with_much(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer /long with much, /endless not at all, and health checks at once."""
+    """Answer /long with much data, /endless never, and health checks at once."""
     del receive
     if scope["path"] == "/endless":
         await asyncio.Event().wait()
@@ -176,21 +176,21 @@ MUCH = 1 << 22
 ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def test_the_connection_that_is_idle_longest_makes_way_for_a_new_one() -> None:
+def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
     async def ask(address: Any) -> None:
         async with connecting(address) as connect:
             held = [await connect(b"GET /healthz HT")]
             for _ in range(30):
                 held.append(await connect())
                 assert (await get(address, "/healthz"))[0] == 200
-            for reader in held[:20]:  # the first, which has begun a request, among them
+            for reader in held[:20]:  # including the first, which has begun a request
                 with contextlib.suppress(ConnectionResetError):
                     assert await reader.read() == b""
 
     listening(30, ask)
 
 
-def test_health_is_told_while_all_requests_that_may_work_are_under_way() -> None:
+def test_health_checks_are_answered_while_all_working_places_are_in_use() -> None:
     async def ask(address: Any) -> None:
         async with connecting(address) as connect:
             await connect(ASK % b"/endless")
@@ -201,13 +201,13 @@ def test_health_is_told_while_all_requests_that_may_work_are_under_way() -> None
             assert (await get(address, "/healthz"))[0] == 200
             assert (await get(address, "/long"))[0] == 503
             await long.readexactly(MUCH)
-            assert (await get(address, "/other"))[0] == 200, "an answer that is out is not under way"
+            assert (await get(address, "/other"))[0] == 200, "a sent answer occupies no working place"
 
     listening(30, ask, with_much)
 
 
-def test_an_answer_goes_on_as_long_as_its_client_reads() -> None:
-    """Not so one whose client has stopped."""
+def test_an_answer_is_sent_as_long_as_its_client_reads() -> None:
+    """The answer to a client that has stopped is aborted."""
 
     async def ask(address: Any) -> None:
         async with connecting(address) as connect:
@@ -224,7 +224,7 @@ def test_an_answer_goes_on_as_long_as_its_client_reads() -> None:
     listening(0.4, ask, with_much)
 
 
-def test_a_body_that_does_not_come_ends_its_request() -> None:
+def test_a_request_without_its_body_is_aborted() -> None:
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
         del scope, send
         while (await receive())["type"] != "http.disconnect":

@@ -1,4 +1,4 @@
-"""gearmand's HTTP protocol; the answers were recorded from gearmand 1.1.20, where it gives any."""
+"""gearmand's HTTP protocol; the answers were recorded from gearmand 1.1.20, for requests that it answers."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Jobs:
         self.waiting = asyncio.Event()
         self.dropped = asyncio.Event()
 
-    def _take(self, request: Submit | Run) -> None:
+    def _record(self, request: Submit | Run) -> None:
         priority = request.options.priority if isinstance(request, Submit) else request.priority
-        said = (request.function, request.unique, request.payload, priority, isinstance(request, Submit))
-        self.submitted.append(said)
+        submission = (request.function, request.unique, request.payload, priority, isinstance(request, Submit))
+        self.submitted.append(submission)
         if request.function in REFUSALS:
             raise ApiError(REFUSALS[request.function][0], "no")
         if request.function in MISFITS:
             raise ApiError(MISFITS[request.function][0], "a function is less")
 
     async def _submit(self, request: Submit) -> Submitted:
-        self._take(request)
+        self._record(request)
         return Submitted(HANDLE)
 
     async def _run(self, request: Run) -> Ended:
-        self._take(request)
+        self._record(request)
         if request.function == b"rev":
             return Ended(HANDLE, succeeded=True, result=request.payload[::-1])
         if request.function == b"long":
@@ -81,7 +81,7 @@ async def listening(jobs: Jobs, **limits: Any) -> AsyncIterator[tuple[str, int]]
 
 
 def exchange(request: bytes, **limits: Any) -> tuple[bytes, list[Submission]]:
-    """Return what the server answers to a request, and what was submitted."""
+    """Return the server's answer to a request, and the submissions."""
 
     async def run() -> tuple[bytes, list[Submission]]:
         jobs = Jobs()
@@ -119,11 +119,11 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("request_", "answer"), RECORDED)
-def test_answers(request_: bytes, answer: bytes) -> None:
+def test_answers_are_those_of_gearmand(request_: bytes, answer: bytes) -> None:
     assert exchange(request_)[0] == answer
 
 
-def test_headers_say_how_to_submit() -> None:
+def test_headers_set_the_options_of_the_submission() -> None:
     request = b"POST /a/b?c=d HTTP/1.1\r\nX-Gearman-Background: true\r\nX-Gearman-Unique: u1\r\n"
     _, submitted = exchange(request + b"X-Gearman-Priority: HIGH\r\nContent-Length: 2\r\n\r\n\0x")
     assert submitted == [(b"a/b?c=d", b"u1", b"\0x", "high", True)]
@@ -147,7 +147,7 @@ def test_a_dash_stands_for_the_unique_of_the_payload() -> None:
         (b"x" * 70000, b"431"),
     ],
 )
-def test_bad_requests_are_answered_with_what_is_wrong(request_: bytes, status: bytes) -> None:
+def test_bad_requests_are_answered_with_the_problem(request_: bytes, status: bytes) -> None:
     answer, submitted = exchange(request_)
     assert answer.split(b" ")[1] == status
     assert not submitted
@@ -155,17 +155,17 @@ def test_bad_requests_are_answered_with_what_is_wrong(request_: bytes, status: b
 
 @pytest.mark.parametrize("function", MISFITS)
 @pytest.mark.parametrize("background", [b"true", b"false"])
-def test_submissions_that_no_node_takes_are_answered_with_what_is_wrong(function: bytes, background: bytes) -> None:
+def test_invalid_submissions_are_answered_with_the_problem(function: bytes, background: bytes) -> None:
     answer, _ = exchange(b"POST /%b HTTP/1.1\r\nX-Gearman-Background: %b\r\n\r\n" % (function, background))
     assert answer.split(b" ")[1] == MISFITS[function][1]
     assert answer.endswith(b"\r\n\r\na function is less\n")
 
 
-def test_a_silent_client_is_hung_up_on() -> None:
+def test_a_silent_client_is_disconnected() -> None:
     assert exchange(b"POST /rev HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", read_timeout=0.05) == (b"", [])
 
 
-def test_a_client_that_leaves_drops_its_job() -> None:
+def test_the_job_of_a_disconnected_client_is_dropped() -> None:
     async def run() -> None:
         jobs = Jobs()
         async with listening(jobs) as address:
@@ -207,7 +207,7 @@ def test_a_result_is_sent_as_long_as_its_client_reads() -> None:
     asyncio.run(run())
 
 
-def test_requests_beyond_those_that_may_be_under_way_are_refused() -> None:
+def test_requests_above_the_limit_are_refused() -> None:
     async def run() -> None:
         jobs = Jobs()
         async with listening(jobs) as address, connecting(address) as connect:
