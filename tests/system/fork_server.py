@@ -95,7 +95,7 @@ def acknowledge_early() -> None:
 
         asyncio.get_running_loop().call_later(0.003, submit)
 
-    Submits._store = store  # type: ignore[method-assign]
+    Submits._submit_batch = store  # type: ignore[method-assign]
 
 
 def confirm_early() -> None:
