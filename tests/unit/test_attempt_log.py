@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """Time that passes when the test says so."""
+    """The clock and timers of a loop, which the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -63,7 +63,7 @@ def fail(log: AttemptLog, function: str = "f") -> None:
         log.write("failed", function, "H:n:1", 1, "Error: x", 2.5)
 
 
-def test_a_line_has_all_that_is_known(written: Callable[[], list[dict[str, Any]]]) -> None:
+def test_a_line_has_all_fields(written: Callable[[], list[dict[str, Any]]]) -> None:
     loop = Loop()
     log = AttemptLog(loop.time, loop.call_later)
     log.write("timed out", "f\x1b[1m", "H:n:1", 3, "Error: " + "x" * 5000, 2.5)
@@ -77,7 +77,7 @@ def test_a_line_has_all_that_is_known(written: Callable[[], list[dict[str, Any]]
     assert (second["next_retry"], second["exception"]) == (None, "Traceback …\nError: x")
 
 
-def test_what_is_left_out_is_counted_in_one_line_when_the_second_is_over(
+def test_lines_left_out_are_counted_in_one_line_at_the_end_of_the_second(
     written: Callable[[], list[dict[str, Any]]],
 ) -> None:
     loop = Loop()
@@ -96,7 +96,7 @@ def test_what_is_left_out_is_counted_in_one_line_when_the_second_is_over(
     assert len(written()) == 1
 
 
-def test_what_was_left_out_is_logged_at_the_end(written: Callable[[], list[dict[str, Any]]]) -> None:
+def test_closing_logs_the_number_of_lines_left_out(written: Callable[[], list[dict[str, Any]]]) -> None:
     loop = Loop()
     log = AttemptLog(loop.time, loop.call_later)
     for _ in range(11):
@@ -106,7 +106,7 @@ def test_what_was_left_out_is_logged_at_the_end(written: Callable[[], list[dict[
     assert [line["left_out"] for line in written()] == [1]
 
 
-def test_in_an_application_that_embeds_it_the_lines_go_by_its_own_logging(
+def test_in_an_application_that_embeds_a_worker_the_lines_go_to_its_own_logging(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     structlog.reset_defaults()

@@ -1,4 +1,4 @@
-"""The lists of files by which tests are handed out to workers are those of this checkout."""
+"""The lists by which test files are distributed over processes name the files of this checkout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.distribution import BY_STORE, ENSEMBLE, LONG, piece, place
 
 ROOT = Path(__file__).parents[2]
 ENSEMBLES = re.compile(r"\bensemble: Ensemble\b|\bEnsemble\(3\b")
-"""What is in a file that uses an ensemble of three: its fixture, or one of its own."""
+"""Matches in a file that uses an ensemble of three servers: the fixture, or one that the file starts."""
 EACH_STORE = re.compile(r"\bon_each_store\b|\bSTORES\b|\bZOOKEEPER\b")
-"""What is in one whose tests get it as a parameter: the stores that nodes share."""
+"""Matches in a file whose tests get an ensemble as a parameter: the stores that nodes share."""
 
 
 def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
@@ -29,13 +29,13 @@ def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
     assert {path for path, text in texts.items() if EACH_STORE.search(text)} - users == BY_STORE
 
 
-def test_what_uses_a_server_is_refused_among_the_unit_tests() -> None:
+def test_a_unit_test_that_uses_a_server_is_refused() -> None:
     refuse_in_unit(["tests/on_servers/postgres/test_journal.py::test_a", "tests/system/test_cli.py::test_b"])
     with pytest.raises(pytest.UsageError, match=r"test_ids\.py::test_c"):
         refuse_in_unit(["tests/unit/test_ids.py::test_c"])
 
 
-def test_one_worker_has_all_that_uses_the_ensemble_and_nothing_else() -> None:
+def test_one_process_runs_all_tests_of_the_ensemble_and_no_others() -> None:
     chaos = "tests/system/test_fleet_chaos.py"
     assert (
         piece(f"{chaos}::test_kills[zookeeper]")
@@ -46,7 +46,7 @@ def test_one_worker_has_all_that_uses_the_ensemble_and_nothing_else() -> None:
     assert piece("tests/system/test_tls.py::test_a[zookeeper]") == "tests/system/test_tls.py"
 
 
-def test_what_is_long_is_there_and_before_the_rest() -> None:
+def test_long_files_exist_and_come_first() -> None:
     assert [name for name in LONG if not (ROOT / name).exists()] == []
     assert place("tests/system/test_zookeeper_tree.py") < place("tests/docs/test_pages.py")
     assert place("tests/docs/test_pages.py") < place("tests/system/test_tls.py") < place("tests/unit/test_ids.py")

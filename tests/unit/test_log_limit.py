@@ -7,11 +7,11 @@ def test_lines_within_the_time_are_left_out_and_counted() -> None:
     assert [limit.left_out(now) for now in (105.0, 105.1, 200.0, 300.0)] == [2, None, 1, 0]
 
 
-def test_the_first_line_goes_through_at_any_time() -> None:
+def test_the_first_line_is_always_allowed() -> None:
     assert LogLimit(5.0).left_out(0.0) == 0
 
 
-def test_so_many_lines_a_second_go_through_for_each_key() -> None:
+def test_each_key_has_a_number_of_lines_per_second() -> None:
     limit = KeyedLogLimit(lines=3)
     assert [limit.allows("f", now) for now in (5.0, 5.1, 5.2, 5.3, 5.9)] == [True, True, True, False, False]
     assert limit.allows("g", 5.5)
@@ -23,22 +23,22 @@ def test_so_many_lines_a_second_go_through_for_each_key() -> None:
     assert limit.next_end is None
 
 
-def test_keys_are_forgotten_and_too_many_share_a_limit() -> None:
+def test_ended_spans_are_removed_and_surplus_keys_share_a_limit() -> None:
     limit = KeyedLogLimit(lines=2, keys=100)
     allowed = [limit.allows(f"f{at}", 1.0) for at in range(10_000)]
     assert allowed.count(True) == 102
-    assert len(limit._spans) <= 101  # noqa: SLF001 - how much it remembers shows nowhere else
+    assert len(limit._spans) <= 101  # noqa: SLF001 - its memory use is not visible otherwise
     assert limit.left_out(2.0) == [("", 9_898)]
-    assert not limit._spans  # noqa: SLF001 - how much it remembers shows nowhere else
+    assert not limit._spans  # noqa: SLF001 - its memory use is not visible otherwise
 
 
-def test_a_second_counts_what_it_began_with() -> None:
+def test_each_second_has_its_own_count() -> None:
     limit = KeyedLogLimit(lines=1)
     for at in range(100):
         limit.allows("f", at / 10)
-    told = limit.left_out(11.0)
-    assert sum(number for _, number in told) == 90
-    assert len(told) == 10
+    left_out = limit.left_out(11.0)
+    assert sum(number for _, number in left_out) == 90
+    assert len(left_out) == 10
 
 
 def test_a_span_may_be_longer_than_a_second() -> None:

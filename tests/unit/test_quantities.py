@@ -39,13 +39,13 @@ def test_an_invalid_duration_is_refused(text: str) -> None:
 
 
 @given(st.one_of(st.integers(0, 10**7), st.integers(0, 10**15)))
-def test_durations_are_read_as_they_are_written(microseconds: int) -> None:
+def test_formatted_durations_are_parsed_exactly(microseconds: int) -> None:
     seconds = float(Decimal(microseconds) / 1_000_000)
     assert parse_duration(format_duration(seconds)) == seconds
 
 
 @given(st.floats(0, 1e6))
-def test_durations_are_written_to_the_microsecond(seconds: float) -> None:
+def test_durations_are_formatted_to_the_microsecond(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=1e-6)
 
 
@@ -65,7 +65,7 @@ def test_durations_are_written_to_the_microsecond(seconds: float) -> None:
         (2 * 86400 + 3 * 3600 + 4 * 60 + 5.006, "2d3h4m5.006s"),
     ],
 )
-def test_durations_are_written_in_whole_units(seconds: float, text: str) -> None:
+def test_durations_are_formatted_in_whole_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 

@@ -1,4 +1,4 @@
-"""Faces and the server use the verbs of the jobs service, and nothing that is behind them."""
+"""Faces and the server use the methods of the jobs service, and no parts behind it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def name_of(node: ast.AST) -> str:
 
 
 def reaches(text: str) -> list[str]:
-    """Return what reaches through a service: ``service.x.y``, also where ``service.x`` was given a name in the same function."""
+    """Return accesses through a service: ``service.x.y``, also if ``service.x`` was assigned to a name in the same function."""
     found = []
     for scope in ast.walk(ast.parse(text)):
         if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -43,12 +43,12 @@ def reaches(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("package", ["api", "faces", "server"])
-def test_nobody_reaches_through_the_service(package: str) -> None:
+def test_no_module_reaches_through_the_service(package: str) -> None:
     found = {str(path.relative_to(SOURCE)): reaches(path.read_text()) for path in (SOURCE / package).rglob("*.py")}
-    assert {path: what for path, what in found.items() if what} == {}
+    assert {path: reached for path, reached in found.items() if reached} == {}
 
 
-def test_a_reach_is_found_under_a_name_too() -> None:
+def test_an_access_through_a_local_name_is_found() -> None:
     assert reaches("def f():\n    self.service.serving.grab(worker)") == ["self.service.serving.grab"]
     assert reaches("def f():\n    window = service.serving\n    window.grab(worker)") == ["window.grab"]
     assert reaches("def f():\n    self._service.grab(worker)") == []

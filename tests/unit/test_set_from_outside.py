@@ -1,4 +1,4 @@
-"""Parts get what they need as arguments: nobody sets an attribute of theirs later."""
+"""Objects get their dependencies as arguments: no other module sets their attributes later."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SOURCE = Path(mainspring.__file__).parent
 OWN = {"self", "cls"}
 PART_OF_SELF = re.compile(r"self(\.\w+)+")
 REASONS = {
-    "engines/sqlite/schedules.py: self._tx.catalogue": "what the slice remembers from group to group",
-    "engines/zookeeper/ensemble/client.py: self._questions.is_connected": "the client tells what kazoo has told it",
+    "engines/sqlite/schedules.py: self._tx.catalogue": "state that the slice keeps from group to group",
+    "engines/zookeeper/ensemble/client.py: self._questions.is_connected": "the client records events of kazoo",
     "engines/zookeeper/ensemble/client.py: self._questions.refused": "the same",
     "engines/zookeeper/ensemble/client.py: self._questions.session": "the same",
-    "engines/zookeeper/ensemble/multi.py: request.is_due": "kazoo carries it to where the request is written",
-    "faces/gearman/calls.py: peer.end_watch": "state of a connection: whether it watches",
-    "faces/http/listener.py: self._server.should_exit": "how uvicorn is stopped",
-    "jobs/admission.py: line.account": "a line has an account while jobs of its key are here",
-    "jobs/intake.py: held.then": "state of a job: what goes on once it is stored",
+    "engines/zookeeper/ensemble/multi.py: request.is_due": "kazoo passes it to the code that writes the request",
+    "faces/gearman/calls.py: peer.end_watch": "state of a connection: its watch",
+    "faces/http/listener.py: self._server.should_exit": "uvicorn's way to stop",
+    "jobs/admission.py: line.account": "a key's queue has an account while the node has jobs of the key",
+    "jobs/intake.py: held.then": "state of a job: the callback after it is stored",
 }
-"""What is set from outside all the same."""
+"""Exceptions: attributes that other modules set, with the reasons."""
 
 
 def protocols(trees: Iterable[ast.Module]) -> set[str]:
@@ -36,7 +36,7 @@ def protocols(trees: Iterable[ast.Module]) -> set[str]:
 
 
 def hooks(tree: ast.Module, ports: set[str]) -> set[str]:
-    """Return the attributes of a module's classes that hold a function, or what fits a protocol."""
+    """Return the attributes of a module's classes that hold a function, or an object typed by a protocol."""
     found = set()
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
@@ -57,7 +57,7 @@ def hooks(tree: ast.Module, ports: set[str]) -> set[str]:
 
 
 def own(tree: ast.Module) -> set[str]:
-    """Return the attributes that a module's classes give themselves."""
+    """Return the attributes that a module's classes set on themselves."""
     return {each.attr for each in assigned(tree) if ast.unparse(each.value) in OWN}
 
 
@@ -69,43 +69,47 @@ def assigned(tree: ast.Module) -> Iterator[ast.Attribute]:
 def set_from_outside(sources: dict[str, str]) -> set[str]:
     """Return where modules set an attribute of a part (``self.part.x = …``), or one that holds a function or a port.
 
-    A module may set what its own classes have, whichever object it is.
+    A module may set attributes of its own classes, on any object.
     """
     trees = {name: ast.parse(text) for name, text in sources.items()}
     ports = protocols(trees.values())
-    known = set().union(*(hooks(tree, ports) for tree in trees.values()))
+    ports_and_callbacks = set().union(*(hooks(tree, ports) for tree in trees.values()))
     found = set()
     for name, tree in trees.items():
         here = own(tree)
         for target in assigned(tree):
             owner = ast.unparse(target.value)
-            if owner not in OWN and target.attr not in here and (PART_OF_SELF.fullmatch(owner) or target.attr in known):
+            if (
+                owner not in OWN
+                and target.attr not in here
+                and (PART_OF_SELF.fullmatch(owner) or target.attr in ports_and_callbacks)
+            ):
                 found.add(f"{name}: {ast.unparse(target)}")
     return found
 
 
-def test_nobody_sets_attributes_of_others() -> None:
+def test_no_module_sets_attributes_of_other_modules_objects() -> None:
     sources = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
     assert set_from_outside(sources) == REASONS.keys()
 
 
 PART = """
-class Ear(Protocol): ...
+class Port(Protocol): ...
 class Part:
     def __init__(self, first: Callable[[], int]) -> None:
         self.first = first
-        self.ear: Ear | None = None
+        self.port: Port | None = None
         self.paused = False
 """
 
 
-def test_a_hook_is_found_in_whatever_it_is_set() -> None:
+def test_a_set_callback_is_found() -> None:
     def found(text: str) -> set[str]:
         return {each.removeprefix("b: ") for each in set_from_outside({"a": PART, "b": text})}
 
     assert found("part.first = f") == {"part.first"}
-    assert found("x, part.ear = part.ear, None") == {"part.ear"}
-    assert found("part.paused = True") == set(), "it may be a value that has no parts"
+    assert found("x, part.port = part.port, None") == {"part.port"}
+    assert found("part.paused = True") == set(), "it may be a plain value"
     assert found("self._part.paused = True") == {"self._part.paused"}
     assert found("self.first = f") == set()
     assert set_from_outside({"a": PART + "part.first = f"}) == set()

@@ -1,4 +1,4 @@
-"""What an installation says of itself."""
+"""The version of an installation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def test_the_version_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node of a fleet says it many times a second."""
+    """A node of a fleet needs it many times a second."""
 
     def slow(_: str) -> NoReturn:
-        raise AssertionError("looked up again")
+        raise AssertionError("looked up twice")
 
     first = version()
     monkeypatch.setattr(metadata, "version", slow)

@@ -53,7 +53,7 @@ def end(server: ExtensionServer, handle: str, state: str = "succeeded", data: by
     server.do(act)
 
 
-def test_all_public_names_are_there() -> None:
+def test_all_public_names_exist() -> None:
     assert all(getattr(mainspring, name) is not None for name in mainspring.__all__)
     assert set(mainspring.__all__) <= set(dir(mainspring))
     with pytest.raises(AttributeError):
@@ -77,7 +77,7 @@ def test_a_task_is_still_its_function(app: App) -> None:
     assert [(f.name, f.executor) for f in app.registry] == [("add", "thread"), ("other.name", "coroutine")]
 
 
-def test_definitions_that_cannot_be_right(app: App) -> None:
+def test_invalid_definitions_are_refused(app: App) -> None:
     @app.task
     def add() -> None: ...
 
@@ -123,7 +123,7 @@ def test_submit_sends_payload_and_options(server: ExtensionServer, app: App) -> 
     assert (options["priority"], options["delay"], options["retry"]["max_attempts"]) == ("high", 5, 1)
 
 
-def test_uniques_join_and_may_be_made_of_arguments(server: ExtensionServer, app: App) -> None:
+def test_jobs_join_by_unique_which_may_be_computed_from_arguments(server: ExtensionServer, app: App) -> None:
     @app.task
     def fetch(url: str) -> None: ...
 
@@ -178,18 +178,18 @@ def test_a_task_may_have_a_unique(server: ExtensionServer, app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "there"), [("delay", r"call submit\("), ("apply_async", r"options\(…\)\.submit"), ("x", "'x'$")]
+    ("name", "remedy"), [("delay", r"call submit\("), ("apply_async", r"options\(…\)\.submit"), ("x", "'x'$")]
 )
-def test_methods_of_other_queues_are_answered_with_what_to_call(app: App, name: str, there: str) -> None:
+def test_the_error_for_a_method_of_another_queue_names_the_one_to_call(app: App, name: str, remedy: str) -> None:
     @app.task
     def fetch(url: str) -> None: ...
 
     assert not hasattr(fetch, name)
-    with pytest.raises(AttributeError, match=f"^'Task' object has no attribute .*{there}"):
+    with pytest.raises(AttributeError, match=f"^'Task' object has no attribute .*{remedy}"):
         getattr(fetch, name)
 
 
-def test_a_submission_shows_what_it_is(app: App) -> None:
+def test_a_submission_has_a_readable_repr(app: App) -> None:
     @app.task(priority="low")
     def fetch(url: str) -> None: ...
 
@@ -225,7 +225,7 @@ def test_results_come_back_typed(server: ExtensionServer, app: App) -> None:
         odd.result()
 
 
-def test_how_jobs_end_is_raised(server: ExtensionServer, app: App) -> None:
+def test_outcomes_are_raised_as_errors(server: ExtensionServer, app: App) -> None:
     @app.task
     def anything() -> None: ...
 
@@ -247,8 +247,8 @@ def test_how_jobs_end_is_raised(server: ExtensionServer, app: App) -> None:
 
 
 @pytest.mark.parametrize("handle", ["", "a\0b", "H:n:1\n", "\udcff", "H" * 64, b"H:n:1", None])
-def test_what_cannot_be_a_handle_is_refused_where_it_is_given(app: App, handle: Any) -> None:
-    """No server would answer to a NUL: who waits for the result would wait for ever."""
+def test_an_invalid_handle_is_refused_at_the_call(app: App, handle: Any) -> None:
+    """No server would answer a handle with a NUL, so the caller would wait for ever."""
     with pytest.raises(UsageError, match="is not a handle: pass the handle of a job, such as 'H:node:1000000000001'"):
         app.job(handle)
     assert app.job("H" * 63).handle == "H" * 63
@@ -286,7 +286,7 @@ def test_many_at_once(server: ExtensionServer, app: App) -> None:
     assert error.value.__notes__ == ["0 of 2 jobs were accepted"]
 
 
-def test_numbers_that_are_not_finite_are_not_sent(server: ExtensionServer, app: App) -> None:
+def test_nan_and_infinity_are_refused(server: ExtensionServer, app: App) -> None:
     @app.task
     def scale(values: list[float], by: float = 1.0) -> list[float]:
         return [value * by for value in values]
@@ -302,7 +302,7 @@ def test_numbers_that_are_not_finite_are_not_sent(server: ExtensionServer, app: 
     assert not server.seen_of(Type.SUBMIT)
 
 
-def test_the_twins_for_asyncio(server: ExtensionServer, app: App) -> None:
+def test_the_asyncio_methods(server: ExtensionServer, app: App) -> None:
     @app.task
     async def double(x: int) -> int:
         return 2 * x
@@ -321,11 +321,13 @@ def test_the_twins_for_asyncio(server: ExtensionServer, app: App) -> None:
         assert [result async for result in app.aresults(many[1:])] == [7]
         await app.aclose()
 
-    for _ in range(2):  # a new loop has a client of its own
+    for _ in range(2):  # each loop has its own client
         asyncio.run(main())
 
 
-def test_the_server_is_named_when_it_is_needed(server: ExtensionServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_is_read_from_the_environment_at_the_first_use(
+    server: ExtensionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MAINSPRING_SERVER", "nonsense:port")
     app = App()
     monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
@@ -344,17 +346,17 @@ def test_submit_and_work_in_one_process(server: ExtensionServer, app: App) -> No
     def inner(x: int) -> int:
         return x * 2
 
-    made = threading.Event()
+    created = threading.Event()
     found: dict[str, Any] = {}
 
     async def work() -> None:
         found["worker"], found["loop"] = app.worker(), asyncio.get_running_loop()
-        made.set()
+        created.set()
         await found["worker"].run()
 
     thread = threading.Thread(target=asyncio.run, args=[work()])
     thread.start()
-    assert made.wait(10)
+    assert created.wait(10)
     assert outer.submit(20).result(10) == 41
     found["loop"].call_soon_threadsafe(found["worker"].stop)
     thread.join(10)

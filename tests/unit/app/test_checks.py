@@ -1,4 +1,4 @@
-"""Options and functions that are refused where they are given."""
+"""Options and functions that are refused at the call."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_other_things_of_a_wrong_type() -> None:
         one.function("f").options(unique="\udcff")
 
 
-def test_what_is_made_of_arguments_is_checked_when_it_is_made() -> None:
+def test_values_computed_from_arguments_are_checked() -> None:
     function: Any = App().function("f")
     with pytest.raises(UsageError, match=r"f: the concurrency_key of these arguments must be text; it is 7 \(int\)"):
         function.options(concurrency_key=lambda payload: 7).submit("x")
@@ -188,7 +188,7 @@ class Things:
 
 
 def bound(self: Any, number: int) -> int:
-    """As a task of Celery with ``bind=True``."""
+    """A function like a Celery task with ``bind=True``."""
     return number
 
 
@@ -210,7 +210,7 @@ def bound(self: Any, number: int) -> int:
     ],
 )
 @pytest.mark.parametrize("way", ["task", "scheduled"])
-def test_what_cannot_be_a_task(call: Any, match: str, way: str) -> None:
+def test_an_object_that_cannot_be_a_task_is_refused(call: Any, match: str, way: str) -> None:
     one: Any = App()
     define = one.task() if way == "task" else one.scheduled(every=5)
     with pytest.raises(UsageError, match=match):
@@ -218,7 +218,7 @@ def test_what_cannot_be_a_task(call: Any, match: str, way: str) -> None:
     assert not len(one.registry)
 
 
-def test_what_else_can_be_a_task() -> None:
+def test_methods_partials_and_other_callables_can_be_tasks() -> None:
     one: Any = App()
     thing = Things()
 
@@ -238,13 +238,13 @@ def test_what_else_can_be_a_task() -> None:
         one.task(cached),
         one.task(name="apartial")(functools.partial(later, more=6)),
     ]
-    tasks += [one.task(name="again")(tasks[0]), one.task(name="later_again")(tasks[-1])]
+    tasks += [one.task(name="second_method")(tasks[0]), one.task(name="second_partial")(tasks[-1])]
     with in_memory(one):
         assert [task.submit(10).result(10) for task in tasks] == [11, 12, 13, 14, 15, 16, 11, 16]
         assert asyncio.run(tasks[-1](10)) == 16
 
 
-def test_a_partial_reads_its_arguments_as_its_function_does() -> None:
+def test_a_partial_has_the_argument_types_of_its_function() -> None:
     one: Any = App()
 
     def day_of(day: date, count: int) -> str:
@@ -255,5 +255,5 @@ def test_a_partial_reads_its_arguments_as_its_function_does() -> None:
         assert task.submit(date(2030, 12, 24)).result(10) == "24.12. 2"
 
 
-def test_a_worker_takes_none_for_its_settings() -> None:
+def test_a_worker_accepts_none_as_settings() -> None:
     assert Worker(App().registry, {}).settings == WorkerSettings()

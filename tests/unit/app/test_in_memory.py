@@ -68,7 +68,7 @@ def waits_for_many(numbers: list[int]) -> int:
 
 
 @app.task
-def talks(parts: int) -> str:
+def streams(parts: int) -> str:
     job = current_job()
     while not go.wait(0.001):
         job.data(b"early")
@@ -76,7 +76,7 @@ def talks(parts: int) -> str:
         job.data(b"part %d" % number)
     job.warning(b"careful")
     job.progress(parts, parts)
-    return "told"
+    return "done"
 
 
 @pytest.fixture(autouse=True)
@@ -94,30 +94,30 @@ def test_tasks_run() -> None:
         assert list(app.results(add.submit_many(range(100)))) == list(range(1, 101))
 
 
-def test_what_a_task_sends_is_streamed() -> None:
-    told = [Data(b"part 0"), Data(b"part 1"), Warned(b"careful"), Progress(2, 2)]
+def test_output_of_a_task_is_streamed() -> None:
+    expected = [Data(b"part 0"), Data(b"part 1"), Warned(b"careful"), Progress(2, 2)]
     with in_memory(app):
-        job = talks.submit(2)
+        job = streams.submit(2)
         events = job.stream(timeout=10)
         assert next(events) == Data(b"early")
         go.set()
-        assert [event for event in events if event != Data(b"early")] == told
-        assert job.result(0) == "told"
+        assert [event for event in events if event != Data(b"early")] == expected
+        assert job.result(0) == "done"
 
         async def stream() -> None:
-            job = await talks.asubmit(2)
+            job = await streams.asubmit(2)
             events = job.astream(timeout=10)
             assert await anext(events) == Data(b"early")
             go.set()
-            assert [event async for event in events if event != Data(b"early")] == told
-            assert await job.aresult(0) == "told"
+            assert [event async for event in events if event != Data(b"early")] == expected
+            assert await job.aresult(0) == "done"
             await app.aclose()
 
         go.clear()
         asyncio.run(stream())
 
 
-def test_time_passes_when_the_test_says_so() -> None:
+def test_time_passes_when_the_test_advances_it() -> None:
     with in_memory(app) as fleet:
         begin = fleet.now
         later = add.options(delay=timedelta(days=3)).submit(1)
@@ -175,7 +175,7 @@ def test_a_task_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> N
             fleet.settle()
 
 
-def test_the_twins_for_asyncio() -> None:
+def test_the_asyncio_methods() -> None:
     async def main() -> Any:
         job = await add.asubmit(1)
         result = await job.aresult(5)
@@ -186,7 +186,7 @@ def test_the_twins_for_asyncio() -> None:
         assert asyncio.run(main()) == 2
 
 
-def test_afterwards_the_app_is_as_before() -> None:
+def test_afterwards_the_app_has_its_old_servers() -> None:
     with in_memory(app):
         pass
     assert [str(address) for address in app.servers()] == ["127.0.0.1:1"]
@@ -194,7 +194,7 @@ def test_afterwards_the_app_is_as_before() -> None:
         assert add.submit(1).result(5) == 2
 
 
-def test_tasks_that_wait_for_tasks_take_no_place_from_them() -> None:
+def test_tasks_that_wait_for_tasks_leave_places_for_them() -> None:
     with in_memory(app, concurrency=1) as fleet:
         jobs = waits_for_many.submit_many([([1, 2, 3],)] * 5)
         fleet.settle()

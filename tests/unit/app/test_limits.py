@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def options(task: Submission[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """What a submit of a call says on the wire."""
-    text = task._request(args, kwargs).options  # noqa: SLF001 - what is sent, without a server
-    said: dict[str, Any] = msgspec.json.decode(text) if text else {}
-    return said
+    """Return the options that a submit sends on the wire."""
+    text = task._request(args, kwargs).options  # noqa: SLF001 - the request as sent, without a server
+    decoded: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    return decoded
 
 
 def test_a_tasks_limits_are_declared_when_its_worker_registers() -> None:
@@ -44,7 +44,7 @@ def test_a_tasks_limits_are_declared_when_its_worker_registers() -> None:
     assert json.loads(g.function.registration()) == {"timeout": 3}
 
 
-def test_a_key_is_a_name_or_made_of_the_arguments() -> None:
+def test_a_key_is_text_or_computed_from_the_arguments() -> None:
     app = App()
 
     @app.task(concurrency_key=lambda customer, day: f"customer-{customer}")
@@ -61,7 +61,7 @@ def test_a_key_is_a_name_or_made_of_the_arguments() -> None:
     assert options(app.function("other").options(concurrency_key="k"), b"x") == {"concurrency_key": "k"}
 
 
-def test_a_key_that_is_too_long_is_refused_before_anything_is_sent() -> None:
+def test_an_overlong_key_is_refused_at_the_call() -> None:
     function = App().function("f")
     with pytest.raises(UsageError, match="255 bytes"):
         function.options(concurrency_key="ü" * 128)
@@ -88,6 +88,6 @@ def test_a_key_that_is_too_long_is_refused_before_anything_is_sent() -> None:
         (lambda: {"rate": Rate(1, burst=0)}, "Rate.burst"),
     ],
 )
-def test_limits_that_cannot_be_right_are_told_by_name(limits: Callable[[], dict[str, Any]], word: str) -> None:
+def test_the_error_for_an_invalid_limit_names_it(limits: Callable[[], dict[str, Any]], word: str) -> None:
     with pytest.raises(UsageError, match=word):
         App().task(**limits())

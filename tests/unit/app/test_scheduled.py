@@ -1,4 +1,4 @@
-"""Tasks that run by themselves."""
+"""Tasks with schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mainspring import App, PayloadError, Retry, UsageError, current_job
 from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
 from mainspring.testing import in_memory
 
-SOON = datetime(2023, 11, 14, 23, 0, tzinfo=UTC)
+FIRE_TIME = datetime(2023, 11, 14, 23, 0, tzinfo=UTC)
 
 
 def one(app: App) -> Schedule:
@@ -35,15 +35,15 @@ def test_a_scheduled_task_runs_at_its_times() -> None:
 
     with in_memory(app) as fleet:
         fleet.advance(timedelta(minutes=20))
-    # Each stands for one time, and both are UTC.
-    assert ran == [SOON - timedelta(minutes=minutes) for minutes in (40, 40, 30, 30)]
+    # Each run has its own fire time, in UTC.
+    assert ran == [FIRE_TIME - timedelta(minutes=minutes) for minutes in (40, 40, 30, 30)]
     assert {time.tzinfo for time in ran if time is not None} == {UTC}
 
 
-def test_a_retry_stands_for_the_same_time() -> None:
+def test_a_retry_has_the_same_fire_time() -> None:
     app, ran = App(), list[tuple[int, datetime | None]]()
 
-    @app.scheduled(at=SOON, retry=Retry(max_attempts=2, initial=60, jitter=0))
+    @app.scheduled(at=FIRE_TIME, retry=Retry(max_attempts=2, initial=60, jitter=0))
     def flaky() -> None:
         ran.append((current_job().attempt, current_job().fire_time))
         if current_job().attempt == 1:
@@ -51,7 +51,7 @@ def test_a_retry_stands_for_the_same_time() -> None:
 
     with in_memory(app) as fleet:
         fleet.advance(timedelta(hours=1))
-    assert ran == [(1, SOON), (2, SOON)]
+    assert ran == [(1, FIRE_TIME), (2, FIRE_TIME)]
 
 
 def test_a_job_that_no_schedule_fired_has_no_fire_time() -> None:
@@ -65,14 +65,14 @@ def test_a_job_that_no_schedule_fired_has_no_fire_time() -> None:
         assert task.submit().result(10) == "None"
 
 
-def test_all_that_can_be_said() -> None:
+def test_all_options_become_part_of_the_schedule() -> None:
     app = App(name="the app")
 
     @app.scheduled(
         "30 2 * * *",
         timezone="Europe/Berlin",
-        start=SOON,
-        end=SOON + timedelta(days=900),
+        start=FIRE_TIME,
+        end=FIRE_TIME + timedelta(days=900),
         jitter=timedelta(minutes=1),
         exclude=[date(2024, 12, 24), "2024-12-25"],
         misfire=3,
@@ -107,7 +107,7 @@ def test_all_that_can_be_said() -> None:
     assert task(7) == 7
 
 
-def test_by_default() -> None:
+def test_the_defaults() -> None:
     app = App()
 
     @app.scheduled(every=timedelta(seconds=90))
@@ -117,7 +117,7 @@ def test_by_default() -> None:
     assert app.schedules.params("file")["app"] == "file"
 
 
-def test_a_task_that_is_there_is_given_a_schedule() -> None:
+def test_an_existing_task_gets_a_schedule() -> None:
     app = App()
 
     @app.task(priority="low", expires=10)
@@ -125,7 +125,7 @@ def test_a_task_that_is_there_is_given_a_schedule() -> None:
         return x
 
     assert app.scheduled(every=5)(task) is task
-    app.scheduled(at=SOON, name="once", args=(2,), expires=20)(task)
+    app.scheduled(at=FIRE_TIME, name="once", args=(2,), expires=20)(task)
     first, second = app.schedules.all()
     assert (first.name, first.function, first.priority, first.expires) == ("task", b"task", 2, 10)
     assert (second.name, second.function, second.args, second.expires) == ("once", b"task", b"[2]", 20)
@@ -137,7 +137,7 @@ def nothing() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("said", "match"),
+    ("options", "match"),
     [
         ({}, "neither a trigger nor parents"),
         ({"cron": "* * *"}, r"\* \* \*"),
@@ -149,7 +149,7 @@ def nothing() -> None: ...
         ({"every": 5, "start": 5}, "start must be a datetime"),
         ({"cron": "@daily", "timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
         ({"cron": "@daily", "exclude": ["tomorrow"]}, "tomorrow"),
-        ({"cron": "@daily", "exclude": [SOON]}, "each day of exclude must be a date"),
+        ({"cron": "@daily", "exclude": [FIRE_TIME]}, "each day of exclude must be a date"),
         ({"cron": "@daily", "misfire": "never"}, "misfire must be"),
         ({"cron": "@daily", "overlap": "never"}, "overlap must be one of"),
         ({"cron": "@daily", "jitter": -1}, "jitter must be"),
@@ -159,13 +159,13 @@ def nothing() -> None: ...
         ({"cron": "@daily", "timeout": -1}, "timeout must be"),
     ],
 )
-def test_what_cannot_be_right(said: dict[str, Any], match: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], match: str) -> None:
     app = App()
     with pytest.raises((UsageError, TypeError), match=match):
-        app.scheduled(**said)(nothing)
+        app.scheduled(**options)(nothing)
 
 
-def test_names_are_single_and_parents_are_there() -> None:
+def test_names_are_unique_and_parents_have_schedules() -> None:
     app = App()
     task = app.task(nothing)
     with pytest.raises(UsageError, match="has no schedule, so no other can follow it"):
@@ -181,7 +181,7 @@ def test_names_are_single_and_parents_are_there() -> None:
         App(name="")
 
 
-def test_arguments_are_checked_where_they_are_given() -> None:
+def test_arguments_are_checked_at_the_definition() -> None:
     app = App()
     with pytest.raises(TypeError, match="too many positional arguments"):
         app.scheduled(every=5, args=(1, 2))(nothing)
@@ -216,6 +216,6 @@ def test_uniques_of_schedules_and_of_their_tasks() -> None:
         app.scheduled("@daily", args=("x" * 64,), name="long")(report)
 
 
-def test_an_app_without_schedules_and_name_tells_nobody() -> None:
+def test_an_app_without_schedules_and_name_declares_nothing() -> None:
     assert not App().schedules.needed
     assert App(name="x").schedules.needed

@@ -19,7 +19,7 @@ LIMITS: dict[str, Any] = {
 }
 
 
-def test_an_app_says_what_it_was_given() -> None:
+def test_an_app_has_the_given_store() -> None:
     assert App().store is None
     assert App(store="memory://").store == "memory://"
     assert App(store=ZooKeeper(URL)).store == ZooKeeper(URL)
@@ -48,7 +48,7 @@ def test_a_password_is_not_shown() -> None:
         (None, "is not an address of ZooKeeper"),
     ],
 )
-def test_what_is_no_address_is_refused_where_it_is_written(url: Any, words: str) -> None:
+def test_an_invalid_address_is_refused_at_the_call(url: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         ZooKeeper(url)
 
@@ -64,13 +64,13 @@ def test_what_is_no_address_is_refused_where_it_is_written(url: Any, words: str)
         ("", "is no store"),
     ],
 )
-def test_a_store_that_cannot_be_is_refused(store: Any, words: str) -> None:
+def test_an_invalid_store_is_refused(store: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         App(store=store)
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_an_app_on_zookeeper_does_not_have(name: str) -> None:
+def test_an_app_on_zookeeper_refuses_limits(name: str) -> None:
     app = App(store=ZooKeeper(URL))
     with pytest.raises(
         UsageError,
@@ -79,7 +79,7 @@ def test_an_app_on_zookeeper_does_not_have(name: str) -> None:
         app.task(**{name: LIMITS[name]})
 
 
-def test_all_that_has_to_go_is_named_at_once() -> None:
+def test_one_error_names_all_refused_options() -> None:
     with pytest.raises(UsageError, match="leave out concurrency=, rate=, or use"):
         App(store=ZooKeeper(URL)).task(concurrency=1, rate=Rate(1), timeout=3)
 
@@ -103,25 +103,25 @@ def double(number: int) -> int:
         ({"connection": sqlite3}, "leave out connection= and submit after the commit, or use a store on PostgreSQL"),
     ],
 )
-def test_jobs_of_an_app_on_zookeeper_do_not_have(way: str, option: dict[str, Any], words: str) -> None:
+def test_jobs_of_an_app_on_zookeeper_refuse_keys_and_transactions(way: str, option: dict[str, Any], words: str) -> None:
     app = App(store=ZooKeeper(URL))
-    made: dict[str, Submission[..., Any]] = {
+    submissions: dict[str, Submission[..., Any]] = {
         "task": app.task(timeout=3)(double),
         "scheduled": app.scheduled("@daily", name="daily", args=(1,))(double),
         "function": app.function("resize"),
         "options": app.function("resize").options(priority="low", concurrency_key=""),
     }
     with pytest.raises(UsageError, match=words):
-        made[way].options(**option)
+        submissions[way].options(**option)
 
 
-def test_annotations_name_parameters_and_result() -> None:
+def test_types_accept_parameters_and_a_result() -> None:
     for kind in (Submission, Task, CoroutineTask):
         assert kind[[str], int] != kind[..., int]
 
 
 @pytest.mark.parametrize("store", [None, "memory://", "sqlite:///jobs.db", "postgresql://localhost/jobs"])
-def test_every_other_app_has_them(store: str | None) -> None:
+def test_every_other_app_has_limits_and_keys(store: str | None) -> None:
     app = App(store=store)
 
     @app.task(**LIMITS)
@@ -132,7 +132,7 @@ def test_every_other_app_has_them(store: str | None) -> None:
     app.function("resize").options(concurrency_key=str)
 
 
-def test_the_rest_of_an_app_on_zookeeper_is_as_ever() -> None:
+def test_an_app_on_zookeeper_has_all_other_features() -> None:
     app = App(store=ZooKeeper(URL))
 
     @app.task

@@ -1,4 +1,4 @@
-"""What users' type checkers say of an App: a file of theirs, read by mypy --strict."""
+"""The types of an App as users see them: mypy --strict checks a user's file."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from typing import Any, assert_type
 
 from mainspring import App, CoroutineTask, Data, Job, Missed, Progress, Rate, Task, Warned, ZooKeeper
 
-usual = App()
+default = App()
 on_sqlite = App("127.0.0.1:4730", store="sqlite:///jobs.db")
 on_zookeeper = App(store=ZooKeeper("zookeeper://zk1:2181/jobs"))
 assert_type(on_zookeeper.store, str | ZooKeeper | None)
 
-usual.task(concurrency=1, concurrency_per_key=1, rate=Rate(1), rate_per_key=Rate(1), concurrency_key="k", timeout=1)
+default.task(concurrency=1, concurrency_per_key=1, rate=Rate(1), rate_per_key=Rate(1), concurrency_key="k", timeout=1)
 on_sqlite.task(concurrency=1)
-usual.task(concurrency="1")  # refused
-usual.task(color="red")  # refused
+default.task(concurrency="1")  # refused
+default.task(color="red")  # refused
 on_zookeeper.task(name="f", timeout=1, priority="low", unique="u", keep_unique="1h")
-usual.task(unique=lambda number: str(number), keep_unique=60)
-usual.task(unique=5)  # refused
+default.task(unique=lambda number: str(number), keep_unique=60)
+default.task(unique=5)  # refused
 App(store=5)  # refused
 
 
@@ -44,7 +44,7 @@ async def later(number: int) -> str:
     return str(number)
 
 
-@usual.task(concurrency=1)
+@default.task(concurrency=1)
 def alone() -> bytes:
     return b""
 
@@ -67,7 +67,7 @@ assert_type(alone.options(concurrency_key="k", connection=5).submit(), Job[bytes
 plain.options(concurrency_key=lambda number: str(number))
 double.options(concurrency_key=5)  # refused
 double.options(unique=lambda: "")  # refused
-usual.function("resize").options(concurrency_key="k", connection=5, schema="jobs")
+default.function("resize").options(concurrency_key="k", connection=5, schema="jobs")
 
 
 class Ours(App):
@@ -86,12 +86,12 @@ def prepare(app: App) -> App:
 
 ours: App = Ours()
 prepare(ours)
-prepare(usual)
+prepare(default)
 prepare(on_zookeeper)
 """
 
 
-def test_what_mypy_lets_pass(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_mypy_refuses_only_the_marked_lines(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     path = tmp_path / "tasks.py"
     path.write_text(CODE)
     kept = getattr(pytestconfig, "cache", None)  # with `-p no:cacheprovider` there is none

@@ -1,4 +1,4 @@
-"""The processor time of a worker, in the benchmarks, counts its children, which do the work."""
+"""The processor time of a worker in the benchmarks includes its children, which do the work."""
 
 from __future__ import annotations
 

@@ -39,19 +39,19 @@ def test_each_kind_of_import_closes_a_circle(package: Path, back: str) -> None:
     assert circles(read_imports(package)) == {frozenset({"p.a", "p.b"})}
 
 
-def test_a_package_takes_part_where_another_module_imports_it(package: Path) -> None:
+def test_a_package_is_part_of_a_circle_if_another_module_imports_it(package: Path) -> None:
     package.joinpath("a.py").write_text("from p.sub import name")
     package.joinpath("sub/__init__.py").write_text("from .d import name\nfrom ..a import other")
     assert circles(read_imports(package)) == {frozenset({"p.a", "p.sub"})}
 
 
-def test_a_module_and_the_package_around_it_are_no_circle(package: Path) -> None:
+def test_a_module_and_its_own_package_are_not_a_circle(package: Path) -> None:
     package.joinpath("sub/__init__.py").write_text("from p.sub.d import name")
     package.joinpath("sub/d.py").write_text("import p.sub\nimport p\nimport os")
     assert circles(read_imports(package)) == set()
 
 
-def test_circles_that_share_no_module_are_several() -> None:
+def test_circles_without_a_common_module_are_separate() -> None:
     imports = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"e"}, "e": {"c"}}
     assert circles(imports) == {frozenset("ab"), frozenset("cde")}
 
@@ -61,7 +61,7 @@ def test_the_way_around_is_the_shortest() -> None:
     assert way_around(frozenset("abcd"), imports) == ["c", "d", "c"]
 
 
-def test_the_command_fails_where_there_is_one(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fails_if_there_is_a_circle(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(package)]) == 0
     package.joinpath("a.py").write_text("import p.b")
     package.joinpath("b.py").write_text("import p.a")

@@ -1,4 +1,4 @@
-"""A test that reaches into privates says why: ruff refuses it otherwise (SLF001), and a reason is never missing."""
+"""A test that uses a private name gives the reason in its `noqa` comment for SLF001."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_each_use_of_a_private_has_its_reason() -> None:
     assert found == []
 
 
-def test_a_missing_reason_is_seen() -> None:
+def test_a_missing_reason_is_found() -> None:
     assert without_reason("x._y  # noqa: SLF001") == ["x._y  # noqa: SLF001"]
     assert without_reason("x._y  # noqa: ASYNC110, SLF001 - why\nx.y  # noqa: S101") == []

@@ -1,4 +1,4 @@
-"""The list of refused words: what it finds in code, in prose and in the names of tests, and what it leaves alone."""
+"""The list of refused words: its findings in code, in prose and in the names of tests, and its exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal for what commands print."""
+"""A terminal for the output of commands."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Terminal(io.StringIO):
 
 
 def shown(show: Callable[[], object], width: int) -> list[str]:
-    """Return the lines that are shown on a terminal of so many columns, without colours."""
-    written = Terminal()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
+    """Return the lines on a terminal with this number of columns, without colours."""
+    output = Terminal()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         patch.setenv("TERM", "xterm")
         patch.setenv("COLUMNS", str(width))
         show()
-    return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue()).splitlines()
+    return re.sub(r"\x1b\[[0-9;]*m", "", output.getvalue()).splitlines()

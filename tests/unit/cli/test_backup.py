@@ -51,7 +51,7 @@ def test_a_store_in_use_is_copied_as_of_one_moment(
 
     def meanwhile(remaining: int, pages: int) -> None:
         steps.append((remaining, pages))
-        writer.execute("INSERT INTO jobs (payload) VALUES (?)", (b"y" * 1000,))  # a node goes on while we copy
+        writer.execute("INSERT INTO jobs (payload) VALUES (?)", (b"y" * 1000,))  # a node writes during the copy
 
     size = copy_store(path, target, meanwhile)
     assert len(steps) > 1
@@ -64,18 +64,18 @@ def test_a_store_in_use_is_copied_as_of_one_moment(
 
 
 @pytest.mark.parametrize(("mode", "copied"), [(0o644, 0o640), (0o600, 0o600)])
-def test_a_copy_is_for_those_who_may_read_the_store(source: Source, tmp_path: Path, mode: int, copied: int) -> None:
+def test_a_copy_is_no_more_readable_than_the_store(source: Source, tmp_path: Path, mode: int, copied: int) -> None:
     source[0].chmod(mode)
     modes: list[int] = []
 
     def meanwhile(*_: object) -> None:
         modes.extend(stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob(".copy.db*"))
 
-    usual = os.umask(0o022)
+    old_umask = os.umask(0o022)
     try:
         copy_store(source[0], tmp_path / "copy.db", meanwhile)
     finally:
-        os.umask(usual)
+        os.umask(old_umask)
     assert {*modes, stat.S_IMODE((tmp_path / "copy.db").stat().st_mode)} == {copied}
 
 
@@ -87,19 +87,19 @@ def test_a_damaged_store_leaves_no_copy(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["rubbish.db"]
 
 
-def test_a_copy_that_cannot_be_written_is_named(source: Source, tmp_path: Path) -> None:
+def test_a_failed_copy_is_named_in_the_error(source: Source, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot copy"):
         copy_store(source[0], tmp_path / "missing" / "copy.db")
 
 
-def test_a_copy_in_a_directory_that_does_not_exist_is_refused_with_what_to_do(source: Source, tmp_path: Path) -> None:
+def test_a_copy_in_a_missing_directory_is_refused_with_the_remedy(source: Source, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     with pytest.raises(UsageError, match=f"the directory {missing} does not exist; create it"):
         backup(missing / "copy.db", store=f"sqlite:///{source[0]}")
 
 
 @pytest.mark.parametrize("call", ["pwrite64", "fdatasync", "fsync", "rename"])
-def test_a_disk_that_fails_under_the_copy_is_named_and_nothing_is_left(
+def test_a_disk_failure_during_the_copy_is_named_and_leaves_no_file(
     source: Source, tmp_path: Path, call: str, require: Callable[[str], str]
 ) -> None:
     later = ":when=20+" if call == "pwrite64" else ""
@@ -125,7 +125,7 @@ def test_an_old_copy_is_kept_until_the_new_one_is_complete(source: Source, tmp_p
     ("store", "words"),
     [("memory://", "in memory"), ("postgresql://me:secret@db/jobs", r"//me:\*\*\*@db/jobs .* pg_dump")],
 )
-def test_a_store_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, store: str, words: str) -> None:
+def test_a_store_of_another_kind_is_refused_with_the_remedy(tmp_path: Path, store: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         backup(tmp_path / "copy.db", store=store)
 
@@ -142,8 +142,8 @@ def test_a_store_is_not_replaced_by_its_copy(source: Source, tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("force", [True, False])
-def test_a_copy_does_not_come_beside_the_log_of_another_store(source: Source, tmp_path: Path, force: bool) -> None:
-    """SQLite would write that log over it."""
+def test_a_copy_next_to_the_log_of_another_store_is_refused(source: Source, tmp_path: Path, force: bool) -> None:
+    """SQLite would write the content of that log into the copy."""
     target = tmp_path / "copy.db"
     with sqlite3.connect(target) as other:
         other.execute("PRAGMA journal_mode=WAL")
@@ -159,7 +159,7 @@ def test_a_copy_does_not_come_beside_the_log_of_another_store(source: Source, tm
     assert count(target) == 3000
 
 
-def test_a_directory_is_no_copy(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_refused_as_a_copy(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in (Path(), tmp_path):
         with pytest.raises(UsageError, match="is a directory"):
@@ -167,7 +167,7 @@ def test_a_directory_is_no_copy(source: Source, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("table", "words"), [("gearman_queue", "mainspring import"), ("notes", "of another program")])
-def test_what_is_no_store_is_not_copied_as_one(tmp_path: Path, table: str, words: str) -> None:
+def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path, table: str, words: str) -> None:
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as connection:
         connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY)")
@@ -177,7 +177,7 @@ def test_what_is_no_store_is_not_copied_as_one(tmp_path: Path, table: str, words
     assert list(tmp_path.iterdir()) == [other]
 
 
-def test_what_a_killed_copy_has_left_is_removed_by_the_next_one(source: Source, tmp_path: Path) -> None:
+def test_the_next_copy_removes_the_partial_files_of_a_killed_one(source: Source, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     kept = {f".copy.db.{os.getppid()}.partial", f".copy2db.{ended.pid}.partial", ".copy.db.x.partial"}

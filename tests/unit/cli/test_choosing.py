@@ -24,17 +24,17 @@ NAMES = ["mail.send", "mail.bulk", "video.encode", "Report"]
         (["[mv]*"], ["mail.b*"], ["mail.send", "video.encode"]),
     ],
 )
-def test_what_is_chosen(wanted: list[str], unwanted: list[str], chosen: list[str]) -> None:
+def test_patterns_choose_tasks(wanted: list[str], unwanted: list[str], chosen: list[str]) -> None:
     assert choose(NAMES, wanted, unwanted) == chosen
 
 
-def test_what_matches_nothing_is_refused_with_what_there_is() -> None:
-    there = "which has Report, mail.bulk, mail.send, video.encode"
+def test_a_pattern_without_a_match_is_refused_with_the_names() -> None:
+    names = "which has Report, mail.bulk, mail.send, video.encode"
     with pytest.raises(
-        SettingsError, match=rf"^--functions 'report' matches no task of the App, {there}; did you mean 'Report'\?$"
+        SettingsError, match=rf"^--functions 'report' matches no task of the App, {names}; did you mean 'Report'\?$"
     ):
         choose(NAMES, ["mail.*", "report"], [])
-    with pytest.raises(SettingsError, match=rf"^--not 'nothing\*' matches no task of the App, {there}$"):
+    with pytest.raises(SettingsError, match=rf"^--not 'nothing\*' matches no task of the App, {names}$"):
         choose(NAMES, [], ["nothing*"])
     with pytest.raises(SettingsError, match=re.escape("did you mean 'mail.send' or 'mail.bulk'?")):
         choose(NAMES, ["mial.*"], [])

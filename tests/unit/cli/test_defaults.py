@@ -1,4 +1,4 @@
-"""Option, environment, file, built in: the first that says something counts."""
+"""The sources of options in their order: command line, environment, file, built-in default."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def parse(*arguments: str) -> NodeOptions:
-    """Return the options that a command line adds up to."""
+    """Return the options of ``serve`` for a command line."""
     defaults = load_defaults()
     app = cli.build_app(defaults)
     if defaults.found:
@@ -65,7 +65,7 @@ def test_an_invalid_value_is_refused_from_every_source(monkeypatch: pytest.Monke
         parse("--max-connections", "1")
 
 
-def test_a_commands_own_table_counts_more(tmp_path: Path) -> None:
+def test_a_commands_own_table_overrides_the_shared_keys(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('store = "memory://"\n[serve]\nstore = "sqlite:///own.db"\n')
     assert parse().store == "sqlite:///own.db"
 
@@ -93,7 +93,7 @@ def test_errors_in_the_file_are_named(tmp_path: Path, text: str, words: str) -> 
         parse()
 
 
-def test_a_wrong_value_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_for_a_wrong_value_names_its_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('retention = "5"\n')
     with pytest.raises(SettingsError, match=r"mainspring\.toml: retention: '5' is not a duration"):
         parse()
@@ -112,7 +112,7 @@ def test_another_file_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         parse()
 
 
-def test_gearmand_takes_its_own_table(tmp_path: Path) -> None:
+def test_gearmand_reads_its_own_table(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text(
         'store = "sqlite:///x.db"\nserver = "a:1"\n[gearmand]\nport = 4999\nround-robin = true\nexceptions = false\n'
     )
@@ -129,9 +129,7 @@ def seconds(command: str, *arguments: str) -> float:
 
 
 @pytest.mark.parametrize("command", ["serve", "run app.py", "worker app.py"])
-def test_the_wait_of_a_stop_has_two_names_and_the_longer_holds(
-    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_longer_of_grace_and_drain_applies(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert seconds(command) == 30.0
     assert seconds(command, "--grace", "1s") == 1.0
     assert seconds(command, "--drain", "2s") == 2.0
@@ -143,4 +141,4 @@ def test_the_wait_of_a_stop_has_two_names_and_the_longer_holds(
     (tmp_path / "mainspring.toml").write_text('grace = "4s"\n')
     assert seconds(command) == 4.0
     (tmp_path / "mainspring.toml").write_text('drain = "4s"\n')
-    assert seconds(command) == 3.0, "the same name: the environment counts more than the file"
+    assert seconds(command) == 3.0, "for one name, the environment overrides the file"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def test_nothing_that_others_named_commands_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[31m\n\tb\x9b") == "a\\x1b[31m\\n\\tb\\x9b"
     assert printable("grün 日本") == "grün 日本"
 
@@ -34,7 +34,7 @@ def test_piped_tables_have_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "a\tb\n1\tx y\n-\tz\\tz\n"
 
 
-def test_fields_stand_below_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_are_printed_one_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_fields({"a": 1, "longer": None})
     assert capsys.readouterr().out == "a:      1\nlonger: -\n"
 
@@ -47,7 +47,7 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], width: int = 80) -> list[str]:
-    """Return the lines of a table on a terminal of so many columns."""
+    """Return the lines of a table on a terminal of this width."""
     return shown(lambda: print_table(columns, rows), width)
 
 
@@ -60,7 +60,7 @@ def test_a_table_never_breaks_a_name(width: int) -> None:
     error = "ValueError: " + "no such thing " * 20
     row = {"handle": HANDLE, "unique": "", "state": "failed", "created_at": f"{TIME}.123456Z", "error": error}
     head, *lines = table(("handle", "unique", "state", "created_at", "error"), [row, row | {"error": None}], width)
-    assert head.split() == ["HANDLE", "STATE", "CREATED_AT", "ERROR"], "nothing is said of uniques"
+    assert head.split() == ["HANDLE", "STATE", "CREATED_AT", "ERROR"], "the column of uniques is empty"
     assert [line.split()[:3] for line in lines if line.startswith("H:")] == [[HANDLE, "failed", f"{TIME}Z"]] * 2
     assert "".join(lines).count("thing") == 20
     least = len(HANDLE) + len("failed") + len(f"{TIME}Z") + len("ValueError:") + 3 * GAP
@@ -71,5 +71,5 @@ def test_a_table_without_rows_has_its_heads() -> None:
     assert [line.split() for line in table(("handle", "state"), [])] == [["HANDLE", "STATE"]]
 
 
-def test_a_word_without_end_is_broken() -> None:
+def test_an_overlong_word_is_broken() -> None:
     assert max(map(len, table(("error",), [{"error": "x" * 500}], 60))) == LONGEST_WORD

@@ -68,7 +68,7 @@ def test_errors_of_the_system_name_the_file() -> None:
     assert explain(OSError(errno.EIO, "Input/output error", "/x")) == "/x: Input/output error"
 
 
-def test_a_complaint_is_one_line_without_control_characters() -> None:
+def test_an_error_is_printed_as_one_line_without_control_characters() -> None:
     stream = io.StringIO()
     complain(explain(JobFailed("H:a:1", "ValueError", "two\nlines \x1b[31m", None, 2)), stream=stream)
     assert stream.getvalue() == "mainspring: job H:a:1 failed at attempt 2: ValueError: two lines \\x1b[31m\n"

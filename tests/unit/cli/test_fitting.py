@@ -48,7 +48,7 @@ def shown(room: int, steps: list[dict[str, int]], **texts: str) -> dict[str, str
     return {column.head: column.texts[0] for column in fit(columns, steps, room, now=1_000_000_060.0)}
 
 
-def test_steps_are_taken_until_the_table_fits() -> None:
+def test_steps_are_applied_until_the_table_fits() -> None:
     steps = [{"a": 4}, {"b": AS_AGE}, {"c": LEFT_OUT}]
     row = {"a": "0123456789", "b": "2001-09-09T01:46:40Z", "c": "123"}
     assert shown(37, steps, **row) == {"A": row["a"], "B": row["b"], "C": "123"}
@@ -60,7 +60,7 @@ def test_steps_are_taken_until_the_table_fits() -> None:
 
 
 @given(st.lists(st.text("ab c", min_size=1, max_size=300), min_size=1, max_size=6), st.integers(0, 400))
-def test_columns_fit_where_they_may_be_cut(texts: list[str], room: int) -> None:
+def test_columns_that_may_be_cut_fit(texts: list[str], room: int) -> None:
     columns = {str(at): Column("X", [text]) for at, text in enumerate(texts)}
     widths = [column.width for column in fit(columns, [dict.fromkeys(columns, 1)], room, now=0.0)]
     assert sum(widths) + GAP * (len(widths) - 1) <= max(room, len(texts) + GAP * (len(texts) - 1))

@@ -28,18 +28,18 @@ UNKNOWN = "mial"
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """What is asked of the server, which answers at once."""
-    asked: list[tuple[str, dict[str, Any]]] = []
+    """The calls to the server."""
+    calls: list[tuple[str, dict[str, Any]]] = []
 
     def call(_: Client, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
         del timeout
-        asked.append((method, params or {}))
+        calls.append((method, params or {}))
         if method == "functions.show" and params == {"function": UNKNOWN}:
-            raise NotFoundError(f"nothing is known of a function {UNKNOWN}")
+            raise NotFoundError(f"there is no function {UNKNOWN}")
         return {"functions": [SHOWN]} if method == "functions.list" else SHOWN
 
     monkeypatch.setattr(Client, "call", call)
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         ("--declared", {"declared": True}),
     ],
 )
-def test_what_is_asked(calls: list[tuple[str, dict[str, Any]]], options: str, params: dict[str, Any]) -> None:
+def test_options_become_fields_of_the_call(
+    calls: list[tuple[str, dict[str, Any]]], options: str, params: dict[str, Any]
+) -> None:
     assert main(["functions", "limit", "mail", *options.split()]) == 0
     assert calls == [("functions.show", {"function": "mail"}), ("functions.limit", {"function": "mail", **params})]
 
@@ -79,7 +81,7 @@ def test_functions_are_listed(calls: list[tuple[str, dict[str, Any]]], capsys: p
 
 
 @pytest.mark.parametrize("command", ["pause", "limit --concurrency 5"])
-def test_a_function_that_nobody_knows_is_refused_unless_it_is_to_be_created(
+def test_an_unknown_function_is_refused_without_create(
     calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     verb, *options = command.split()
@@ -104,16 +106,16 @@ def test_a_function_whose_jobs_have_no_worker_is_marked(
     registered: bool | None,
     note: str,
 ) -> None:
-    said = SHOWN | {"waiting": waiting, "registered": registered}
-    monkeypatch.setattr(Client, "call", lambda *_: {"functions": [said]})
+    function = SHOWN | {"waiting": waiting, "registered": registered}
+    monkeypatch.setattr(Client, "call", lambda *_: {"functions": [function]})
     assert main(["functions", "list"]) == 0
     head, line = (text.split("\t") for text in capsys.readouterr().out.splitlines())
     assert dict(zip(head, line, strict=True))["note"] == note
     assert main(["functions", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [said]
+    assert json.loads(capsys.readouterr().out) == [function]
 
 
-def test_an_older_server_does_not_say_whether_there_are_workers(
+def test_functions_of_an_older_server_have_no_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     older = {key: value for key, value in SHOWN.items() if key != "registered"}
@@ -123,7 +125,7 @@ def test_an_older_server_does_not_say_whether_there_are_workers(
 
 
 @pytest.mark.parametrize("text", ["5", "5/", "/1m", "x/1m", "5/1", "5/1m,", "-5/1m", "5/1m,x", f"{'9' * 20}/1m"])
-def test_what_is_no_rate(text: str) -> None:
+def test_an_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_rate(text)
 
@@ -137,7 +139,7 @@ def test_rates_are_written_as_they_are_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("options", ["--concurrency -1", "--concurrency many", "--rate often"])
-def test_what_cannot_be_read_is_told_with_its_option(capsys: pytest.CaptureFixture[str], options: str) -> None:
+def test_the_error_for_an_invalid_limit_names_its_option(capsys: pytest.CaptureFixture[str], options: str) -> None:
     assert main(["functions", "limit", "mail", *options.split()]) == 2
     assert options.split()[0] in capsys.readouterr().err
 

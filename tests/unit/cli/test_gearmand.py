@@ -18,16 +18,16 @@ def settings(line: str) -> ServerSettings:
     return gearmand_settings(parse_gearmand(line.split()))
 
 
-def test_without_options_it_keeps_nothing_and_listens_on_loopback() -> None:
-    usual = settings("")
-    assert usual.store.engine == "memory"
-    assert usual.listen.gearman == (TcpAddress("127.0.0.1", 4730),)
-    assert usual.listen.gearman_http is None
-    assert usual.jobs.job_retries is None
-    assert usual.jobs.worker_wakeup == 1
-    assert usual.keepalive.enabled
-    assert usual.banner == "1.1.20"
-    usual.check()
+def test_the_default_is_a_store_in_memory_and_a_port_on_loopback() -> None:
+    default = settings("")
+    assert default.store.engine == "memory"
+    assert default.listen.gearman == (TcpAddress("127.0.0.1", 4730),)
+    assert default.listen.gearman_http is None
+    assert default.jobs.job_retries is None
+    assert default.jobs.worker_wakeup == 1
+    assert default.keepalive.enabled
+    assert default.banner == "1.1.20"
+    default.check()
 
 
 def test_ports() -> None:
@@ -46,7 +46,7 @@ def test_the_port_of_the_environment(monkeypatch: pytest.MonkeyPatch, value: str
 
 
 @pytest.mark.parametrize("value", ["nope", "4999x", "70000", "-1"])
-def test_the_port_of_the_environment_has_to_be_one(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_invalid_port_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("GEARMAND_PORT", value)
     with pytest.raises(GearmandUsageError, match=rf"the argument \('{value}'\) for GEARMAND_PORT is invalid"):
         settings("")
@@ -95,7 +95,7 @@ def test_logs(line: str, expected: tuple[str, Path | None, bool]) -> None:
 
 
 @pytest.mark.parametrize(("line", "answer"), [("", "ERROR"), ("--verbose=", "ERROR"), ("--verbose=NOTICE", "NOTICE")])
-def test_what_verbose_answers(line: str, answer: str) -> None:
+def test_the_admin_command_verbose_returns_the_level(line: str, answer: str) -> None:
     assert settings(line).verbosity == answer
 
 
@@ -109,13 +109,13 @@ def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("queue", ["libpq", "postgres"])
-def test_its_postgresql_queue_is_answered_with_a_store_there(queue: str) -> None:
+def test_the_error_for_its_postgresql_queue_names_the_postgresql_store(queue: str) -> None:
     with pytest.raises(GearmandUsageError, match="use --store postgresql://"):
         settings(f"-q {queue}")
 
 
 @pytest.mark.parametrize("queue", ["MySQL", "libdrizzle", "redis", "libmemcached"])
-def test_other_queues_are_answered_with_what_to_use(queue: str) -> None:
+def test_the_error_for_another_queue_names_the_sqlite_queue(queue: str) -> None:
     with pytest.raises(GearmandUsageError, match="use -q libsqlite3 --libsqlite3-db=FILE"):
         settings(f"-q {queue}")
 
@@ -152,14 +152,14 @@ def test_an_address_beyond_loopback_is_refused() -> None:
     settings("-L 0.0.0.0 --insecure").check()
 
 
-def test_an_address_beyond_loopback_is_answered_with_options_of_gearmand(tmp_path: Path) -> None:
+def test_the_error_for_an_address_beyond_loopback_names_options_of_gearmand(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="give --ssl, --ssl-certificate, --ssl-key and --ssl-ca-file, listen on"):
         gearmand(["-L", "0.0.0.0"], {})
     with pytest.raises(SettingsError, match="without clients' certificates: give --ssl-ca-file, listen on"):
         gearmand(["-L", "0.0.0.0", "--ssl", "--ssl-certificate=c.pem", "--ssl-key=k.pem"], {})
 
 
-def test_the_log_is_made_by_the_user_who_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_created_by_the_user_who_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "g.log"
     steps: list[tuple[str, bool]] = []
 
@@ -174,6 +174,6 @@ def test_the_log_is_made_by_the_user_who_writes_to_it(tmp_path: Path, monkeypatc
     assert steps == [("now nobody", False), (f"served with {log}", True)]
     assert not log.stat().st_mode & 0o007, "other users may not read it"
     log.unlink()
-    log.mkdir()  # what cannot be written to
+    log.mkdir()  # it cannot be opened as a file
     assert gearmand(["-L", "127.0.0.1", "-p", "0", "-l", str(log)], {}) == 0
     assert steps[2:] == [("served with None", True)]

@@ -1,4 +1,4 @@
-"""gearmand's options: the parser against what gearmand 1.1.20 was seen to take and to refuse."""
+"""gearmand's options: the parser accepts and refuses the same as gearmand 1.1.20 did in experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-TAKEN = [
+ACCEPTED = [
     ("", {}),
     ("-p 4731", {"port": "4731"}),
     ("-p4731", {"port": "4731"}),
@@ -36,8 +36,8 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("line", "expected"), TAKEN)
-def test_taken(line: str, expected: dict[str, str] | None) -> None:
+@pytest.mark.parametrize(("line", "expected"), ACCEPTED)
+def test_accepted(line: str, expected: dict[str, str] | None) -> None:
     given = parse_gearmand(line.split())
     assert expected is None or given == expected
 
@@ -77,7 +77,7 @@ def test_the_help_has_every_option() -> None:
     assert max(len(line) for line in text.splitlines()) < 120
 
 
-def test_notes_say_what_has_no_effect() -> None:
+def test_options_without_effect_have_a_note() -> None:
     lines = notes({"threads": "4", "port": "1", "mysql-host": "x", "libsqlite3-table": "t"})
     assert [line.split()[0] for line in lines] == ["--threads", "--mysql-host", "--libsqlite3-table"]
 

@@ -18,7 +18,7 @@ SCHEMA = (
     "CREATE TABLE {} ( unique_key TEXT, function_name TEXT, priority INTEGER, data BLOB, when_to_run INTEGER, "
     "PRIMARY KEY (unique_key, function_name))"
 )
-"""As gearmand 1.1.20 makes it."""
+"""As gearmand 1.1.20 creates it."""
 
 Row = tuple[str, str, int, bytes, int]
 
@@ -52,12 +52,12 @@ def test_rows_become_submits(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["q.db"]
 
 
-def test_a_row_without_a_unique_gets_one_that_a_second_import_has_too(tmp_path: Path) -> None:
+def test_a_row_without_a_unique_gets_the_same_one_in_each_import(tmp_path: Path) -> None:
     path = queue(tmp_path / "q.db")
-    once, again = (list(read_queue(path)) for _ in range(2))
-    assert once == again
-    assert once[2].unique.startswith(b"import-")
-    assert len(once[2].unique) <= 64
+    first, second = (list(read_queue(path)) for _ in range(2))
+    assert first == second
+    assert first[2].unique.startswith(b"import-")
+    assert len(first[2].unique) <= 64
 
 
 def test_another_table(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_another_table(tmp_path: Path) -> None:
         list(read_queue(path))
 
 
-def test_what_is_no_queue_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_queue_is_named(tmp_path: Path) -> None:
     rubbish = tmp_path / "rubbish.db"
     rubbish.write_bytes(b"no database" * 100)
     for path in (rubbish, tmp_path / "missing.db", tmp_path):

@@ -37,15 +37,15 @@ def job(handle: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the server has."""
-    known = [job(handle) for handle in HANDLES]
-    monkeypatch.setattr(Client, "call", lambda *_: {"jobs": known})
+    """The jobs of the server."""
+    stored = [job(handle) for handle in HANDLES]
+    monkeypatch.setattr(Client, "call", lambda *_: {"jobs": stored})
     monkeypatch.setattr(time, "time", lambda: datetime.fromisoformat(TIME).timestamp() + 200)
-    return known
+    return stored
 
 
 def listed(width: int) -> list[str]:
-    """Return the lines of the list on a terminal of so many columns."""
+    """Return the lines of the list on a terminal of this width."""
     return [line.rstrip() for line in shown(lambda: main(["jobs", "list"]), width)]
 
 
@@ -62,7 +62,7 @@ def test_a_job_has_one_line_that_fits(jobs: list[dict[str, Any]], error: str | N
     assert ("failed" if error else "succeeded") in lines[1].split()
 
 
-def test_80_columns_have_what_is_looked_for_first(jobs: list[dict[str, Any]]) -> None:
+def test_80_columns_show_the_most_important_columns(jobs: list[dict[str, Any]]) -> None:
     head, line, _ = listed(80)
     assert head.split() == ["HANDLE", "FUNCTION", "STATE", "CREATED", "ENDED"]
     assert re.split("  +", line)[1:] == ["shop.pictures.…ails_of_album", "succeeded", "3m ago", "3m ago"]
@@ -97,18 +97,18 @@ def test_a_pipe_gets_everything(
     assert line.split("\t") == [str(jobs[0][name]) for name in COLUMNS]
 
 
-class Searched:
-    """A server that finds what it is asked for in several answers; ``knows_partial``: of this version."""
+class SearchServer:
+    """A server that returns its jobs in several answers. ``supports_partial`` is false for an earlier version."""
 
-    def __init__(self, *answers: dict[str, Any] | BaseException, knows_partial: bool = True) -> None:
+    def __init__(self, *answers: dict[str, Any] | BaseException, supports_partial: bool = True) -> None:
         self.answers = list(answers)
-        self.knows_partial = knows_partial
-        self.asked: list[dict[str, Any]] = []
+        self.supports_partial = supports_partial
+        self.requests: list[dict[str, Any]] = []
 
     def call(self, _method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if "partial" in params and not self.knows_partial:
+        if "partial" in params and not self.supports_partial:
             raise UsageError("the params of jobs.list cannot be read: Object contains unknown field `partial`")
-        self.asked.append(params)
+        self.requests.append(params)
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
@@ -123,52 +123,50 @@ def found(*handles: str, following: str | None = None) -> dict[str, Any]:
     }
 
 
-def search(server: Searched, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+def search(server: SearchServer, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr(Client, "call", lambda _, method, params, _timeout: server.call(method, params))
     return main(["jobs", "list", "--json", *words])
 
 
-def test_a_search_goes_on_until_it_has_what_was_asked_for(
+def test_a_search_continues_until_it_reaches_the_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = HANDLES
-    server = Searched(found(following="H:n:9"), found(first, following="H:n:5"), found(second, following="H:n:2"))
+    server = SearchServer(found(following="H:n:9"), found(first, following="H:n:5"), found(second, following="H:n:2"))
     assert search(server, monkeypatch, "--limit", "2", "--function", "rare") == 0
     assert [one["handle"] for one in json.loads(capsys.readouterr().out)] == HANDLES
-    asked = {"function": "rare", "partial": True}
-    assert server.asked == [
-        {**asked, "limit": 2},
-        {**asked, "limit": 2, "before": "H:n:9"},
-        {**asked, "limit": 1, "before": "H:n:5"},
+    shared = {"function": "rare", "partial": True}
+    assert server.requests == [
+        {**shared, "limit": 2},
+        {**shared, "limit": 2, "before": "H:n:9"},
+        {**shared, "limit": 1, "before": "H:n:5"},
     ]
 
 
-def test_a_search_ends_where_there_is_no_more(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = Searched(found(following="H:n:9"), found(HANDLES[0]))
+def test_a_search_ends_after_the_last_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    server = SearchServer(found(following="H:n:9"), found(HANDLES[0]))
     assert search(server, monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
 
 
-def test_a_server_of_an_earlier_version_gives_whole_answers(
+def test_a_server_of_an_earlier_version_returns_whole_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = Searched({"jobs": [job(handle) for handle in HANDLES]}, knows_partial=False)
+    server = SearchServer({"jobs": [job(handle) for handle in HANDLES]}, supports_partial=False)
     assert search(server, monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
-    assert server.asked == [{}], "what is usual is not sent, and its usual limit is the same"
+    assert server.requests == [{}], "defaults are not sent: the server has the same default limit"
 
 
 @pytest.mark.parametrize(
     ("stop", "code"), [(KeyboardInterrupt(), INTERRUPTED), (ConnectionLostError("gone"), NO_SERVER)]
 )
-def test_a_search_that_is_stopped_says_how_far_it_was(
+def test_a_stopped_search_prints_its_position(
     stop: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended: object
     try:
-        ended = search(Searched(found(HANDLES[0], following="H:n:9"), stop), monkeypatch)
+        ended = search(SearchServer(found(HANDLES[0], following="H:n:9"), stop), monkeypatch)
     except SystemExit as error:
         ended = error.code
     assert ended == code
@@ -177,10 +175,10 @@ def test_a_search_that_is_stopped_says_how_far_it_was(
     assert f"searched back to jobs of {TIME}; continue with --before H:n:9" in err
 
 
-def test_a_search_that_never_began_says_nothing_of_how_far(
+def test_a_search_without_an_answer_prints_no_position(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert search(Searched(ConnectionLostError("gone")), monkeypatch) != 0
+    assert search(SearchServer(ConnectionLostError("gone")), monkeypatch) != 0
     out, err = capsys.readouterr()
     assert out == ""
     assert "searched" not in err

@@ -1,4 +1,4 @@
-"""The options of a node that mean more than their text."""
+"""The options of a node whose values are looked up."""
 
 from __future__ import annotations
 

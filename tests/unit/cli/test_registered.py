@@ -1,4 +1,4 @@
-"""What `mainspring submit` says where no worker has registered the function."""
+"""The hint of `mainspring submit` for a function that no worker has registered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALONE: dict[str, Any] = {"registered": False, "shared": False, "functions": ["re
 
 
 class Server:
-    """Answers the client: a job ends when it is waited for the second time."""
+    """A server whose job ends during the second wait; if ``brief``, during the first."""
 
     def __init__(self, registered: object) -> None:
         self.registered = registered
@@ -46,39 +46,41 @@ class Server:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Server]:
-    def begin(registered: object) -> Server:
+    def start(registered: object) -> Server:
         server = Server(registered)
         monkeypatch.setattr(Client, "submit", server.submit)
         monkeypatch.setattr(Client, "call", server.call)
         monkeypatch.setattr(Client, "outcome", server.outcome)
         return server
 
-    return begin
+    return start
 
 
-def test_it_says_so_while_it_waits(serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hint_is_printed_during_the_wait(
+    serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
+) -> None:
     server = serve(ALONE)
     assert main(["submit", "resise"]) == 0
     assert tuple(capsys.readouterr()) == ("done", SENTENCE)
     assert server.waited == [submit.HINT_DELAY, None]
 
 
-def test_the_time_that_was_waited_counts(serve: Callable[[object], Server]) -> None:
+def test_the_delay_of_the_hint_counts_towards_the_timeout(serve: Callable[[object], Server]) -> None:
     server = serve(ALONE)
     assert main(["submit", "resise", "--timeout", "5s"]) == 0
     assert server.waited == [submit.HINT_DELAY, 5 - submit.HINT_DELAY]
 
 
-def test_a_job_that_is_done_soon_is_not_explained(
+def test_a_job_that_ends_soon_gets_no_hint(
     serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = serve(UsageError("nobody asks"))
+    server = serve(UsageError("the command must not ask"))
     server.brief = True
     assert main(["submit", "resise"]) == 0
     assert tuple(capsys.readouterr()) == ("done", "")
 
 
-def test_in_the_background_it_says_so_at_once(
+def test_in_the_background_the_hint_is_printed_at_once(
     serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve(ALONE)
@@ -86,7 +88,7 @@ def test_in_the_background_it_says_so_at_once(
     assert tuple(capsys.readouterr()) == ("H:n:1\n", SENTENCE)
 
 
-def test_of_other_nodes_it_knows_what_they_last_said(
+def test_on_a_shared_store_the_hint_names_its_source(
     serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve({"registered": False, "shared": True, "functions": []})
@@ -105,7 +107,7 @@ def test_of_other_nodes_it_knows_what_they_last_said(
         TimeoutError(),
     ],
 )
-def test_it_says_nothing_that_it_does_not_know(
+def test_without_a_certain_answer_there_is_no_hint(
     serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str], registered: object
 ) -> None:
     serve(registered)

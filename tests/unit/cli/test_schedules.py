@@ -29,8 +29,8 @@ RUN = {"fire_time": "2030-01-31T12:00:00.000000Z", "state": "skipped", "reason":
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """What is asked of the server, which answers at once."""
-    asked: list[tuple[str, dict[str, Any]]] = []
+    """The calls to the server."""
+    calls: list[tuple[str, dict[str, Any]]] = []
     answers: dict[str, Any] = {
         "schedules.list": {"schedules": [SHOWN]},
         "schedules.show": SHOWN | TIMING | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
@@ -41,14 +41,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
     def call(_: Client, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
         del timeout
-        asked.append((method, params or {}))
+        calls.append((method, params or {}))
         return answers.get(method, SHOWN)
 
     monkeypatch.setattr(Client, "call", call)
-    return asked
+    return calls
 
 
-def test_all_that_can_be_said(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_options_become_fields(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
     options = (
         "--cron '30 2 * * *' --timezone Europe/Berlin --start 2030-01-01T00:00:00Z --end none --exclude 2030-12-24 "
         "--exclude 2030-12-25 --jitter 1m --misfire 3 --overlap queue --wait-for-children --function f --payload {} "
@@ -94,7 +94,7 @@ def test_all_that_can_be_said(calls: list[tuple[str, dict[str, Any]]], capsys: p
         ("--args -5", {"payload": base64.b64encode(b"-5").decode()}),
     ],
 )
-def test_what_is_said_is_sent(calls: list[tuple[str, dict[str, Any]]], words: str, params: dict[str, Any]) -> None:
+def test_given_options_are_sent(calls: list[tuple[str, dict[str, Any]]], words: str, params: dict[str, Any]) -> None:
     assert main(["schedules", "edit", "a", *words.split()]) == 0
     assert calls == [("schedules.edit", {"name": "a"} | params)]
 
@@ -107,7 +107,7 @@ def test_a_payload_from_standard_input(
     assert calls[0][1]["payload"] == base64.b64encode(b"\x00\xff").decode()
 
 
-def test_durations_are_shown_as_they_are_given(
+def test_durations_are_shown_in_the_form_of_options(
     calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["schedules", "show", "a"]) == 0
@@ -175,7 +175,7 @@ def test_commands_on_a_name(
     assert '"state":"active"' in capsys.readouterr().out
 
 
-def test_what_is_shown(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_printed(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
         ("list", "name\twhen"),
         ("list --json", '[{"name":"a"'),

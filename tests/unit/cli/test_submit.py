@@ -16,8 +16,8 @@ HANDLE = "H:node:1000000000001"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """What is submitted to the server, which takes everything."""
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The requests that were submitted."""
     requests: list[Request] = []
 
     def submit(_: Client, request: Request) -> Submitted:
@@ -41,13 +41,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
         ("--priority low", {"priority": "low"}),
     ],
 )
-def test_options(asked: list[Request], words: str, options: dict[str, Any]) -> None:
+def test_options(submitted: list[Request], words: str, options: dict[str, Any]) -> None:
     assert main(["submit", "f", "--background", *words.split()]) == 0
-    (request,) = asked
+    (request,) = submitted
     assert msgspec.json.decode(request.options) == options
 
 
 @pytest.mark.parametrize("name", ["--max-attempts", "--attempts"])
-def test_attempts(asked: list[Request], name: str) -> None:
+def test_attempts(submitted: list[Request], name: str) -> None:
     assert main(["submit", "f", "--background", name, "3"]) == 0
-    assert msgspec.json.decode(asked[0].options)["retry"]["max_attempts"] == 3
+    assert msgspec.json.decode(submitted[0].options)["retry"]["max_attempts"] == 3

@@ -15,7 +15,7 @@ ORDER = WorkerOrder(app="app.py", servers=["a:1", "unix:/b"], concurrency=1, gra
 FILES = TlsFiles("/ca.pem", "/own.pem", "/own.key")
 
 
-def said() -> list[str | None]:
+def environment() -> list[str | None]:
     return [os.environ.get(name) for name in ("MAINSPRING_SERVER", *TLS_VARIABLES)]
 
 
@@ -25,29 +25,29 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "another")
 
 
-def test_tasks_are_told_where_their_own_jobs_go_and_how() -> None:
+def test_tasks_submit_to_the_servers_of_their_worker() -> None:
     _set_task_environment(msgspec.structs.replace(ORDER, tls=FILES))
-    assert said() == ["a:1,unix:/b", *FILES]
+    assert environment() == ["a:1,unix:/b", *FILES]
 
 
-def test_without_tls_tasks_hear_of_no_files_that_were_meant_for_others() -> None:
+def test_without_tls_the_files_in_the_environment_are_removed() -> None:
     _set_task_environment(ORDER)
-    assert said() == ["a:1,unix:/b", None, None, None]
+    assert environment() == ["a:1,unix:/b", None, None, None]
 
 
-def test_an_order_survives_the_way_to_its_process() -> None:
+def test_an_order_is_decoded_as_it_was_encoded() -> None:
     order = msgspec.structs.replace(ORDER, tls=FILES)
     assert msgspec.json.decode(order.command()[-1], type=WorkerOrder) == order
 
 
-def test_a_limit_of_memory_that_the_app_alone_takes_is_refused() -> None:
+def test_a_memory_limit_below_the_apps_own_use_is_refused() -> None:
     _check_memory(None, 100 << 20)
     _check_memory(101 << 20, 100 << 20)
     with pytest.raises(SettingsError, match=r"--max-memory 64.0 MiB is less than the 100.0 MiB .*: give more"):
         _check_memory(64 << 20, 100 << 20)
 
 
-def test_the_number_of_extra_places_is_ordered_and_checked() -> None:
+def test_the_number_of_extra_places_is_part_of_the_order_and_checked() -> None:
     assert WorkerOptions(waiting_places=3).order("shop.tasks", [], 1.0).waiting_places == 3
     assert WorkerOptions(waiting_places=0).order("shop.tasks", [], 1.0).waiting_places == 0
     with pytest.raises(SettingsError, match="--waiting-places must be at least 0; it is -1"):
