@@ -153,7 +153,7 @@ def test_a_job_that_exceeds_the_wait_is_exit_code_5_and_still_runs(run: Call, tm
     gate = tmp_path / "gate"
     late = run("submit", "wait_for", json.dumps([str(gate)]), "--timeout", "200ms", "--unique", "gate")
     assert (late.returncode, late.stdout) == (5, b"")
-    handle = late.stderr.decode().split("mainspring jobs result ")[1].split("`")[0]
+    handle = late.stderr.decode().split("mainspring jobs result ")[1].split()[0]
     gate.touch()
     done = run("jobs", "result", handle, "--timeout", "20s")
     assert (done.returncode, done.stdout) == (0, b'"there"')
@@ -254,7 +254,7 @@ def test_an_interrupted_submit_names_the_job(call: Call, server: Node, tmp_path:
         finally:
             submitting.kill()
     assert submitting.returncode == 130
-    assert f"job {job['handle']} has not ended; it goes on" in error.decode()
+    assert f"job {job['handle']} has not ended; it continues" in error.decode()
 
 
 def test_status(call: Call, server: Node) -> None:
@@ -522,7 +522,7 @@ def test_gearmand_listens_on_loopback_and_logs_that(tmp_path: Path) -> None:
     with node("gearmand", "-p", "0", "-t", "4", "--verbose=", cwd=tmp_path) as running:
         assert running.address.startswith("127.0.0.1:")
         text = running.log.read_text()
-        assert "no -L" in text
+        assert "-L is not given" in text
         assert "--threads has no effect" in text
         assert running.stop() == 0
 
