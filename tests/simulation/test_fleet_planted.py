@@ -19,7 +19,7 @@ from mainspring.jobs.model import State
 from mainspring.jobs.noting import Noting
 from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
-from mainspring.nodes.lease_manager import AGAIN, LeaseManager
+from mainspring.nodes.lease_manager import RETRY_DELAY, LeaseManager
 from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet
 from tests.shared_memory import SharedMemoryEngine
@@ -62,9 +62,9 @@ def is_caught(seeds: int, *, by: str, kind: type[FleetWorld] = FleetWorld, first
     pytest.fail("nobody has noticed")
 
 
-def _machine(keeper: LeaseManager) -> MachineClock:
+def _machine(lease_manager: LeaseManager) -> MachineClock:
     """Return the clock of a node's machine, which nothing puts right."""
-    port = keeper._port
+    port = lease_manager._port
     assert isinstance(port, Way)
     return port._clock
 
@@ -88,12 +88,14 @@ def test_groups_of_ended_terms_committed(monkeypatch: Plant) -> None:
 
 
 def test_no_fencing_by_the_nodes_own_clock(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(LeaseManager, "check", lambda self: self.lease.remaining(self._clock.monotonic()) or AGAIN)
+    monkeypatch.setattr(
+        LeaseManager, "check", lambda self: self.lease.remaining(self._clock.monotonic()) or RETRY_DELAY
+    )
     is_caught(20, by="still holds")
 
 
 def test_jobs_handed_out_by_a_node_that_has_not_noticed_its_end(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(LeaseManager, "believes", lambda _: True)
+    monkeypatch.setattr(LeaseManager, "lease_valid", lambda _: True)
     is_caught(400, by="after the end of the node's lease")
 
 
@@ -103,7 +105,7 @@ def test_jobs_given_back_before_their_term_is_ended(monkeypatch: Plant) -> None:
             self._node.recover([row.term])
             await self._port.end(row.term, row.counter)
 
-    monkeypatch.setattr(LeaseManager, "_end_the_dead", hasty)
+    monkeypatch.setattr(LeaseManager, "_end_dead_terms", hasty)
     is_caught(40, by="given back before it was ended")
 
 
@@ -111,7 +113,7 @@ def test_death_judged_by_wall_clocks(monkeypatch: Plant) -> None:
     row = Fleet.row
 
     def stamped(self: Fleet, counter: int) -> NodeRow:
-        return msgspec.structs.replace(row(self, counter), started_us=to_us(_machine(self.keeper).wall()))
+        return msgspec.structs.replace(row(self, counter), started_us=to_us(_machine(self.lease_manager).wall()))
 
     async def by_wall(self: LeaseManager) -> None:
         wall = _machine(self).wall()
@@ -121,7 +123,7 @@ def test_death_judged_by_wall_clocks(monkeypatch: Plant) -> None:
                 self._node.recover([other.term])
 
     monkeypatch.setattr(Fleet, "row", stamped)
-    monkeypatch.setattr(LeaseManager, "_end_the_dead", by_wall)
+    monkeypatch.setattr(LeaseManager, "_end_dead_terms", by_wall)
     is_caught(20, by="during its lease")
 
 

@@ -204,5 +204,5 @@ def test_nobody_looks_for_the_ends_of_jobs_that_were_joined(monkeypatch: Plant) 
 
 
 def test_clocks_that_nobody_puts_right(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Fleet, "store_time", lambda *_: None)
+    monkeypatch.setattr(Fleet, "adjust_clock", lambda *_: None)
     is_caught(10, by="too early")

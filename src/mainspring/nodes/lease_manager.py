@@ -1,4 +1,4 @@
-"""A node's place among the others: its heartbeat, its lease, and the jobs of nodes that are gone."""
+"""The manager of a node's lease: it sends heartbeats, observes other nodes, and recovers the jobs of dead ones."""
 
 from __future__ import annotations
 
@@ -19,49 +19,50 @@ if TYPE_CHECKING:
     from mainspring.nodes.model import NodeRow
     from mainspring.nodes.store import MembershipPort
 
-AGAIN: Final = 0.5
-"""Seconds after which the store is tried again where it could not answer."""
-TIME_FOR: Final = 30.0
-"""Seconds for which the store's clock is known once it was asked, unless this machine's own is set meanwhile."""
-SLOW: Final = 0.2
-"""Seconds after which an answer tells little of the time: by up to half of what it took it may be wrong."""
-WITHOUT: Final = 4 * TIME_FOR
-"""Seconds after which a slow answer is better than what is known."""
-SET: Final = 0.01
-"""By how many seconds wall time and monotonic time may part before somebody has set the clock."""
+RETRY_DELAY: Final = 0.5
+"""Seconds until the next attempt after the store could not answer."""
+CLOCK_READ_INTERVAL: Final = 30.0
+"""Seconds between two reads of the store's clock. A step of this machine's clock causes an earlier read."""
+SLOW_CLOCK_READ: Final = 0.2
+"""Seconds after which a read of the store's clock is imprecise: its error is up to half of its duration."""
+MAX_CLOCK_AGE: Final = 4 * CLOCK_READ_INTERVAL
+"""Seconds after which an imprecise read replaces the last precise one."""
+CLOCK_STEP: Final = 0.01
+"""Seconds by which wall time and monotonic time must diverge to count as a step of this machine's clock."""
 
 log = structlog.get_logger("mainspring.nodes")
 
 
 class NodeCallbacks(Protocol):
-    """What a keeper asks of its node."""
+    """The methods of a node that its lease manager calls."""
 
     def row(self, counter: int) -> NodeRow:
-        """Say what the node is like at this moment."""
+        """Return the node's current row."""
 
     def fenced(self) -> None:
-        """Drop all stored jobs and hand out nothing: they are other nodes' now."""
+        """Drop all stored jobs and assign none: other nodes may recover them."""
 
     def recover(self, terms: Sequence[int]) -> None:
-        """Give back the jobs of terms that have ended."""
+        """Return the jobs of ended terms to their queues."""
 
-    def begin_again(self, term: Term) -> None:
-        """Take part again, under a new term."""
+    def begin_term(self, term: Term) -> None:
+        """Begin a new term after the end of the last one."""
 
     def members(self, live: tuple[NodeRow, ...]) -> None:
-        """Hear who is there."""
+        """Store the rows of the live nodes."""
 
     def drain(self, draining: bool) -> None:
-        """Take nothing more, or take part again: somebody asked for it."""
+        """Stop or resume claiming, as an operator requested."""
 
-    def store_time(self, offset: float) -> None:
-        """Hear by how many seconds the store's clock is before this node's own."""
+    def adjust_clock(self, offset: float) -> None:
+        """Adjust the node's view of the store's clock, which is ahead of it by ``offset`` seconds."""
 
 
 class LeaseManager:
-    """Keeps one node's term alive, as long as the store answers; afterwards gets it a new one.
+    """Renews one node's lease while the store answers; after its end, begins a new term.
 
-    ``begin`` begins a term in the store. A term that was ended, by others or because its lease ran out here, is never used again.
+    ``begin`` begins a term in the store. An ended term is never used again, whether other nodes ended it or its lease expired
+    here.
     """
 
     def __init__(
@@ -85,53 +86,53 @@ class LeaseManager:
         self._draining = False
         self._counter = 0
         self._pace = 0.0
-        """What wall time was before monotonic time when the store's clock was asked last."""
+        """Wall time minus monotonic time at the last read of the store's clock."""
         self._timed = self._searched = float("-inf")
-        """Monotonic times: when the store's clock was asked, and when orphans were looked for."""
+        """Monotonic times of the last read of the store's clock, and of the last search for abandoned terms."""
         self.term: Term
         self.lease: Lease
         self.membership: Membership
 
     async def start(self, term: Term, sent_at: float) -> None:
-        """Take part under a first term, which was begun after the monotonic time ``sent_at``.
+        """Start with a first term, which was begun after the monotonic time ``sent_at``.
 
-        Where the store is away again, or the term has ended already, `step` goes on from there.
+        If the store is away, or if the term has ended already, `step` handles it.
         """
-        self._take(term, sent_at)
+        self._adopt_term(term, sent_at)
         try:
             await self._beat()
         except StoreFencedError as error:
             self._fence(str(error))
         except StoreUnavailableError as error:
-            self._say_unanswered(error)
+            self._log_unanswered(error)
 
-    def _say_unanswered(self, error: StoreError) -> None:
+    def _log_unanswered(self, error: StoreError) -> None:
         if self._limit.allows(str(error), self._clock.monotonic()):
             log.info("the store does not answer", error=str(error))
 
-    def _take(self, term: Term, sent_at: float) -> None:
+    def _adopt_term(self, term: Term, sent_at: float) -> None:
         self.term = term
         self.lease = Lease(sent_at, lease=self._seconds, beat=self._every)
         self.membership = Membership(term, beat=self._every)
         self._fenced = False
 
     def dead(self) -> tuple[NodeRow, ...]:
-        """Return the rows of the nodes that this one holds for dead."""
+        """Return the rows of the nodes that this one has found dead."""
         return self.membership.dead(self._clock.monotonic())
 
     def lease_valid(self) -> bool:
-        """Whether the node may still believe that what it holds is its own: its timers may be late, its clock is not."""
+        """Return whether the node still owns its jobs. This reads the clock, because timers may be late."""
         return not self.lease.ended(self._clock.monotonic())
 
     def check(self) -> float:
-        """Fence the node where its lease has ended; returns the seconds until it is worth asking again.
+        """Fence the node if its lease has ended; return the seconds until the next check.
 
-        To be called on a timer of its own: the store may be silent while this is due.
+        Call it from a separate timer: a step may be waiting for a silent store.
         """
         now = self._clock.monotonic()
         if not self._fenced and self.lease.ended(now):
             self._fence("this node could not renew its lease in time")
-        return self.lease.remaining(now) or AGAIN
+        return self.lease.remaining(now) or RETRY_DELAY
 
     def _fence(self, why: str) -> None:
         self._fenced = True
@@ -139,24 +140,24 @@ class LeaseManager:
         self._node.fenced()
 
     async def step(self) -> float:
-        """Do what is due; returns the seconds until the next step."""
+        """Send a beat, observe, recover dead nodes or begin a new term, as due; return the seconds until the next step."""
         try:
             if self._fenced:
-                await self._begin_again()
+                await self._begin_term()
             elif self.lease.wait(self._clock.monotonic()) <= 0:
                 await self._beat()
-                await self._find_orphans()
+                await self._recover_abandoned_terms()
             else:
                 asked = self._clock.monotonic()
                 self._observe(await self._port.rows(), asked)
-            await self._end_the_dead()
+            await self._end_dead_terms()
         except StoreFencedError as error:
             if not self._fenced:
                 self._fence(str(error))
             return 0.0
         except StoreError as error:
-            self._say_unanswered(error)
-            return AGAIN
+            self._log_unanswered(error)
+            return RETRY_DELAY
         now = self._clock.monotonic()
         return min(self.lease.wait(now), self.membership.wait(now))
 
@@ -168,15 +169,15 @@ class LeaseManager:
         self.lease.confirm_beat(sent_at, clock.monotonic())
         self._observe(rows, sent_at)
         before = clock.monotonic()
-        if before - self._timed < TIME_FOR and abs(clock.wall() - before - self._pace) < SET:
+        if before - self._timed < CLOCK_READ_INTERVAL and abs(clock.wall() - before - self._pace) < CLOCK_STEP:
             return
         store = await self._port.now()
         after = clock.monotonic()
-        if after - before > SLOW and before - self._timed < WITHOUT:
-            return  # what is known is better than that; the next beat asks again
-        # The moment at which the store looked at its clock is somewhere between: half of the way is the best guess.
-        self._node.store_time(store - (clock.wall() - (after - before) / 2))
-        if after - before <= SLOW:
+        if after - before > SLOW_CLOCK_READ and before - self._timed < MAX_CLOCK_AGE:
+            return  # keep the earlier, more precise offset; the next beat reads the clock again
+        # The store read its clock between the request and the answer: the middle is the best estimate.
+        self._node.adjust_clock(store - (clock.wall() - (after - before) / 2))
+        if after - before <= SLOW_CLOCK_READ:
             self._timed, self._pace = after, clock.wall() - clock.monotonic()
 
     def _observe(self, rows: Sequence[NodeRow], asked: float) -> None:
@@ -187,35 +188,37 @@ class LeaseManager:
             self._draining = draining
             self._node.drain(draining)
 
-    async def _end_the_dead(self) -> None:
+    async def _end_dead_terms(self) -> None:
         for row in self.membership.mine(self._clock.monotonic()):
             if await self._port.end(row.term, row.counter):
                 log.warning("a node is dead; its jobs go back to the queue", node=row.name, term=row.term)
                 self._node.recover([row.term])
 
-    async def _orphans(self) -> Sequence[int]:
-        """Return the terms of which something is left although they have ended: whoever gave it back has died over it."""
+    async def _abandoned_terms(self) -> Sequence[int]:
+        """Return ended terms that still hold jobs and that this node has to recover: the recovering node has died."""
         terms = await self._port.abandoned()
         return [term for term in terms if self.membership.heir(type(self.term)(term)) == self.term]
 
-    async def _find_orphans(self) -> None:
-        """Give back what is left of ended terms; once a lease is enough for what happens so rarely."""
+    async def _recover_abandoned_terms(self) -> None:
+        """Recover the rest of ended terms, once per lease: they are rare."""
         now = self._clock.monotonic()
         if now - self._searched >= self._seconds:
-            terms = await self._orphans()
+            terms = await self._abandoned_terms()
             self._searched = now
             if terms:
                 self._node.recover(terms)
 
-    async def _begin_again(self) -> None:
+    async def _begin_term(self) -> None:
         before = self.term
         await self._port.end(before)
         sent_at = self._clock.monotonic()
-        self._take(await self._begin(), sent_at)
-        if self.lease.remaining(self._clock.monotonic()) <= min(AGAIN, self._every):
-            self._fenced = True  # the store took so long over it that the timer, which rests, would miss its end
+        self._adopt_term(await self._begin(), sent_at)
+        if self.lease.remaining(self._clock.monotonic()) <= min(RETRY_DELAY, self._every):
+            self._fenced = (
+                True  # the store was so slow that the paused timer of `check` would miss the end of the lease
+            )
             return
-        self._node.begin_again(self.term)
+        self._node.begin_term(self.term)
         await self._beat()
         self._node.recover([before])
         log.info("the node takes part again", term=self.term)

@@ -1,4 +1,4 @@
-"""Limits as the wire and people say them: seconds in place of microseconds, and a burst that is as many as the rate's number."""
+"""Limits as programs and users write them: times in seconds, and by default a burst equal to the rate's number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.resources.model import Limits, Rate
 
 
 class RateSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """So many starts in so many seconds."""
+    """A number of starts in ``per`` seconds."""
 
     number: int
     per: float = 1.0
@@ -21,7 +21,7 @@ class RateSpec(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """What limits a function."""
+    """The limits of a function."""
 
     concurrency: int | None = None
     concurrency_per_key: int | None = None
@@ -29,26 +29,26 @@ class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     rate_per_key: RateSpec | None = None
 
 
-def rate_of(said: RateSpec) -> Rate:
-    """Return a rate as it is kept; a burst of none is as many as its number."""
-    per = min(max(said.per, 0.0), 1e9)  # what is out of all bounds is told so by `check`
-    return Rate(said.number, to_us(per), said.number if said.burst is None else said.burst)
+def rate_of(spec: RateSpec) -> Rate:
+    """Return the internal form of a rate; without a burst, it is the rate's number."""
+    per = min(max(spec.per, 0.0), 1e9)  # keeps absurd values small enough for `check`, which refuses them
+    return Rate(spec.number, to_us(per), spec.number if spec.burst is None else spec.burst)
 
 
-def limits_of(said: LimitSpec) -> Limits:
-    """Return limits as they are kept; raises UsageError where one cannot be right."""
+def limits_of(spec: LimitSpec) -> Limits:
+    """Return the internal form of limits. Raises UsageError if one is invalid."""
     limits = Limits(
-        said.concurrency,
-        said.concurrency_per_key,
-        None if said.rate is None else rate_of(said.rate),
-        None if said.rate_per_key is None else rate_of(said.rate_per_key),
+        spec.concurrency,
+        spec.concurrency_per_key,
+        None if spec.rate is None else rate_of(spec.rate),
+        None if spec.rate_per_key is None else rate_of(spec.rate_per_key),
     )
     rules.check(limits)
     return limits
 
 
 def spec_of(limits: Limits) -> LimitSpec:
-    """Return limits as the wire and people say them."""
+    """Return the external form of limits."""
     return LimitSpec(
         limits.concurrency, limits.concurrency_per_key, _rate_spec(limits.rate), _rate_spec(limits.rate_per_key)
     )
@@ -59,17 +59,16 @@ def _rate_spec(rate: Rate | None) -> RateSpec | None:
 
 
 def limits_to_wire(limits: Limits) -> dict[str, Any]:
-    """Return the limits that there are, as JSON has them."""
+    """Return the limits that are set, as values for JSON."""
     return {name: limit for name, limit in msgspec.to_builtins(spec_of(limits)).items() if limit is not None}
 
 
-LONGEST_KEY = 255
-"""Bytes of a key."""
+MAX_KEY_BYTES = 255
 
 
 def key_of(text: str) -> bytes:
-    """Return a key as it is kept; raises UsageError where it is too long."""
+    """Return a key as bytes. Raises UsageError if it is too long."""
     key = text.encode()
-    if len(key) > LONGEST_KEY:
-        raise UsageError(f"a concurrency_key has at most {LONGEST_KEY} bytes, not {len(key)}")
+    if len(key) > MAX_KEY_BYTES:
+        raise UsageError(f"a concurrency_key has at most {MAX_KEY_BYTES} bytes, not {len(key)}")
     return key

@@ -188,7 +188,7 @@ async def open_node(
         me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
         nodes = LoneNodeCalls(me).handlers
     else:
-        nodes = NodeCalls(fleet.keeper, fleet.port, fleet.recover).handlers
+        nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover).handlers
     job_calls = JobCalls(service)
     api = Api(
         job_calls.handlers,

@@ -94,13 +94,13 @@ class Fleet:
         fleet: FleetSettings = settings.fleet
         self._fleet = fleet
         self.port: MembershipPort = engine
-        self.keeper = LeaseManager(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
+        self.lease_manager = LeaseManager(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
         self._me: NodeRow | None = None
         self._started_us = 0
         self._row_at = -1.0
         # The default strategy lets each node claim everything; calling it for each job would be a waste.
         share = None if fleet.strategy == "default" else self._share
-        self.shared = Shared(engine, self.keeper.lease_valid, self.registered_elsewhere, share)
+        self.shared = Shared(engine, self.lease_manager.lease_valid, self.registered_elsewhere, share)
         """What the jobs slice needs of the fleet."""
 
     # ---- life ----
@@ -109,21 +109,21 @@ class Fleet:
         """Begin the first term, which was requested at the monotonic time ``sent_at``."""
         self._service = service
         self._started_us = to_us(self._clock.wall())
-        await self.keeper.start(term, sent_at)
+        await self.lease_manager.start(term, sent_at)
 
     async def run(self) -> None:
         """Renew the lease and observe the other nodes until cancelled."""
         watching = asyncio.create_task(self._watch_the_lease())
         try:
             while True:  # noqa: ASYNC110 - no event: the passing of time is awaited
-                await asyncio.sleep(await self.keeper.step())
+                await asyncio.sleep(await self.lease_manager.step())
         finally:
             watching.cancel()
 
     async def _watch_the_lease(self) -> None:
         """End the lease in time, also while a step waits for a silent store."""
         while True:  # noqa: ASYNC110
-            await asyncio.sleep(self.keeper.check())
+            await asyncio.sleep(self.lease_manager.check())
 
     async def _begin(self) -> Term:
         opened = await self._engine.open(
@@ -137,7 +137,7 @@ class Fleet:
     def row(self, counter: int) -> NodeRow:
         """Return this node's row for its next heartbeat."""
         row = node_row(self._settings, self._service, counter, address=self._address, started_us=self._started_us)
-        return msgspec.structs.replace(row, term=self.keeper.term)
+        return msgspec.structs.replace(row, term=self.lease_manager.term)
 
     def fenced(self) -> None:
         """Drop the stored jobs: the term has ended."""
@@ -147,7 +147,7 @@ class Fleet:
         """Return the jobs of ended terms to their queues."""
         self._service.recover(terms)
 
-    def begin_again(self, term: Term) -> None:
+    def begin_term(self, term: Term) -> None:
         """Begin a new term after the end of the last one."""
         self._service.begin(term)
         if not self.draining:
@@ -168,7 +168,7 @@ class Fleet:
         else:
             self._service.resume()
 
-    def store_time(self, offset: float) -> None:
+    def adjust_clock(self, offset: float) -> None:
         """Set the store's clock forward by ``offset`` seconds."""
         self._clock.move(offset)
 
@@ -176,7 +176,7 @@ class Fleet:
         """Return the other nodes' jobs and workers of a function."""
         running = workers = foreground = 0
         for row in self._live:
-            if row.term != self.keeper.term and function in row.functions:
+            if row.term != self.lease_manager.term and function in row.functions:
                 at = row.functions.index(function)
                 more_workers, more_running = row.loads[at]
                 running, workers = running + more_running, workers + more_workers
@@ -185,20 +185,20 @@ class Fleet:
 
     def registered_elsewhere(self) -> frozenset[bytes] | None:
         """Return the functions with workers at other nodes; None while this node cannot reach the store."""
-        if not self._live or not self.keeper.lease_valid():
+        if not self._live or not self.lease_manager.lease_valid():
             return None
         if self._elsewhere is None:
-            others = (row.functions for row in self._live if row.term != self.keeper.term)
+            others = (row.functions for row in self._live if row.term != self.lease_manager.term)
             self._elsewhere = frozenset().union(*others)
         return self._elsewhere
 
     def metrics(self) -> Iterable[Measure]:
         """Return the current measures of the fleet, as this node sees it."""
         draining = sum(row.draining for row in self._live)
-        numbers = {"live": len(self._live) - draining, "draining": draining, "dead": len(self.keeper.dead())}
+        numbers = {"live": len(self._live) - draining, "draining": draining, "dead": len(self.lease_manager.dead())}
         states = [({"state": state}, float(number)) for state, number in numbers.items()]
         yield Measure("mainspring_nodes", "gauge", "Nodes that share the store.", states)
-        left = self.keeper.lease.remaining(self._clock.monotonic())
+        left = self.lease_manager.lease.remaining(self._clock.monotonic())
         yield Measure("mainspring_lease_seconds", "gauge", "Remaining seconds of this node's lease.", [({}, left)])
 
     # ---- shares ----
@@ -206,7 +206,7 @@ class Fleet:
     def first_in_line(self, name: str) -> bool:
         """Return whether this node is the first that should fire a schedule; the others fire it if this one does not."""
         terms = tuple(row.term for row in self._live if not row.draining)
-        return first_in_line(name, terms) == self.keeper.term
+        return first_in_line(name, terms) == self.lease_manager.term
 
     def _share(self, queue: FunctionQueue) -> ClaimQuota:
         """Return how many and which jobs of a function this node may claim now."""

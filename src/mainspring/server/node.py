@@ -150,7 +150,7 @@ class Node:
         """Return whether the node accepts new work."""
         if not self._ready or self.shutdown.broken is not None or self.service.unsettled:
             return False
-        fenced = self.fleet is not None and not self.fleet.keeper.lease_valid()
+        fenced = self.fleet is not None and not self.fleet.lease_manager.lease_valid()
         return not fenced and self._watch.ready(self.commits)
 
     def running(self) -> int:

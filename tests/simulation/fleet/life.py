@@ -168,10 +168,10 @@ class FleetLife:
             self._next_tick = min(self._next_tick, self._tick())
         if self._next_step <= now and self.keeping is None:
             self._next_step = math.inf
-            self.keeping = Errand(self.fleet.keeper.step())
+            self.keeping = Errand(self.fleet.lease_manager.step())
 
     def _check(self) -> None:
-        self._next_check = self.clock.monotonic() + max(self.fleet.keeper.check(), 0.001)
+        self._next_check = self.clock.monotonic() + max(self.fleet.lease_manager.check(), 0.001)
 
     # ---- one thing at a time ----
 

@@ -158,7 +158,9 @@ class Served(Node):
 
     def lease_valid(self) -> bool:
         """Whether it may hold what it holds."""
-        return self.server is not None and self.server.fleet is not None and self.server.fleet.keeper.lease_valid()
+        return (
+            self.server is not None and self.server.fleet is not None and self.server.fleet.lease_manager.lease_valid()
+        )
 
 
 class Hand:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.ids import Term
-from mainspring.nodes.lease_manager import SLOW, TIME_FOR, WITHOUT, LeaseManager
+from mainspring.nodes.lease_manager import CLOCK_READ_INTERVAL, MAX_CLOCK_AGE, SLOW_CLOCK_READ, LeaseManager
 from mainspring.testing import ManualClock
 
 from .rows import row
@@ -62,7 +62,7 @@ class Store:
     def recover(self, terms: Sequence[int]) -> None:
         raise AssertionError(terms)
 
-    def begin_again(self, term: Term) -> None:
+    def begin_term(self, term: Term) -> None:
         raise AssertionError(term)
 
     def members(self, live: tuple[NodeRow, ...]) -> None:
@@ -71,7 +71,7 @@ class Store:
     def drain(self, draining: bool) -> None:
         raise AssertionError(draining)
 
-    def store_time(self, offset: float) -> None:
+    def adjust_clock(self, offset: float) -> None:
         self.offset = offset
 
 
@@ -84,16 +84,16 @@ def store() -> Store:
     return Store()
 
 
-async def beats(store: Store, keeper: LeaseManager, seconds: float) -> None:
+async def beats(store: Store, lease_manager: LeaseManager, seconds: float) -> None:
     for _ in range(round(seconds / BEAT)):
         store.clock.advance(BEAT)
-        await keeper.step()
+        await lease_manager.step()
 
 
 def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
     async def main() -> None:
-        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
-        await keeper.start(Term(1), store.clock.monotonic())
+        lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
+        await lease_manager.start(Term(1), store.clock.monotonic())
         assert store.offset == pytest.approx(store.ahead)
 
     asyncio.run(main())
@@ -101,28 +101,28 @@ def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
 
 def test_a_slow_answer_does_not_make_it_worse(store: Store) -> None:
     async def main() -> None:
-        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
-        await keeper.start(Term(1), store.clock.monotonic())
-        store.way_back = SLOW * 10
-        await beats(store, keeper, TIME_FOR * 2)
+        lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
+        await lease_manager.start(Term(1), store.clock.monotonic())
+        store.way_back = SLOW_CLOCK_READ * 10
+        await beats(store, lease_manager, CLOCK_READ_INTERVAL * 2)
         assert store.offset == pytest.approx(store.ahead)
         store.way_back, store.ahead = 0.0, 7200.0
-        await beats(store, keeper, BEAT)
+        await beats(store, lease_manager, BEAT)
         assert store.offset == pytest.approx(store.ahead), "it is asked again with the next beat"
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("seconds", [0.0, WITHOUT + TIME_FOR])
+@pytest.mark.parametrize("seconds", [0.0, MAX_CLOCK_AGE + CLOCK_READ_INTERVAL])
 def test_a_slow_answer_is_better_than_none(store: Store, seconds: float) -> None:
     async def main() -> None:
-        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
-        store.way_back = SLOW * 2 if not seconds else 0.0
-        await keeper.start(Term(1), store.clock.monotonic())
-        store.way_back = SLOW * 2
+        lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
+        store.way_back = SLOW_CLOCK_READ * 2 if not seconds else 0.0
+        await lease_manager.start(Term(1), store.clock.monotonic())
+        store.way_back = SLOW_CLOCK_READ * 2
         if seconds:
             store.ahead = 7200.0
-        await beats(store, keeper, seconds)
-        assert store.offset == pytest.approx(store.ahead, abs=SLOW * 1.01)
+        await beats(store, lease_manager, seconds)
+        assert store.offset == pytest.approx(store.ahead, abs=SLOW_CLOCK_READ * 1.01)
 
     asyncio.run(main())

@@ -463,7 +463,7 @@ def test_a_node_knows_what_workers_of_the_others_have_registered(monkeypatch: py
                 await asyncio.sleep(0.01)
             stop_heart(first)
             assert first.fleet is not None
-            while first.fleet.keeper.lease_valid():  # noqa: ASYNC110
+            while first.fleet.lease_manager.lease_valid():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert (registered.has(b"g"), registered.has(b"h")) == (None, True), "nobody tells it any more"
 

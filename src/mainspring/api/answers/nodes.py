@@ -26,8 +26,10 @@ T = TypeVar("T")
 class NodeCalls:
     """Calls about the nodes of a shared store. ``recover`` is called with terms that have ended."""
 
-    def __init__(self, keeper: LeaseManager, port: MembershipPort, recover: Callable[[Sequence[int]], None]) -> None:
-        self._keeper = keeper
+    def __init__(
+        self, lease_manager: LeaseManager, port: MembershipPort, recover: Callable[[Sequence[int]], None]
+    ) -> None:
+        self._lease_manager = lease_manager
         self._port = port
         self._recover = recover
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -53,7 +55,7 @@ class NodeCalls:
         return Later(ask)
 
     async def _rows(self) -> list[NodeInfo]:
-        dead = {row.term for row in self._keeper.dead()}
+        dead = {row.term for row in self._lease_manager.dead()}
         rows = await self._awaited(self._port.rows())
         return [node_info(row, dead=row.term in dead) for row in rows]
 
