@@ -7,13 +7,13 @@ import ssl
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.addresses import Address, servers_or_default
-from mainspring.client.checking import check_key, check_text, check_text_or_function, check_unique, refusal
 from mainspring.client.connections import Connections
+from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments
 from mainspring.client.job import Job, aresults, check_handle, results
 from mainspring.client.options import Duration, Options, Priority, Rate, Retry, build_limits, build_options, seconds
-from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, check_arguments
 from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_keep_unique
 from mainspring.client.tls import tls_of_environment
+from mainspring.client.validation import check_key, check_text, check_text_or_function, check_unique, refusal
 from mainspring.errors import UsageError
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.tasks import CoroutineTask, Define, Definitions, Task

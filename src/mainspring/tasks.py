@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from mainspring.client.scheduling import build_schedule
+from mainspring.client.declarations import build_schedule
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
 from mainspring.resources.model import UNLIMITED
 from mainspring.worker.functions import build_function
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from mainspring.client.connections import Connections
+    from mainspring.client.declarations import Arguments, Declarations, Timing
     from mainspring.client.options import Options
-    from mainspring.client.scheduling import Arguments, Declarations, Timing
     from mainspring.resources.model import Limits
     from mainspring.worker.registry import Function, Registry
 

@@ -205,7 +205,7 @@ def supervised(order: WorkerOrder, *, dies_with_parent: bool = False) -> Callabl
 
     def command(start: Start) -> list[str]:
         return replace(
-            order, parent=parent, dies_with_parent=dies_with_parent, slate=start.slate, left_out=start.left_out
+            order, parent=parent, dies_with_parent=dies_with_parent, counters=start.counters, left_out=start.left_out
         ).command()
 
     return command

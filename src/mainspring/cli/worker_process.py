@@ -21,7 +21,7 @@ from mainspring.cli.node import run_loop
 from mainspring.cli.task_process import read_path, start_task_logging, task_process
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.client.aio import AsyncClient
-from mainspring.client.scheduling import Declarations
+from mainspring.client.declarations import Declarations
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import format_size
@@ -29,15 +29,15 @@ from mainspring.server.settings import LogSettings
 from mainspring.server.standard_logging import importing
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts
-from mainspring.worker.declaring import keep_declaring
+from mainspring.worker.declaration import keep_declaring
 from mainspring.worker.forks import disown
+from mainspring.worker.job_counters import JobCounters
 from mainspring.worker.link import connector
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.parent_death import die_with
 from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WAITING_PLACES, WorkerSettings
-from mainspring.worker.slate import Slate
-from mainspring.worker.supervisor import HURRY, RECYCLED_EXIT
+from mainspring.worker.supervisor import RECYCLED_EXIT, STOP_NOW_SIGNAL
 
 if TYPE_CHECKING:
     from mainspring.worker.link import Connector
@@ -84,8 +84,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     named: bool = True
     """Whether the process names itself in error messages."""
 
-    slate: int = -1
-    """The file descriptor of its `mainspring.worker.slate`."""
+    counters: int = msgspec.field(default=-1, name="slate")
+    """The file descriptor of its `mainspring.worker.job_counters`."""
 
     left_out: dict[str, float] = {}
     """Functions whose jobs it takes later, each with the monotonic time at which it begins."""
@@ -127,13 +127,13 @@ def work(order: WorkerOrder) -> int:
             settings,
             selector=order.app,
             task_process=task_process(order.log),
-            slate=Slate(order.slate, [function.name for function in registry]),
+            counters=JobCounters(order.counters, [function.name for function in registry]),
             left_out=order.left_out,
         )
         loop = asyncio.get_running_loop()
         disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
         loop.add_signal_handler(signal.SIGTERM, worker.stop)
-        loop.add_signal_handler(HURRY, functools.partial(worker.stop, now=True))
+        loop.add_signal_handler(STOP_NOW_SIGNAL, functools.partial(worker.stop, now=True))
         declaring = loop.create_task(_declare(app, order))
         try:
             ending = await worker.run()

@@ -7,14 +7,14 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from mainspring.client.awaited_jobs import announced
 from mainspring.client.batches import awaiting, submitting
+from mainspring.client.connection_errors import ENDED, why
 from mainspring.client.outcomes import not_ended
 from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, ReconnectPolicy, unreachable
-from mainspring.client.refusals import ENDED, why
 from mainspring.client.session import PendingReply, Request, Session, SubmitBatch
 from mainspring.client.sockets import connect, tune
 from mainspring.client.streaming import EventBuffer
-from mainspring.client.waiting import announced
 from mainspring.errors import ConnectionLostError, ServerError
 
 if TYPE_CHECKING:

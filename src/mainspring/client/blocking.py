@@ -8,12 +8,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mainspring.client.awaited_jobs import announced
 from mainspring.client.batches import awaiting, submitting
 from mainspring.client.outcomes import not_ended
 from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT
 from mainspring.client.shared_connection import SharedConnection
 from mainspring.client.streaming import EventBuffer
-from mainspring.client.waiting import announced
 from mainspring.errors import ServerError
 
 if TYPE_CHECKING:

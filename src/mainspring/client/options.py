@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from mainspring.client.checking import check_number, check_whole, refusal
+from mainspring.client.validation import check_number, check_whole, refusal
 from mainspring.errors import SettingsError, UsageError
 from mainspring.quantities import format_duration, parse_duration
 from mainspring.resources.limit_specs import LimitSpec, RateSpec, limits_of

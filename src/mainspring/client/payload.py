@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 import msgspec
 from msgspec import UNSET
 
-from mainspring.client.writing import encode_json
+from mainspring.client.json_encoding import encode_json
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from mainspring.client.refusals import why
+from mainspring.client.connection_errors import why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

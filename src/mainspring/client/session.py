@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from mainspring.client.connection_errors import no_extension
 from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
-from mainspring.client.refusals import no_extension
 from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection

@@ -16,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from mainspring.client.connection_errors import why
 from mainspring.client.reconnect_policy import ReconnectPolicy, unreachable
-from mainspring.client.refusals import why
 from mainspring.client.session import Session
 from mainspring.client.sockets import open_socket
 from mainspring.errors import ConnectionLostError, ServerError

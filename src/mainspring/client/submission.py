@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from mainspring.client.checking import check_key, check_text_or_function, check_unique
 from mainspring.client.job import Job, check_handle
+from mainspring.client.json_encoding import encode_json
 from mainspring.client.options import Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
-from mainspring.client.writing import encode_json
+from mainspring.client.validation import check_key, check_text_or_function, check_unique
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.client.checking import check_text
+from mainspring.client.validation import check_text
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mainspring.ids import Handles
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
-    from mainspring.client.waiting import Awaited
+    from mainspring.client.awaited_jobs import Awaited
     from mainspring.ids import JobId
 
 

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.worker.current import CurrentJob
+    from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
-    from mainspring.worker.performance import Settlement
     from mainspring.worker.registry import Function
     from mainspring.worker.session import Key
 

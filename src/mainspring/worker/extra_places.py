@@ -22,7 +22,7 @@ from mainspring.worker.places import Need
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Mapping, Sequence
 
-    from mainspring.client.waiting import Awaited
+    from mainspring.client.awaited_jobs import Awaited
     from mainspring.worker.current import CurrentJob
     from mainspring.worker.link import Link
     from mainspring.worker.places import Places

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mainspring.attempt_log import AttemptLog
     from mainspring.worker.current import CurrentJob
-    from mainspring.worker.performance import Settlement
+    from mainspring.worker.execution import Settlement
     from mainspring.worker.registry import Function
 
 UNKNOWN = "unknown"

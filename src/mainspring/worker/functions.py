@@ -6,8 +6,8 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from mainspring.client.checking import check_text, refusal
 from mainspring.client.payload import Signature
+from mainspring.client.validation import check_text, refusal
 from mainspring.errors import UsageError
 from mainspring.resources.model import UNLIMITED, Limits
 from mainspring.worker.registry import Function

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import structlog
 
+from mainspring.client.connection_errors import why
 from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, delays
-from mainspring.client.refusals import why
 from mainspring.client.sockets import connect, tune
 from mainspring.errors import ServerError, SettingsError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from mainspring.client.checking import check_text
+from mainspring.client.validation import check_text
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.resources.limit_specs import limits_to_wire

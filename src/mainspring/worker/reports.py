@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from mainspring.client.waiting import Awaited
+    from mainspring.client.awaited_jobs import Awaited
     from mainspring.worker.current import CurrentJob
     from mainspring.worker.link import Link
     from mainspring.worker.session import Key

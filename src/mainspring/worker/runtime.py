@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mainspring.attempt_log import AttemptLog
-from mainspring.client.checking import refusal
+from mainspring.client.validation import refusal
 from mainspring.errors import SettingsError
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.extra_places import ExtraPlaces
 from mainspring.worker.failed_attempts import FailedAttempts
 from mainspring.worker.heartbeats import Heartbeats
-from mainspring.worker.holding import Holding
+from mainspring.worker.held_jobs import HeldJobs
 from mainspring.worker.link import Connector, Link
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.places import Places
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from mainspring.worker.current import CurrentJob
     from mainspring.worker.delivery import Delivery
+    from mainspring.worker.job_counters import JobCounters
     from mainspring.worker.registry import Registry
-    from mainspring.worker.slate import Slate
 
 STOP_GRACE: Final = 1.0
 """Seconds for what is stopped by force at the end of a drain."""
@@ -57,7 +57,7 @@ class Ending(Enum):
 class Worker:
     """Runs the functions of a registry for several servers at once; ``selector`` names the App for its processes.
 
-    ``task_process`` is the command that starts one of these, without its arguments. ``slate`` is kept for a supervisor.
+    ``task_process`` is the command that starts one of these, without its arguments. ``counters`` is kept for a supervisor.
     ``left_out``: functions that it takes jobs of later, each with the monotonic time from which on it does.
     ``servers`` are connectors by a name for people. Make it and run it on one event loop.
     """
@@ -70,7 +70,7 @@ class Worker:
         *,
         selector: str | None = None,
         task_process: Sequence[str] = TASK_PROCESS,
-        slate: Slate | None = None,
+        counters: JobCounters | None = None,
         left_out: Mapping[str, float] | None = None,
     ) -> None:
         given: object = settings
@@ -94,7 +94,7 @@ class Worker:
         self._places = Places(self.settings.concurrency, self.settings.waiting_places)
         self._waits = Waits(self.settings.concurrency, self._reconsider)
         self._extra = ExtraPlaces(self._places, self._waits, registrations, self)
-        self._holding = Holding(
+        self._held_jobs = HeldJobs(
             self._functions,
             self._places,
             self._waits,
@@ -102,7 +102,7 @@ class Worker:
             self.settings,
             selector=selector,
             task_process=task_process,
-            slate=slate,
+            counters=counters,
             ended=self._jobs_ended,
         )
         self._ending = Ending.STOPPED
@@ -135,12 +135,12 @@ class Worker:
     @property
     def jobs_done(self) -> int:
         """The number of jobs that this worker has run to their end."""
-        return self._holding.done
+        return self._held_jobs.done
 
     @property
     def held(self) -> Sequence[Delivery]:
         """The jobs that it holds: those that run, and those taken in advance."""
-        return self._holding.deliveries()
+        return self._held_jobs.deliveries()
 
     @property
     def links(self) -> Sequence[Link]:
@@ -156,7 +156,7 @@ class Worker:
             raise SettingsError("the App defines no task: there is nothing for a worker to do")
         loop = asyncio.get_running_loop()
         attempts = AttemptLog(loop.time, loop.call_later)
-        self._holding.attach(FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks))
+        self._held_jobs.attach(FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks))
         self._waits.attach()
         for name, until in self._left_out.items():
             loop.call_later(until - time.monotonic(), self._take_up, name)
@@ -176,7 +176,7 @@ class Worker:
             for task in owned:
                 task.cancel()
             await asyncio.gather(*owned, return_exceptions=True)
-            await self._holding.close()
+            await self._held_jobs.close()
             for link in self._all_links:
                 await link.close()
             attempts.close()
@@ -198,11 +198,11 @@ class Worker:
         now = asyncio.get_running_loop().time()
         for event in events:
             if isinstance(event, Assigned):
-                taken = self._holding.take(link, event, now)
+                taken = self._held_jobs.accept(link, event, now)
                 if taken is not None and b'"heartbeat"' in event.info:
                     self._heartbeats.shorten(taken.info.heartbeat)
             elif isinstance(event, Stop):
-                self._holding.stop(link, event.key, event.reason)
+                self._held_jobs.stop(link, event.key, event.reason)
             elif isinstance(event, Shown):
                 self._extra.shown(link, event)
             elif isinstance(event, Refused):
@@ -212,13 +212,13 @@ class Worker:
     def lost(self, link: Link, keys: set[Key]) -> None:
         """Stop what is lost."""
         for key in keys:
-            self._holding.stop(link, key, "lost")
+            self._held_jobs.stop(link, key, "lost")
         self._go_on()
 
     def _go_on(self) -> None:
         """Start what can start, and ask for what there is room for: jobs have come or ended."""
         self._changed.set()
-        self._holding.start()
+        self._held_jobs.start()
         self._ask()
         self._extra.reconsider()
 
@@ -230,7 +230,7 @@ class Worker:
 
     def release_prefetched(self) -> None:
         """Hand back what was taken in advance: all places are held by tasks that wait, maybe for one of these jobs."""
-        if self._holding.hand_back_waiting():
+        if self._held_jobs.hand_back_waiting():
             self._prefetch.held_up()
             self._ask()
 
@@ -248,7 +248,7 @@ class Worker:
         for link in links:
             await link.close()
             self._all_links.remove(link)
-        self._holding.shrink()
+        self._held_jobs.shrink()
 
     def _reconsider(self) -> None:
         self._extra.reconsider()
@@ -277,7 +277,7 @@ class Worker:
         if self._draining.is_set():
             return
         wanted = self._prefetch.wanted()
-        room = max(0, wanted - self._holding.usual)
+        room = max(0, wanted - self._held_jobs.usual)
         for link in self._links:
             session = link.session
             if not session.agreed:
@@ -296,7 +296,7 @@ class Worker:
     def _tick(self) -> None:
         """Hand back what was held in advance and had to wait, and see whether recycling is due."""
         overdue = asyncio.get_running_loop().time() - HELD_UP_AFTER
-        if self._holding.hand_back_waiting(overdue):
+        if self._held_jobs.hand_back_waiting(overdue):
             self._prefetch.held_up()
             self._ask()
         if self.settings.max_rss is not None and resident_bytes() > self.settings.max_rss:
@@ -317,11 +317,11 @@ class Worker:
 
     async def _drain(self) -> None:
         """Stop: no new jobs; those that run may end; what is left is stopped; all is settled or handed back."""
-        self._holding.hand_back_waiting()
+        self._held_jobs.hand_back_waiting()
         await self._until(lambda: not self.running and not self._pausing(), self.settings.grace, hurry=True)
-        self._holding.stop_all("drain")
+        self._held_jobs.stop_all("drain")
         await self._until(lambda: not self.running, STOP_GRACE)
-        self._holding.give_up()
+        self._held_jobs.give_up()
         await self._until(lambda: not any(link.session.unsettled for link in self._all_links), SETTLE_GRACE)
 
     def _pausing(self) -> bool:

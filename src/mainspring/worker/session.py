@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from mainspring.client.refusals import no_extension
+from mainspring.client.connection_errors import no_extension
 from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
@@ -20,7 +20,7 @@ from mainspring.wire.gearman.packets import EXTENSION, Type
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.worker.performance import Settlement
+    from mainspring.worker.execution import Settlement
 
 MAX_BODY: Final = (1 << 32) - 1
 _ASSIGN: Final = int(Type.ASSIGN)

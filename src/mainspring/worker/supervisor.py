@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from mainspring.worker import slate
+from mainspring.worker import job_counters
 from mainspring.worker.backoff import Backoff, Delay
 from mainspring.worker.children import ended, spawn
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 RECYCLED_EXIT: Final = 85
 """The exit code of a worker that has ended to be started anew."""
 
-HOPELESS_EXITS: Final = frozenset({2, 3})
+FATAL_EXITS: Final = frozenset({2, 3})
 """Exit codes after which a new start would end the same way: the App or the settings are wrong, or a server is none."""
 
-HURRY: Final = signal.SIGUSR2
+STOP_NOW_SIGNAL: Final = signal.SIGUSR2
 """Tells a supervised process to stop now. No other signal is left to say so: SIGTERM may come twice, from the supervisor and
 from systemd or a container, and a terminal sends SIGINT to all processes at once.
 """
@@ -37,15 +37,15 @@ class Start(NamedTuple):
 
     number: int
     """Its place, from 0 on."""
-    slate: int
-    """The descriptor of its `slate`."""
+    counters: int
+    """The descriptor of its `counters`."""
     left_out: dict[str, float]
     """Functions that it leaves out for a while, each with the monotonic time until which it does."""
 
 
 class _Living(NamedTuple):
     process: subprocess.Popen[bytes]
-    slate: int
+    counters: int
 
 
 class Supervisor:
@@ -66,7 +66,7 @@ class Supervisor:
     def stop(self, *, now: bool = False) -> None:
         """Have all processes end politely; ``now``: without waiting for running jobs, also in a polite stop."""
         if now:
-            self._signal(HURRY)
+            self._signal(STOP_NOW_SIGNAL)
         elif not self._stopping.is_set():
             self._signal(signal.SIGTERM)
 
@@ -86,7 +86,7 @@ class Supervisor:
     @property
     def running(self) -> int:
         """The number of jobs that the processes have under way."""
-        seen = [slate.read(living.slate) for living in self._living.values()]
+        seen = [job_counters.read(living.counters) for living in self._living.values()]
         return sum(one.jobs for one in seen if one is not None)
 
     async def run(self) -> int:
@@ -99,7 +99,7 @@ class Supervisor:
     async def _keep(self, number: int) -> None:
         waits = Delay()
         while not self._stopping.is_set():
-            descriptor = slate.make()
+            descriptor = job_counters.make()
             try:
                 start = Start(number, descriptor, self._backoff.left_out(time.monotonic()))
                 process = spawn(self._command(start), descriptors=(descriptor,))
@@ -111,14 +111,14 @@ class Supervisor:
                     raise
                 finally:
                     del self._living[number]
-                seen = slate.read(descriptor)
+                seen = job_counters.read(descriptor)
             finally:
                 os.close(descriptor)
             if self._stopping.is_set():
                 return
             if code == RECYCLED_EXIT:
                 _log.info("worker recycled", process=number, pid=process.pid)
-            elif code in HOPELESS_EXITS:
+            elif code in FATAL_EXITS:
                 self._code = code
                 self.stop()
             elif seen is not None and seen.running:
@@ -135,7 +135,7 @@ class Supervisor:
 
     def _crashers(self) -> frozenset[str]:
         """Return the functions of which suspects have ended processes of their own."""
-        seen = [slate.read(living.slate) for living in self._living.values()]
+        seen = [job_counters.read(living.counters) for living in self._living.values()]
         return frozenset().union(*(one.crashers for one in seen if one is not None))
 
     def _signal(self, number: signal.Signals) -> None:

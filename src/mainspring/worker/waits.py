@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from mainspring.client.waiting import Awaited
+    from mainspring.client.awaited_jobs import Awaited
     from mainspring.worker.current import CurrentJob
 
 

@@ -12,8 +12,8 @@ import structlog
 from mainspring import App, Retry, Snooze
 from mainspring.attempt_log import AttemptLog
 from mainspring.worker.current import CurrentJob
+from mainspring.worker.execution import failure
 from mainspring.worker.failed_attempts import UNKNOWN, FailedAttempts
-from mainspring.worker.performance import failure
 from mainspring.worker.reports import Reports
 from mainspring.worker.waits import Waits
 

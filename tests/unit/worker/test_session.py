@@ -6,7 +6,7 @@ from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type
-from mainspring.worker.performance import RELEASED, Settlement
+from mainspring.worker.execution import RELEASED, Settlement
 from mainspring.worker.session import Assigned, Refused, Shown, Stop, WorkerSession
 
 DONE = Settlement(b"succeeded", b"", b"r")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.worker import backoff, slate
+from mainspring.worker import backoff, job_counters
 from mainspring.worker.supervisor import RECYCLED_EXIT, Start, Supervisor
 
 if TYPE_CHECKING:
@@ -128,20 +128,20 @@ def test_interrupts_do_not_reach_a_process_from_its_first_moment_on() -> None:
 
 CRASHING = """
 import os, pathlib, signal, sys, time
-from mainspring.worker.slate import Slate
+from mainspring.worker.job_counters import JobCounters
 folder, descriptor, left_out = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split()
 class Delivery:
     def __init__(self, name):
         self.function, self.executor = type("F", (), {"name": name, "executor": "thread"}), "thread"
-slate = Slate(descriptor, ["f", "g", "h"])
+counters = JobCounters(descriptor, ["f", "g", "h"])
 (folder / f"started {' '.join(left_out)}").touch()
 if left_out:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    slate.begun([Delivery("h"), Delivery("h")])
+    counters.begun([Delivery("h"), Delivery("h")])
     (folder / "steady").touch()
     while True:
         time.sleep(60)
-slate.begun([Delivery("f"), Delivery("g")])
+counters.begun([Delivery("f"), Delivery("g")])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -152,7 +152,7 @@ def test_a_process_comes_back_at_once_without_the_functions_that_ran_in_it(
     monkeypatch.setattr(backoff, "FIRST_DELAY", 3600.0)  # nothing waits for it
 
     def command(start: Start) -> list[str]:
-        return [sys.executable, "-c", CRASHING, str(tmp_path), str(start.slate), " ".join(sorted(start.left_out))]
+        return [sys.executable, "-c", CRASHING, str(tmp_path), str(start.counters), " ".join(sorted(start.left_out))]
 
     async def main() -> int:
         kept = Supervisor(command, 1)
@@ -166,7 +166,7 @@ def test_a_process_comes_back_at_once_without_the_functions_that_ran_in_it(
     assert {path.name for path in tmp_path.glob("started*")} == {"started ", "started f g"}
 
 
-def test_nobody_has_written_on_a_slate_that_is_empty() -> None:
-    descriptor = slate.make()
-    assert slate.read(descriptor) is None
+def test_new_counters_are_empty() -> None:
+    descriptor = job_counters.make()
+    assert job_counters.read(descriptor) is None
     os.close(descriptor)

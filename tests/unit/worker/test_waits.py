@@ -5,7 +5,7 @@ import os
 import threading
 from typing import Any
 
-from mainspring.client.waiting import Awaited
+from mainspring.client.awaited_jobs import Awaited
 from mainspring.worker.current import CurrentJob
 from mainspring.worker.waits import Waits
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.worker.delivery import Delivery, Finish, Finished
-from mainspring.worker.performance import RELEASED, Settlement, failed, perform_coroutine, stopped
+from mainspring.worker.execution import RELEASED, Settlement, execute_coroutine, failed, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ class CoroutineExecutor:
         for delivery in deliveries:
             begun = self._loop.time()
             task = self._loop.create_task(
-                perform_coroutine(delivery.function, delivery.payload, delivery.job), context=Context()
+                execute_coroutine(delivery.function, delivery.payload, delivery.job), context=Context()
             )
             self._tasks[delivery] = task
             task.add_done_callback(partial(self._done, delivery, begun))

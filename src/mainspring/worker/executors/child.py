@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.errors import MainspringError, WorkerFullError
 from mainspring.worker.current import CurrentJob, JobStopped
+from mainspring.worker.execution import RELEASED, Settlement, execute, execute_coroutine, failure, stopped
 from mainspring.worker.executors.frames import (
     Begun,
     Continues,
@@ -40,14 +41,13 @@ from mainspring.worker.executors.frames import (
 from mainspring.worker.forks import disown
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.parent_death import die_with
-from mainspring.worker.performance import RELEASED, Settlement, failure, perform, perform_coroutine, stopped
 from mainspring.worker.selector import load_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from mainspring.client.waiting import Awaited
+    from mainspring.client.awaited_jobs import Awaited
     from mainspring.worker.registry import Function, Registry
 
 
@@ -108,7 +108,7 @@ class Child:
             elif function.executor == "coroutine":
                 settlement = self._run_coroutine(function, run.payload, job)
             else:
-                settlement = Context().run(perform, function, run.payload, job)
+                settlement = Context().run(execute, function, run.payload, job)
             if os.getpid() != self._pid:
                 os._exit(0)  # a fork of the task that came back from it, too
             self._job = None
@@ -118,7 +118,7 @@ class Child:
         """Run a coroutine function, which is here only because its job is to be alone, on one loop for all of them."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        task = self._task = self._loop.create_task(perform_coroutine(function, payload, job), context=Context())
+        task = self._task = self._loop.create_task(execute_coroutine(function, payload, job), context=Context())
         if job.cancel_requested:
             task.cancel()
         try:

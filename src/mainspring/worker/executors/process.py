@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from mainspring.client.waiting import Awaited
+from mainspring.client.awaited_jobs import Awaited
 from mainspring.worker.delivery import Delivery, Finish, Finished
+from mainspring.worker.execution import Settlement, failure, stopped
 from mainspring.worker.executors.frames import (
     Begun,
     Continues,
@@ -32,7 +33,6 @@ from mainspring.worker.executors.frames import (
     decode_to_parent,
     frame,
 )
-from mainspring.worker.performance import Settlement, failure, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

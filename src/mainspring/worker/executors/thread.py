@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from mainspring.worker.delivery import Delivery, Finish, Finished
-from mainspring.worker.performance import perform
+from mainspring.worker.execution import execute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ class ThreadExecutor:
                     break
                 begun = clock()
                 # A fresh context: what one job sets, the next on this thread must not see.
-                settlement = Context().run(perform, delivery.function, delivery.payload, delivery.job)
+                settlement = Context().run(execute, delivery.function, delivery.payload, delivery.job)
                 if getpid() != pid:
                     os._exit(0)  # a fork of the task that came back from it, too
                 finished.append(Finished(delivery, settlement, clock() - begun))

@@ -12,13 +12,13 @@ import pytest
 from mainspring.client.options import Retry
 from mainspring.client.payload import Signature
 from mainspring.errors import UsageError
-from mainspring.worker import performance
+from mainspring.worker import execution
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
-from mainspring.worker.performance import CANCELLED, RELEASED, Settlement, perform_coroutine
+from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, execute_coroutine
 from mainspring.worker.registry import Function, Registry
 
 if TYPE_CHECKING:
-    from mainspring.client.waiting import Awaited
+    from mainspring.client.awaited_jobs import Awaited
 
 
 class Ear:
@@ -32,9 +32,9 @@ def function(call: Any, **options: Any) -> Function:
     return Function(call.__name__, call, Signature(call, call.__name__), "thread", **options)
 
 
-def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
+def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     """Run it as executors do: in a context of its own."""
-    return contextvars.Context().run(performance.perform, function, payload, job)
+    return contextvars.Context().run(execution.execute, function, payload, job)
 
 
 def job(info: bytes = b"") -> CurrentJob:
@@ -52,14 +52,14 @@ def test_a_result() -> None:
     def double(x: int) -> int:
         return 2 * x
 
-    assert perform(function(double), b"[4]", job()) == (b"succeeded", b"", b"8")
+    assert execute(function(double), b"[4]", job()) == (b"succeeded", b"", b"8")
 
 
 def test_a_payload_that_does_not_fit_is_final() -> None:
     def double(x: int) -> int:
         return 2 * x
 
-    outcome, detail, _ = perform(function(double), b'["4"]', job())
+    outcome, detail, _ = execute(function(double), b'["4"]', job())
     described = msgspec.json.decode(detail)
     assert outcome == b"failed"
     assert described["final"] is True
@@ -71,7 +71,7 @@ def test_a_result_that_is_no_json_is_final() -> None:
     def odd() -> object:
         return object()
 
-    outcome, detail, _ = perform(function(odd), b"", job())
+    outcome, detail, _ = execute(function(odd), b"", job())
     assert outcome == b"failed"
     assert msgspec.json.decode(detail)["final"] is True
 
@@ -80,7 +80,7 @@ def test_a_result_that_is_no_finite_number_is_final() -> None:
     def mean() -> dict[str, list[float]]:
         return {"means": [0.5, math.nan]}
 
-    outcome, detail, data = perform(function(mean), b"", job())
+    outcome, detail, data = execute(function(mean), b"", job())
     described = msgspec.json.decode(detail)
     assert (outcome, data, described["final"]) == (b"failed", b"", True)
     assert described["error"]["type"] == "PayloadError"
@@ -105,8 +105,8 @@ def test_what_a_parameters_type_raises_is_a_final_failure(payload: bytes, type_n
 
     take.__annotations__ = atake.__annotations__ = {"picky": Picky}
     for settlement in (
-        perform(function(take), payload, job()),
-        asyncio.run(perform_coroutine(function(atake), payload, job())),
+        execute(function(take), payload, job()),
+        asyncio.run(execute_coroutine(function(atake), payload, job())),
     ):
         described = msgspec.json.decode(settlement.detail)
         assert settlement.outcome == b"failed"
@@ -115,7 +115,7 @@ def test_what_a_parameters_type_raises_is_a_final_failure(payload: bytes, type_n
 
 
 def test_an_error_comes_with_its_traceback_from_the_function_on() -> None:
-    outcome, detail, _ = perform(function(fail(ValueError("no\0such \udcff"))), b"", job())
+    outcome, detail, _ = execute(function(fail(ValueError("no\0such \udcff"))), b"", job())
     described = msgspec.json.decode(detail)
     assert outcome == b"failed"
     assert "final" not in described
@@ -123,7 +123,7 @@ def test_an_error_comes_with_its_traceback_from_the_function_on() -> None:
     assert described["error"]["message"] == "no\0such \\udcff"
     assert b"\0" not in detail
     assert "in failing" in described["error"]["traceback"]
-    assert "worker/performance.py" not in described["error"]["traceback"]
+    assert "worker/execution.py" not in described["error"]["traceback"]
 
 
 class OwnError(Exception): ...
@@ -149,7 +149,7 @@ class UnshowableError(Exception):
     ],
 )
 def test_whatever_is_raised_is_a_failure(error: BaseException) -> None:
-    outcome, detail, _ = perform(function(fail(error)), b"", job())
+    outcome, detail, _ = execute(function(fail(error)), b"", job())
     assert outcome == b"failed"
     assert len(detail) < 50_000
 
@@ -157,12 +157,12 @@ def test_whatever_is_raised_is_a_failure(error: BaseException) -> None:
 def test_the_tasks_policy_says_what_is_final() -> None:
     retry = Retry(on=(OSError,), never=(FileNotFoundError,))
     for error, final in [(OSError(), None), (FileNotFoundError(), True), (ValueError(), True)]:
-        _, detail, _ = perform(function(fail(error), retry=retry), b"", job())
+        _, detail, _ = execute(function(fail(error), retry=retry), b"", job())
         assert msgspec.json.decode(detail).get("final") is final
 
 
 def test_snooze_and_stops() -> None:
-    assert perform(function(fail(Snooze(2.5))), b"", job()) == (b"snoozed", b'{"delay":2.5}', b"")
+    assert execute(function(fail(Snooze(2.5))), b"", job()) == (b"snoozed", b'{"delay":2.5}', b"")
     cancelled, drained = job(), job()
     cancelled.ask_to_stop("cancelled")
     cancelled.ask_to_stop("timeout")
@@ -172,9 +172,9 @@ def test_snooze_and_stops() -> None:
     def beat() -> None:
         current_job().heartbeat()
 
-    assert perform(function(beat), b"", cancelled) == CANCELLED
-    assert perform(function(beat), b"", drained) == RELEASED
-    assert perform(function(beat), b"", job())[0] == b"succeeded"
+    assert execute(function(beat), b"", cancelled) == CANCELLED
+    assert execute(function(beat), b"", drained) == RELEASED
+    assert execute(function(beat), b"", job())[0] == b"succeeded"
 
 
 def test_a_coroutine_that_is_cancelled_because_it_was_asked_to_stop() -> None:
@@ -183,7 +183,7 @@ def test_a_coroutine_that_is_cancelled_because_it_was_asked_to_stop() -> None:
             await asyncio.Event().wait()
 
         asked = job()
-        task = asyncio.ensure_future(perform_coroutine(function(wait), b"", asked))
+        task = asyncio.ensure_future(execute_coroutine(function(wait), b"", asked))
         await asyncio.sleep(0)
         asked.ask_to_stop("cancelled")
         task.cancel()

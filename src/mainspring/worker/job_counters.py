@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WORD: Final = 4
 
 
-class Seen(NamedTuple):
+class Counts(NamedTuple):
     """What a slate says."""
 
     jobs: int
@@ -42,12 +42,12 @@ class Seen(NamedTuple):
 def make() -> int:
     """Return the descriptor of an empty slate.  Raises OSError."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("mainspring-slate")
+        return os.memfd_create("mainspring-counters")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
-def read(descriptor: int) -> Seen | None:
+def read(descriptor: int) -> Counts | None:
     """Return what a slate says; None where no worker has got as far as to write on it."""
     data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     length = int.from_bytes(data[:_WORD], "little")
@@ -57,10 +57,10 @@ def read(descriptor: int) -> Seen | None:
     counters = memoryview(data)[_padded(_WORD + length) :].cast("I")
     running = frozenset(name for at, name in enumerate(names) if counters[1 + 2 * at])
     crashers = frozenset(name for at, name in enumerate(names) if counters[2 + 2 * at])
-    return Seen(counters[0], running, crashers)
+    return Counts(counters[0], running, crashers)
 
 
-class Slate:
+class JobCounters:
     """The worker's side; its functions are called on the loop's thread."""
 
     def __init__(self, descriptor: int, functions: Sequence[str]) -> None:

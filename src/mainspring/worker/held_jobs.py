@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 
 from mainspring.worker.current import CurrentJob, JobStopped
 from mainspring.worker.delivery import Delivery, Executor, Finished
+from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, failure
 from mainspring.worker.executors.aio import CoroutineExecutor
 from mainspring.worker.executors.process import ProcessExecutor
 from mainspring.worker.executors.thread import ThreadExecutor
-from mainspring.worker.performance import CANCELLED, RELEASED, Settlement, failure
 from mainspring.worker.reports import Origin, Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.worker.failed_attempts import FailedAttempts
+    from mainspring.worker.job_counters import JobCounters
     from mainspring.worker.link import Link
     from mainspring.worker.places import Places
     from mainspring.worker.prefetch import PrefetchController
     from mainspring.worker.registry import Function
     from mainspring.worker.session import Assigned, Key
     from mainspring.worker.settings import WorkerSettings
-    from mainspring.worker.slate import Slate
     from mainspring.worker.waits import Waits
 
 
-class Holding:
+class HeldJobs:
     """What a worker holds of all its servers.
 
     ``selector`` names the App for processes, and ``task_process`` is the command that starts one. ``ended`` is called after jobs
@@ -44,7 +44,7 @@ class Holding:
         *,
         selector: str | None,
         task_process: Sequence[str],
-        slate: Slate | None,
+        counters: JobCounters | None,
         ended: Callable[[], None],
     ) -> None:
         self._functions = functions
@@ -54,7 +54,7 @@ class Holding:
         self._settings = settings
         self._selector = selector
         self._task_process = task_process
-        self._slate = slate
+        self._counters = counters
         self._ended = ended
         self._reports = Reports(waits)
         self._executors: dict[str, Executor] = {}
@@ -107,7 +107,7 @@ class Holding:
 
     # A job's way.
 
-    def take(self, link: Link, assigned: Assigned, now: float) -> CurrentJob | None:
+    def accept(self, link: Link, assigned: Assigned, now: float) -> CurrentJob | None:
         """Take a job that a server has handed over at a monotonic time; return None where it is given back at once."""
         handle, token, name, unique, info, payload = assigned
         key = (handle, token)
@@ -130,8 +130,8 @@ class Holding:
         elif self._places.extra < self._places.most_extra:
             self._places.take(0, extra=1)
             delivery.running = True
-            if self._slate is not None:
-                self._slate.begun([delivery])
+            if self._counters is not None:
+                self._counters.begun([delivery])
             self._executors[delivery.executor].start([delivery], brief=False)
         else:
             self._hand_back(delivery)  # several servers had one for the same place
@@ -150,8 +150,8 @@ class Holding:
             free -= 1
         self._places.take(self._places.free - free)
         for kind, batch in batches.items():
-            if self._slate is not None:
-                self._slate.begun(batch)
+            if self._counters is not None:
+                self._counters.begun(batch)
             self._executors[kind].start(batch, brief=self._prefetch.brief)
 
     def _finish(self, finished: Sequence[Finished]) -> None:
@@ -167,8 +167,8 @@ class Holding:
                 self._failures.failed(delivery.job, delivery.function, settlement)
             session.settle(delivery.key, settlement)
             self._held.pop((delivery.link, delivery.key), None)
-        if self._slate is not None:
-            self._slate.ended([one.delivery for one in finished])
+        if self._counters is not None:
+            self._counters.ended([one.delivery for one in finished])
         self._places.leave(len(finished) - extra, extra)
         self._ended()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, WorkerFullError
-from mainspring.client.waiting import Awaited, waiter
+from mainspring.client.awaited_jobs import Awaited, waiter
 from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:

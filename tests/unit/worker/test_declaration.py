@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from structlog.testing import capture_logs
 
 from mainspring.errors import ConnectionLostError, UsageError
-from mainspring.worker import declaring
+from mainspring.worker import declaration
 
 if TYPE_CHECKING:
     import pytest
@@ -40,12 +40,12 @@ def changes(*kinds_and_texts: tuple[str, str], governs: bool = True) -> dict[str
 
 def logged_lines(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
     """Return the lines that are logged while a server gives these answers."""
-    monkeypatch.setattr(declaring, "DECLARE_INTERVAL", 0)
-    monkeypatch.setattr(declaring, "RETRY_DELAY", 0)
+    monkeypatch.setattr(declaration, "DECLARE_INTERVAL", 0)
+    monkeypatch.setattr(declaration, "RETRY_DELAY", 0)
 
     async def main() -> None:
         server = Server(*answers)
-        task = asyncio.create_task(declaring.keep_declaring(server, {"app": "x", "schedules": []}))
+        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x", "schedules": []}))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])

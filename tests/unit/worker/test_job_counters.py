@@ -3,9 +3,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, cast
 
-from mainspring.worker import slate
+from mainspring.worker import job_counters
 from mainspring.worker.delivery import Delivery
-from mainspring.worker.slate import Seen, Slate
+from mainspring.worker.job_counters import Counts, JobCounters
 
 if TYPE_CHECKING:
     from mainspring.worker.link import Link
@@ -27,18 +27,18 @@ def delivery(function: A, *, isolated: bool = False, died: bool = False) -> Deli
     return one
 
 
-def test_a_slate_says_what_runs_when_its_worker_is_gone() -> None:
-    descriptor = slate.make()
-    here = Slate(os.dup(descriptor), ["f", "größer", "in processes"])
-    assert slate.read(descriptor) == Seen(0, frozenset(), frozenset())
+def test_the_counters_of_a_dead_worker_can_be_read() -> None:
+    descriptor = job_counters.make()
+    here = JobCounters(os.dup(descriptor), ["f", "größer", "in processes"])
+    assert job_counters.read(descriptor) == Counts(0, frozenset(), frozenset())
     one, two, other = delivery(A("f")), delivery(A("f")), delivery(A("größer"))
     apart = delivery(A("in processes", "process"), died=True)
     suspect = delivery(A("größer"), isolated=True, died=True)
     here.begun([one, two, other, apart, suspect])
-    assert slate.read(descriptor) == Seen(5, frozenset({"f", "größer"}), frozenset())
+    assert job_counters.read(descriptor) == Counts(5, frozenset({"f", "größer"}), frozenset())
     here.ended([one, other, apart])
-    assert slate.read(descriptor) == Seen(2, frozenset({"f"}), frozenset())
+    assert job_counters.read(descriptor) == Counts(2, frozenset({"f"}), frozenset())
     here.ended([suspect])
     del here
-    assert slate.read(descriptor) == Seen(1, frozenset({"f"}), frozenset({"größer"}))
+    assert job_counters.read(descriptor) == Counts(1, frozenset({"f"}), frozenset({"größer"}))
     os.close(descriptor)

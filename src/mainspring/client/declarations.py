@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from mainspring.client.checking import check_flag, check_text, refusal
 from mainspring.client.options import Duration, Options, Retry, instant, seconds
+from mainspring.client.validation import check_flag, check_text, refusal
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority
 from mainspring.jobs.model import Retry as StoredRetry

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from mainspring.client.awaited_jobs import waiter
 from mainspring.client.payload import encode_result
-from mainspring.client.waiting import waiter
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def stopped(job: CurrentJob) -> Settlement:
     return RELEASED if job.stop_reason == "drain" else CANCELLED
 
 
-def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
+def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     """Run a function in this thread.  Raises nothing."""
     running_job.set(job)
     waiter.set(job)
@@ -52,7 +52,7 @@ def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     return _returned(result)
 
 
-async def perform_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
+async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     """Run a coroutine function.  Raises nothing but the loop's own stop."""
     running_job.set(job)
     waiter.set(job)
