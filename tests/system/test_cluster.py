@@ -102,4 +102,4 @@ def test_a_cluster_is_for_a_store_on_postgresql(tmp_path: Path) -> None:
     )
     refused = mainspring(*order, cwd=tmp_path)
     assert refused.returncode == 2
-    assert b"--cluster is for nodes that share a store on PostgreSQL" in refused.stderr
+    assert b"--cluster needs a store on PostgreSQL" in refused.stderr

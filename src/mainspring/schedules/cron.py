@@ -194,7 +194,7 @@ def _parts(expression: str) -> list[str]:
     text = expression.strip()
     if text.startswith("@"):
         if text.lower() not in NAMES:
-            raise UsageError(f"{expression!r} is no name for a schedule: there are {', '.join(sorted(NAMES))}")
+            raise UsageError(f"{expression!r} is not a name for a schedule: there are {', '.join(sorted(NAMES))}")
         text = NAMES[text.lower()]
     parts = text.upper().split()
     if len(parts) == 5:

@@ -27,7 +27,7 @@ def check(schedule: Schedule) -> None:
     """Raise UsageError where a schedule cannot be right by itself; ``parents.Graph`` checks it among the others."""
     name = schedule.name
     if not name or len(name) > _LONGEST or not name.isprintable() or name != name.strip():
-        raise UsageError(f"{name!r} is no name for a schedule: use 1 to {_LONGEST} characters that can be printed")
+        raise UsageError(f"{name!r} is not a name for a schedule: use 1 to {_LONGEST} characters that can be printed")
     try:
         _check(schedule)
     except UsageError as error:
@@ -43,7 +43,7 @@ def _check(schedule: Schedule) -> None:
         except ValueError:
             right = False
         if not right:
-            raise UsageError(f"exclude has {day!r}, which is no date: write it as 2030-12-24")
+            raise UsageError(f"exclude has {day!r}, which is not a date: write it as 2030-12-24")
     _check_misfire(schedule.misfire)
     if not isinstance(schedule.overlap, Overlap):
         raise UsageError(f"overlap must be one of {', '.join(Overlap)}; it is {schedule.overlap!r}")

@@ -51,7 +51,7 @@ def parse_address(text: str, *, default_port: int | None = GEARMAN_PORT) -> Addr
     if match is None and text.count(":") > 1 and _is_ip(text):
         match = re.fullmatch(r"()(.*)()", text)  # an IPv6 address alone, without brackets or port
     if match is None or not (host := match[1] or match[2]):
-        raise SettingsError(f"{text!r} is no address: write HOST:PORT, such as 127.0.0.1:4730, or unix:PATH")
+        raise SettingsError(f"{text!r} is not an address: write HOST:PORT, such as 127.0.0.1:4730, or unix:PATH")
     port = int(match[3]) if match[3] else default_port
     if port is None:
         raise SettingsError(f"{text!r} has no port: write HOST:PORT, such as {host}:8080")

@@ -276,10 +276,10 @@ class ServerSettings:
         if self.store.cluster is not None:
             if self.store.engine != "postgres":
                 raise SettingsError(
-                    f"--cluster needs a store on PostgreSQL, and {self.store.shown} is none: leave it out"
+                    f"--cluster needs a store on PostgreSQL, and {self.store.shown} is not one: leave it out"
                 )
             if urlsplit(self.store.cluster).scheme != "zookeeper":
-                raise SettingsError(f"{self.store.cluster!r} is no cluster: write zookeeper://HOST:2181/CHROOT")
+                raise SettingsError(f"{self.store.cluster!r} is not a cluster: write zookeeper://HOST:2181/CHROOT")
         strategies.strategy(self.fleet.strategy)
         Lease(0.0, lease=self.fleet.lease, beat=self.fleet.beat)
         if self.fleet.weight < 0:
@@ -328,7 +328,7 @@ def parse_store(url: str, **options: object) -> StoreSettings:
     if parts.scheme == "zookeeper":
         return StoreSettings(url=url, engine="zookeeper", path=None, **options)  # type: ignore[arg-type]
     if not parts.scheme or len(parts.scheme) == 1:
-        raise SettingsError(f"{url!r} is no store: write sqlite:///{url} for that file, or memory://")
+        raise SettingsError(f"{url!r} is not a store: write sqlite:///{url} for that file, or memory://")
     raise SettingsError(
         f"{url!r} is a store that this version does not have: use sqlite:///FILE, postgresql://USER@HOST/DATABASE,"
         " zookeeper://HOST:2181/CHROOT, or memory:// to keep nothing"

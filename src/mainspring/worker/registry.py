@@ -86,7 +86,7 @@ def check_name(name: object) -> None:
     """Raise UsageError for what cannot be the name of a function."""
     text = check_text(name, "name")
     if not text or "\0" in text or len(text.encode()) > FUNCTION_LIMIT:
-        raise UsageError(f"{text!r} is no name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL")
+        raise UsageError(f"{text!r} is not a name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL")
 
 
 def _place(call: Callable[..., Any]) -> str:

@@ -112,7 +112,7 @@ def _import_file(path: Path) -> ModuleType:
 def import_module(name: str) -> ModuleType:
     """Import a module, which may be in the working directory.  Raises SettingsError, with the cause chained."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise SettingsError(f"{name!r} is no module: name the App as FILE.py, FILE.py:NAME, MODULE or MODULE:NAME")
+        raise SettingsError(f"{name!r} is not a module: name the App as FILE.py, FILE.py:NAME, MODULE or MODULE:NAME")
     _look_in(str(Path.cwd()))
     try:
         return importlib.import_module(name)

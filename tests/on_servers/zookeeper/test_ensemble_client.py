@@ -243,7 +243,7 @@ def test_a_chroot_among_what_another_store_keeps_is_refused(zookeeper: str, chro
         await store.open()
         try:
             await prepare(store)
-            with pytest.raises(SettingsError, match=f"inside of the tree of another store, {chroot}: choose another"):
+            with pytest.raises(SettingsError, match=f"inside the tree of another store, {chroot}: choose another"):
                 await inside.open()
             await beside.open()
             assert await store.children("/workers") == []

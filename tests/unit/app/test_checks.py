@@ -147,7 +147,7 @@ def test_other_things_of_a_wrong_type() -> None:
     one: Any = App()
     with pytest.raises(UsageError, match=r"name must be text; it is 5 \(int\)"):
         one.function(5)
-    with pytest.raises(UsageError, match="'' is no name for a function"):
+    with pytest.raises(UsageError, match="'' is not a name for a function"):
         one.function("")
     with pytest.raises(UsageError, match=r"server must be HOST:PORT, .* \(int\)"):
         one.connect_to(5)

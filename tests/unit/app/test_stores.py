@@ -39,8 +39,8 @@ def test_a_password_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("sqlite:///jobs.db", "is no address of ZooKeeper"),
-        ("zk1:2181", "is no address of ZooKeeper"),
+        ("sqlite:///jobs.db", "is not an address of ZooKeeper"),
+        ("zk1:2181", "is not an address of ZooKeeper"),
         ("zookeeper:///chroot", "names no host"),
         ("zookeeper://zk1:0/chroot", "a port is a number"),
         ("zookeeper://zk1/zookeeper/x", "choose another chroot"),
@@ -56,12 +56,12 @@ def test_an_invalid_address_is_refused_at_the_call(url: Any, words: str) -> None
 @pytest.mark.parametrize(
     ("store", "words"),
     [
-        ("jobs.db", "is no store: write sqlite:///jobs.db"),
+        ("jobs.db", "is not a store: write sqlite:///jobs.db"),
         ("sqlite:///", "names no file"),
         ("redis://here", "this version does not have"),
         (URL, r"store=ZooKeeper\('zookeeper://…'\)"),
         (5, "store must be a URL or ZooKeeper"),
-        ("", "is no store"),
+        ("", "is not a store"),
     ],
 )
 def test_an_invalid_store_is_refused(store: Any, words: str) -> None:

@@ -37,7 +37,7 @@ WRONG = [
     ("serve extra", "extra"),
     ("serve --store jobs.db", "sqlite:///jobs.db"),
     ("serve --store mysql://x/y", "does not have"),
-    ("serve --gearman nonsense:x", "is no address"),
+    ("serve --gearman nonsense:x", "is not an address"),
     ("serve --gearman 0.0.0.0:4730", "--insecure"),
     ("serve --http 0.0.0.0:80", "--insecure"),
     ("serve --gearman [::]:0", "[::]:0 can be reached"),

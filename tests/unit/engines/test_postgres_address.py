@@ -33,7 +33,7 @@ def test_the_schema_has_a_default(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://db/app", "no address of PostgreSQL"),
+        ("mysql://db/app", "not an address of PostgreSQL"),
         ("postgresql://db/app?schema=", "name of a schema"),
         ("postgresql://db/app?schema=pg_jobs", "name of a schema"),
         ("postgresql://db/app?schema=" + "x" * 64, "name of a schema"),

@@ -43,9 +43,9 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"name": ""}, "'' is no name for a schedule"),
-        ({"name": "a\nb"}, "no name for a schedule"),
-        ({"name": " a"}, "no name for a schedule"),
+        ({"name": ""}, "'' is not a name for a schedule"),
+        ({"name": "a\nb"}, "not a name for a schedule"),
+        ({"name": " a"}, "not a name for a schedule"),
         ({"name": "a" * 201}, "use 1 to 200 characters"),
         ({"trigger": Cron("61 * * * *")}, r"schedule 'nightly': '61 \* \* \* \*': minute 61 does not lie within 0-59"),
         ({"trigger": None}, "schedule 'nightly': it has neither a trigger nor parents"),
@@ -60,7 +60,7 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"start_us": NOON, "end_us": NOON - 1}, r"it ends \(2030-01-01T11:59:59.999999\+00:00\) before it starts"),
         ({"start_us": NOON, "end_us": NOON + HOUR}, "never fires between its start and its end"),
         ({"timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus' is known here"),
-        ({"exclude": ("2030-12-24", "24.12.2030")}, "exclude has '24.12.2030', which is no date"),
+        ({"exclude": ("2030-12-24", "24.12.2030")}, "exclude has '24.12.2030', which is not a date"),
         ({"exclude": ("20301224",)}, "exclude has '20301224'"),
         ({"exclude": ("2030-02-30",)}, "exclude has '2030-02-30'"),
         ({"misfire": "twice"}, "misfire must be 'skip', 'once', 'all' or a number up to 1000; it is 'twice'"),

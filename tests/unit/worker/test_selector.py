@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="there is no module no_such_module"):
         load("no_such_module")
     for nameless in ("", ":app", "."):
-        with pytest.raises(SettingsError, match="is no module: name the App as"):
+        with pytest.raises(SettingsError, match="is not a module: name the App as"):
             load(nameless)
     with pytest.raises(SettingsError, match="ended its process with 3"):
         load(str(write(tmp_path / "leaving_app.py", "raise SystemExit(3)\n")))

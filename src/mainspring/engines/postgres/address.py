@@ -38,7 +38,7 @@ def parse(url: str) -> Address:
     """
     parts = urlsplit(url)
     if parts.scheme not in {"postgresql", "postgres"}:
-        raise SettingsError(f"{parts.scheme}:// is no address of PostgreSQL: write postgresql://user@host/database")
+        raise SettingsError(f"{parts.scheme}:// is not an address of PostgreSQL: write postgresql://user@host/database")
     try:
         query = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:

@@ -139,7 +139,7 @@ async def _check(connection: Connection[Record], address: Address) -> None:
     if shown["read_only"] == "on":
         raise failures.read_only(address)
     if connection.get_server_version().major < 13:
-        raise StoreError(f"{address.shown} is PostgreSQL {shown['version']}: version 13 is the oldest that will do")
+        raise StoreError(f"{address.shown} is PostgreSQL {shown['version']}: use version 13 or newer")
     off = {
         name for name in ("fsync", "full_page_writes", "synchronous_commit") if shown[name] == "off"
     } - address.unsafe

@@ -93,13 +93,13 @@ def explain(error: BaseException, address: Address) -> StoreError:
         )
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return StoreError(
-            f"{at} lets nobody in by this name or from here ({error}): look into its pg_hba.conf and its roles"
+            f"{at} refuses this user or connections from this machine ({error}): check its pg_hba.conf and its roles"
         )
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return StoreError(f"{at}: {error}; create the database first (createdb), or name another one in the address")
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return StoreError(
-            f"{at}: {error}; the role has to own the schema {address.schema!r} and to have all rights to its tables. The"
+            f"{at}: {error}; the role must own the schema {address.schema!r} and have all rights to its tables. The"
             f" database's owner creates it with: CREATE SCHEMA {address.schema} AUTHORIZATION <role>; and gives rights back with:"
             f" GRANT ALL ON ALL TABLES IN SCHEMA {address.schema} TO <role>"
         )
@@ -139,7 +139,7 @@ def standby(address: Address) -> StoreUnavailableError:
 def read_only(address: Address) -> StoreUnavailableError:
     """It is no standby, but its transactions may not write."""
     return StoreUnavailableError(
-        f"{address.shown} has default_transaction_read_only on, and is no standby: switch it off where it was set, which is in"
+        f"{address.shown} has default_transaction_read_only on, and is not a standby: switch it off where it was set, which is in"
         " the server's settings, for the database (ALTER DATABASE … RESET default_transaction_read_only), or for the role"
         " (ALTER ROLE …)"
     )

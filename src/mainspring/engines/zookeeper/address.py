@@ -42,7 +42,7 @@ def parse(url: str) -> Address:
     except ValueError as error:  # it looks at brackets
         raise SettingsError(f"the store's address cannot be read: {error}; {WRITE}") from error
     if parts.scheme != "zookeeper":
-        raise SettingsError(f"{parts.scheme}:// is no address of ZooKeeper: {WRITE}")
+        raise SettingsError(f"{parts.scheme}:// is not an address of ZooKeeper: {WRITE}")
     if parts.fragment:
         raise SettingsError(f"the store's address has a '#': write it as %23, or {WRITE}")
     credentials, at, listed = parts.netloc.rpartition("@")
@@ -67,7 +67,7 @@ def _host(text: str) -> tuple[str, int]:
     found = _HOST.fullmatch(text)
     if found is None:
         raise SettingsError(
-            f"{text!r} is no host of ZooKeeper: {WRITE}; numbers with colons stand in brackets: [::1]:2181"
+            f"{text!r} is not a host of ZooKeeper: {WRITE}; numbers with colons stand in brackets: [::1]:2181"
         )
     port = int(found["port"] or PORT)
     if not 0 < port < 65_536:
@@ -85,7 +85,7 @@ def _chroot(path: str) -> str:
     if any(part in {"", ".", ".."} or not part.isprintable() for part in parts):
         raise SettingsError(f"{path!r} cannot be a node of ZooKeeper: {WRITE}")
     if parts[0] == "zookeeper":
-        raise SettingsError("ZooKeeper keeps its own affairs below /zookeeper: choose another chroot")
+        raise SettingsError("/zookeeper is reserved for ZooKeeper itself: choose another chroot")
     return chroot
 
 
@@ -96,7 +96,7 @@ def _access(query: str) -> str | None:
         raise SettingsError(f"the part of the store's address after the '?' cannot be read: {error}") from error
     access = options.pop("acl", None)
     if options:
-        raise SettingsError(f"{next(iter(options))}= is no option of a ZooKeeper address: there is only acl=world")
+        raise SettingsError(f"{next(iter(options))}= is not an option of a ZooKeeper address: there is only acl=world")
     if access is not None and access not in _ACCESS:
         raise SettingsError(f"acl={access}: known are {' and '.join(_ACCESS)}")
     return access

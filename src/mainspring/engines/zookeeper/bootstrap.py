@@ -31,7 +31,7 @@ async def prepare(tree: Tree) -> bool:
         version = records.decode(node.data).get("version", 0)
         if version > LAYOUT:
             raise StoreForeignError(
-                f"the tree has layout {version}, and this version of Mainspring knows {LAYOUT}: upgrade this node"
+                f"the tree has layout {version}, and this version of Mainspring supports {LAYOUT}: upgrade this node"
             )
         return False
     for root in (*paths.ROOTS, *places.ROOTS):

@@ -42,10 +42,10 @@ def test_credentials_are_kept_and_not_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql://h/x", r"postgresql:// is no address of ZooKeeper: write zookeeper://host"),
+        ("postgresql://h/x", r"postgresql:// is not an address of ZooKeeper: write zookeeper://host"),
         ("zookeeper:///x", "names no host"),
         ("zookeeper://h1,,h2/x", "comma too many"),
-        ("zookeeper://h1:port/x", "'h1:port' is no host"),
+        ("zookeeper://h1:port/x", "'h1:port' is not a host"),
         ("zookeeper://h1:0/x", "number from 1 to 65535"),
         ("zookeeper://h1:65536/x", "number from 1 to 65535"),
         ("zookeeper://[::1/x", "cannot be read: Invalid IPv6 URL; write"),
@@ -60,7 +60,7 @@ def test_credentials_are_kept_and_not_shown() -> None:
         ("zookeeper://a%3Ab:secret@h/x", "no colon"),
         ("zookeeper://h/x?acl=all", "known are creator and world"),
         ("zookeeper://h/x?acl=creator", "needs credentials"),
-        ("zookeeper://h/x?timeout=3", "timeout= is no option"),
+        ("zookeeper://h/x?timeout=3", "timeout= is not an option"),
         ("zookeeper://h/x?acl", "cannot be read"),
         ("zookeeper://h/x#y", "%23"),
     ],

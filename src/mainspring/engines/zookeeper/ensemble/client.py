@@ -264,7 +264,9 @@ class KazooTree:
                     raise SettingsError(f"{shown}: the node {above} cannot be created: {made.why.value}")
             await self.get("/")
         except StoreForeignError as error:
-            raise SettingsError(f"{shown}: the node {chroot} may not be read, or not be created: {error}") from None
+            raise SettingsError(
+                f"{shown}: these credentials do not allow to read or create the node {chroot}: {error}"
+            ) from None
 
     async def _check_above(self) -> None:
         """Raise SettingsError for a chroot among what another store keeps: its nodes would take ours for workers, or tasks."""
@@ -274,7 +276,7 @@ class KazooTree:
                 layout = f"{above}{paths.LAYOUT}"
                 if await self._ask(lambda: self._client.exists_async(layout)) is not None:  # noqa: B023 - awaited here
                     raise SettingsError(
-                        f"{self._address.shown} is inside of the tree of another store, {above or '/'}: choose another chroot"
+                        f"{self._address.shown} is inside the tree of another store, {above or '/'}: choose another chroot"
                     )
             above += f"/{part}"
 
