@@ -96,9 +96,11 @@ class LeaseManager:
     async def start(self, term: Term, sent_at: float) -> None:
         """Start with a first term, which was begun after the monotonic time ``sent_at``.
 
-        If the store is away, or if the term has ended already, `step` handles it.
+        Raises StoreUnavailableError if the store does not answer with its time; call again then. Nothing may fire before its time
+        is read, since the clock of this machine may be wrong. If the first beat fails, `step` continues from there.
         """
         self._adopt_term(term, sent_at)
+        await self._read_clock()
         try:
             await self._beat()
         except StoreFencedError as error:
@@ -168,9 +170,17 @@ class LeaseManager:
         rows = await self._port.beat(self._node.row(self._counter))
         self.lease.confirm_beat(sent_at, clock.monotonic())
         self._observe(rows, sent_at)
+        if not self._clock_is_fresh():
+            await self._read_clock()
+
+    def _clock_is_fresh(self) -> bool:
+        """Return whether the store's clock was read recently, and this machine's clock was not set since then."""
+        now = self._clock.monotonic()
+        return now - self._timed < CLOCK_READ_INTERVAL and abs(self._clock.wall() - now - self._pace) < CLOCK_STEP
+
+    async def _read_clock(self) -> None:
+        clock = self._clock
         before = clock.monotonic()
-        if before - self._timed < CLOCK_READ_INTERVAL and abs(clock.wall() - before - self._pace) < CLOCK_STEP:
-            return
         store = await self._port.now()
         after = clock.monotonic()
         if after - before > SLOW_CLOCK_READ and before - self._timed < MAX_CLOCK_AGE:

@@ -85,7 +85,7 @@ class Node:
     async def start(self, sent_at: float) -> None:
         """Recover jobs of earlier runs, and serve. The node requested its term at the monotonic time ``sent_at``."""
         if self.fleet is not None:
-            await self.fleet.start(self.service, self.term, sent_at)
+            await self._start_fleet(self.fleet, sent_at)
             self._renewing = asyncio.create_task(self.fleet.run())
             self._renewing.add_done_callback(self._on_renewing_ended)
         recovered = await self._start_service()
@@ -94,6 +94,15 @@ class Node:
         self.schedules.look()
         self._ready = True
         self.ticks.start(self.tick, self._check)
+
+    async def _start_fleet(self, fleet: Fleet, sent_at: float) -> None:
+        """Begin the first term. Nothing is due before the store's time is known, so retry while the store is away."""
+        while True:
+            try:
+                return await fleet.start(self.service, self.term, sent_at)
+            except StoreUnavailableError as error:
+                log.info("the store does not answer", error=str(error))
+                await asyncio.sleep(AGAIN)
 
     async def _start_service(self) -> int:
         """Load the store's state, and return how many jobs were recovered. In a fleet, retry while the store is away."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.errors import StoreUnavailableError
 from mainspring.ids import Term
 from mainspring.nodes.lease_manager import CLOCK_READ_INTERVAL, MAX_CLOCK_AGE, SLOW_CLOCK_READ, LeaseManager
 from mainspring.testing import ManualClock
@@ -94,6 +95,27 @@ def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
     async def main() -> None:
         lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
         await lease_manager.start(Term(1), store.clock.monotonic())
+        assert store.offset == pytest.approx(store.ahead)
+
+    asyncio.run(main())
+
+
+def test_a_node_without_the_time_of_its_store_does_not_start(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its schedules would fire by the clock of a machine that may be wrong."""
+    failures = [StoreUnavailableError("away")]
+    answer = store.now
+
+    async def now() -> float:
+        if failures:
+            raise failures.pop()
+        return await answer()
+
+    async def main() -> None:
+        monkeypatch.setattr(store, "now", now)
+        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
+        with pytest.raises(StoreUnavailableError):
+            await keeper.start(Term(1), store.clock.monotonic())
+        await keeper.start(Term(1), store.clock.monotonic())
         assert store.offset == pytest.approx(store.ahead)
 
     asyncio.run(main())
