@@ -47,7 +47,7 @@ def is_caught(seeds: int, *, by: str) -> None:
 
 
 def test_tokens_given_whoever_has_them(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(rules, "granted", lambda limit, _others, _held, wanted: min(limit, wanted))
+    monkeypatch.setattr(rules, "grantable", lambda limit, _others, _held, wanted: min(limit, wanted))
     is_caught(20, by="run at once")
 
 
