@@ -52,19 +52,21 @@ def submits_beside_lists(server: Server, scale: Scale) -> Run:
     waiting = scale.count(MILLION, 50_000)
     load(server, "submit", jobs=waiting, **WIDE)
     count = scale.count(3_000, 500)
-    alone: list[dict[str, Any]] = []
-    beside: list[dict[str, Any]] = []
+    without_lists: list[dict[str, Any]] = []
+    with_lists: list[dict[str, Any]] = []
     lists: list[dict[str, Any]] = []
     for turn in range(TURNS):
-        alone.append(load(server, "submit", jobs=count, first=waiting + 2 * turn * count))
+        without_lists.append(load(server, "submit", jobs=count, first=waiting + 2 * turn * count))
         with _lists(server, lists):
-            beside.append(load(server, "submit", jobs=count, first=waiting + (2 * turn + 1) * count))
+            with_lists.append(load(server, "submit", jobs=count, first=waiting + (2 * turn + 1) * count))
     slowest = max(found["slowest_s"] for found in lists)
     if slowest > LIST_TIMEOUT:
         raise LoadError(f"a list took {slowest:.2f} s")
-    without, with_lists = (statistics.median(run["latency_us"]["p99"] for run in runs) for runs in (alone, beside))
-    details = {"alone": alone, "beside": beside, "lists": lists, "p99_us": [without, with_lists]}
-    return Run(with_lists / without, details)
+    p99_without, p99_with = (
+        statistics.median(run["latency_us"]["p99"] for run in runs) for runs in (without_lists, with_lists)
+    )
+    details = {"alone": without_lists, "beside": with_lists, "lists": lists, "p99_us": [p99_without, p99_with]}
+    return Run(p99_with / p99_without, details)
 
 
 @contextlib.contextmanager

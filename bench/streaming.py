@@ -127,9 +127,9 @@ class Completer(Peer):
             return
         if kind != ASSIGN:
             super().handle_packet(kind, body)
-        handle, lease, _, _, info, payload = body.split(b"\0", 5)
+        handle, token, _, _, info, payload = body.split(b"\0", 5)
         self.note(info, payload)
-        self.send(SETTLE, handle, lease, b"succeeded", b"", b"")
+        self.send(SETTLE, handle, token, b"succeeded", b"", b"")
         self.completed += 1
         self._completed_since_ready += 1
 

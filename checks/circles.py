@@ -34,14 +34,14 @@ def _name(path: Path, package: Path) -> str:
 def _imported(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
     """Find all imports in a file, except those of packages that contain the module."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"), path)):
-        wanted: list[str] = []
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            wanted = [alias.name for alias in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             origin = _origin(node, name, path)
             # The name is a module, or is defined in the module before it.
-            wanted = [one if (one := f"{origin}.{alias.name}") in files else origin for alias in node.names]
-        yield from (one for one in wanted if one in files and one != name and not name.startswith(f"{one}."))
+            names = [one if (one := f"{origin}.{alias.name}") in files else origin for alias in node.names]
+        yield from (one for one in names if one in files and one != name and not name.startswith(f"{one}."))
 
 
 def _origin(node: ast.ImportFrom, name: str, path: Path) -> str:

@@ -44,8 +44,8 @@ class Server {
     this.waits = new Map(); // handle: the callers that wait for its result
     this.calls = new Map(); // id: the caller
     this.functions = new Map(); // name: its implementation
-    this.running = new Map(); // handle and lease: the job, which a STOP marks
-    this.settling = new Map(); // handle and lease: called when the settlement is on disk
+    this.running = new Map(); // handle and token: the job, which a STOP marks
+    this.settling = new Map(); // handle and token: called when the settlement is on disk
     this.nextCall = 1;
     socket.on('data', (data) => this.receive(data));
     socket.on('close', () => this.lost(new Error('the connection to the server ended')));
@@ -105,8 +105,8 @@ class Server {
   /** Accepts a number of further jobs. */
   work(places) { this.send(READY, places); }
 
-  async run(handle, lease, name, unique, info, payload) {
-    const key = `${handle} ${lease}`;
+  async run(handle, token, name, unique, info, payload) {
+    const key = `${handle} ${token}`;
     const job = {
       handle, unique, ...info, stopped: null,
       progress: (done, total) => this.send(WORK_STATUS, handle, done, total),
@@ -124,7 +124,7 @@ class Server {
     if (job.stopped !== 'lost' && job.stopped !== 'timeout') {
       await new Promise((resolve) => { // a complete worker resends this on a new connection until it is answered
         this.settling.set(key, resolve);
-        this.send(SETTLE, handle, lease, outcome, detail, data);
+        this.send(SETTLE, handle, token, outcome, detail, data);
       });
     }
     this.send(READY, 1);

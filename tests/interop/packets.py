@@ -97,7 +97,7 @@ class Packet(NamedTuple):
     arguments: tuple[bytes, ...]
 
 
-def got(kind: Kind, *arguments: bytes) -> Packet:
+def packet_of(kind: Kind, *arguments: bytes) -> Packet:
     """Return the packet that a test expects."""
     return Packet(kind, arguments)
 
@@ -143,7 +143,7 @@ class Peer:
             self._buffer += data
         return True
 
-    def _take(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         if not self._fill(size):
             raise ConnectionError(f"the server closed the connection; unread: {bytes(self._buffer)!r}")
         data = bytes(self._buffer[:size])
@@ -174,11 +174,11 @@ class Peer:
 
     def receive(self) -> Packet:
         """Return the server's next packet. Raises TimeoutError or ConnectionError if none arrives."""
-        header = self._take(12)
+        header = self._read_exactly(12)
         number, size = struct.unpack(">II", header[4:])
         assert header[:4] == RESPONSE, f"not a response: {header!r}"
         kind = Kind(number)
-        body = self._take(size)
+        body = self._read_exactly(size)
         arguments = tuple(body.split(b"\0", ARGUMENTS[kind] - 1)) if ARGUMENTS[kind] else ()
         return Packet(kind, arguments)
 
@@ -198,7 +198,7 @@ class Peer:
         mark = b"mark %d" % self._echoes
         self.send(Kind.ECHO_REQ, mark)
         packets = []
-        while (packet := self.receive()) != got(Kind.ECHO_RES, mark):
+        while (packet := self.receive()) != packet_of(Kind.ECHO_RES, mark):
             packets.append(packet)
         return packets
 
@@ -213,7 +213,7 @@ class Peer:
     def option(self, name: bytes) -> None:
         """Request an option that the server must support."""
         self.send(Kind.OPTION_REQ, name)
-        assert self.receive() == got(Kind.OPTION_RES, name)
+        assert self.receive() == packet_of(Kind.OPTION_RES, name)
 
     def status(self, handle: bytes) -> tuple[bytes, ...]:
         """Return known, running, numerator and denominator of a job."""
@@ -282,7 +282,7 @@ class Peer:
         while b"\n" not in self._buffer:
             if not self._fill(len(self._buffer) + 1):
                 raise ConnectionError(f"the server closed the connection; unread: {bytes(self._buffer)!r}")
-        return self._take(self._buffer.index(b"\n") + 1)
+        return self._read_exactly(self._buffer.index(b"\n") + 1)
 
     def table(self, command: bytes) -> list[bytes]:
         """Send a line, and return the answer's lines before the closing dot."""

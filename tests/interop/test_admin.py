@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .conftest import KINDS
-from .packets import Kind, got
+from .packets import Kind, packet_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,8 +199,8 @@ def test_a_cancelled_job_fails_for_its_clients_and_never_runs(server: Server, fu
     (handle,) = {client.submit(function, b"u", b"") for client in clients}
     assert watcher.ask(b"cancel job " + handle) == OK
     for client in clients:
-        assert client.pending() == [got(Kind.WORK_FAIL, handle)]
-    assert server.worker(function).grab() == got(Kind.NO_JOB)
+        assert client.pending() == [packet_of(Kind.WORK_FAIL, handle)]
+    assert server.worker(function).grab() == packet_of(Kind.NO_JOB)
     assert watcher.status(handle) == (b"0", b"0", b"0", b"0")
 
 
@@ -212,7 +212,7 @@ def test_a_cancelled_background_job_never_runs(server: Server, function: bytes) 
     worker = server.worker(function)
     assert worker.assigned()[0] == kept
     worker.complete(kept)
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     client.settled()
 
 
@@ -237,7 +237,7 @@ def test_a_function_with_workers_or_running_jobs_is_not_dropped(server: Server, 
 def test_a_limit_counts_all_jobs_of_the_function(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     assert client.ask(b"maxqueue " + function + b" 2") == OK
-    full = got(Kind.ERROR, b"QUEUE_ERROR", b"Job queue is full")
+    full = packet_of(Kind.ERROR, b"QUEUE_ERROR", b"Job queue is full")
     assert answered(client, function, b"", Kind.SUBMIT_JOB_BG) is None
     handle, _, _ = worker.assigned()
     assert answered(client, function, b"", Kind.SUBMIT_JOB_HIGH_BG) is None
@@ -274,7 +274,7 @@ def test_a_foreground_job_of_a_full_queue_can_still_be_joined(server: Server, fu
     assert answered(server.peer(), function, b"v", submit) is not None
     assert worker.assigned()[0] == handle
     worker.complete(handle, b"end")
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"end")]
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"end")]
 
 
 def test_a_limit_without_a_number_removes_the_limit(server: Server, function: bytes) -> None:
@@ -305,9 +305,9 @@ def test_text_and_packets_may_be_mixed(server: Server) -> None:
     peer.send(Kind.ECHO_REQ, b"a")
     peer.write(b"verbose\r\n")
     peer.send(Kind.ECHO_REQ, b"b")
-    assert peer.receive() == got(Kind.ECHO_RES, b"a")
+    assert peer.receive() == packet_of(Kind.ECHO_RES, b"a")
     assert peer.line() == b"OK ERROR\n"
-    assert peer.receive() == got(Kind.ECHO_RES, b"b")
+    assert peer.receive() == packet_of(Kind.ECHO_RES, b"b")
 
 
 def test_a_line_may_come_byte_by_byte(server: Server) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import REQUEST, RESPONSE, Kind, encode, got
+from .packets import REQUEST, RESPONSE, Kind, encode, packet_of
 
 if TYPE_CHECKING:
     from .servers import Server
@@ -32,7 +32,7 @@ FROM_THE_SERVER = {
 def test_a_packet_that_only_servers_send_is_refused(server: Server, sent: Kind) -> None:
     peer = server.peer()
     peer.send(sent, *[b"x"] * FROM_THE_SERVER[sent])
-    assert peer.receive() == got(Kind.ERROR, b"INVALID_COMMAND", b"Command not expected")
+    assert peer.receive() == packet_of(Kind.ERROR, b"INVALID_COMMAND", b"Command not expected")
     peer.settled()
 
 
@@ -47,7 +47,7 @@ def test_an_unknown_type_closes_the_connection(server: Server, number: int) -> N
 def test_the_magic_of_a_response_is_refused(server: Server) -> None:
     peer = server.peer()
     peer.write(encode(Kind.ECHO_REQ, b"x", magic=RESPONSE))
-    assert peer.receive() == got(Kind.ERROR, b"INVALID_MAGIC", b"Request magic expected")
+    assert peer.receive() == packet_of(Kind.ERROR, b"INVALID_MAGIC", b"Request magic expected")
     peer.settled()
 
 
@@ -74,7 +74,7 @@ def test_a_connection_that_ends_in_a_packet_leaves_nothing(server: Server, funct
         peer.write(whole[:cut])
         peer.close()
     server.peer().settled()
-    assert server.worker(function).grab() == got(Kind.NO_JOB)
+    assert server.worker(function).grab() == packet_of(Kind.NO_JOB)
 
 
 def test_an_unfinished_packet_does_not_affect_other_connections(server: Server, function: bytes) -> None:
@@ -83,12 +83,12 @@ def test_an_unfinished_packet_does_not_affect_other_connections(server: Server, 
     handle = client.submit(function, b"", b"x")
     assert worker.assigned()[0] == handle
     worker.complete(handle, b"y")
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"y")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"y")
 
 
 def test_an_unexpected_body_is_ignored(server: Server) -> None:
-    assert server.worker(b"unused").grab() == got(Kind.NO_JOB)
+    assert server.worker(b"unused").grab() == packet_of(Kind.NO_JOB)
     peer = server.peer()
     peer.send(Kind.GRAB_JOB, b"what is this")
-    assert peer.receive() == got(Kind.NO_JOB)
+    assert peer.receive() == packet_of(Kind.NO_JOB)
     peer.settled()

@@ -26,7 +26,7 @@ from .libraries import (
     command,
     jobs,
 )
-from .packets import Kind, Packet, got
+from .packets import Kind, Packet, packet_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,7 +93,7 @@ def called(client: Peer, prefix: str, name: str, payload: bytes = b"") -> list[P
     while not packets or packets[-1].kind not in {Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION}:
         kind, (answered, *rest) = client.receive()
         assert answered == handle
-        packets.append(got(kind, *rest))
+        packets.append(packet_of(kind, *rest))
     return packets
 
 
@@ -104,7 +104,7 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
     client.option(b"exceptions")
     payload = BINARY if library.binary_results else TEXT
     for data in (payload, b"x" * 100_000):
-        assert called(client, prefix, UPPER, data) == [got(Kind.WORK_COMPLETE, upper(data))]
+        assert called(client, prefix, UPPER, data) == [packet_of(Kind.WORK_COMPLETE, upper(data))]
 
     handles = [
         client.submit(f"{prefix}-{UPPER}".encode(), b"", b"quiet", kind)
@@ -118,22 +118,22 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
     packets = [client.receive() for _ in range(20)]
     created = [packet.arguments[0] for packet in packets if packet.kind is Kind.JOB_CREATED]
     for number, handle in enumerate(created):
-        assert got(Kind.WORK_COMPLETE, handle, b"A%d" % number) in packets
+        assert packet_of(Kind.WORK_COMPLETE, handle, b"A%d" % number) in packets
 
     if FAIL in library.functions:
-        assert called(client, prefix, FAIL) == [got(Kind.WORK_FAIL)]
+        assert called(client, prefix, FAIL) == [packet_of(Kind.WORK_FAIL)]
     if PROGRESS in library.functions:
         assert called(client, prefix, PROGRESS) == [
-            got(Kind.WORK_DATA, b"part"),
-            got(Kind.WORK_WARNING, b"careful"),
-            got(Kind.WORK_STATUS, b"1", b"2"),
-            got(Kind.WORK_COMPLETE, b"whole"),
+            packet_of(Kind.WORK_DATA, b"part"),
+            packet_of(Kind.WORK_WARNING, b"careful"),
+            packet_of(Kind.WORK_STATUS, b"1", b"2"),
+            packet_of(Kind.WORK_COMPLETE, b"whole"),
         ]
     if RAISE in library.functions:
-        assert called(client, prefix, RAISE)[-1] == got(Kind.WORK_EXCEPTION, library.raised)
+        assert called(client, prefix, RAISE)[-1] == packet_of(Kind.WORK_EXCEPTION, library.raised)
         if server.is_mainspring or not library.fails_after_raising:
             # the worker has not ended
-            assert called(client, prefix, UPPER, b"again") == [got(Kind.WORK_COMPLETE, b"AGAIN")]
+            assert called(client, prefix, UPPER, b"again") == [packet_of(Kind.WORK_COMPLETE, b"AGAIN")]
 
 
 @by_library("perl")
@@ -145,8 +145,8 @@ def test_a_perl_worker_that_returns_a_false_value(
     start_worker(library, server, prefix, run)
     if server.is_mainspring:
         client = server.peer()
-        assert called(client, prefix, name) == [got(Kind.WORK_COMPLETE, b"")]
-        assert called(client, prefix, UPPER, b"again") == [got(Kind.WORK_COMPLETE, b"AGAIN")]
+        assert called(client, prefix, name) == [packet_of(Kind.WORK_COMPLETE, b"")]
+        assert called(client, prefix, UPPER, b"again") == [packet_of(Kind.WORK_COMPLETE, b"AGAIN")]
     else:
         handle = server.peer().submit(f"{prefix}-{name}".encode(), b"", b"")
         await_attempts(server.peer(), handle, 2)
@@ -171,7 +171,7 @@ def test_a_killed_workers_job_goes_to_its_successor(server: Server, library: Lib
     assert first.assigned()[0] == handle
     run(library, server, "worker", prefix)
     first.close()
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"NEXT")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"NEXT")
 
 
 # -- clients

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import PACKET_TIMEOUT, REQUEST, Kind, encode, got
+from .packets import PACKET_TIMEOUT, REQUEST, Kind, encode, packet_of
 
 if TYPE_CHECKING:
     from .conftest import Start
@@ -49,7 +49,7 @@ def test_a_result_packet_may_hold_only_the_handle(mainspring: Server, function: 
         worker.send(kind, handle)
     worker.settled()
     assert client.pending() == [
-        got(kind, handle, b"") for kind in (Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_COMPLETE)
+        packet_of(kind, handle, b"") for kind in (Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_COMPLETE)
     ]
 
 
@@ -61,7 +61,7 @@ def test_an_exception_packet_may_hold_only_the_handle(mainspring: Server, functi
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle)
     worker.settled()
-    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"")]
+    assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"")]
 
 
 def test_a_functions_name_has_at_most_512_bytes(mainspring: Server) -> None:
@@ -79,7 +79,7 @@ def test_a_unique_of_64_bytes_matches_itself(mainspring: Server, function: bytes
     handle = client.submit(function, unique, b"pay", Kind.SUBMIT_JOB_BG)
     assert client.submit(function, unique, b"load", Kind.SUBMIT_JOB_BG) == handle
     assert client.submit(function, b"x" * 63, b"other", Kind.SUBMIT_JOB_BG) != handle
-    assert worker.grab(Kind.GRAB_JOB_UNIQ) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, unique, b"pay")
+    assert worker.grab(Kind.GRAB_JOB_UNIQ) == packet_of(Kind.JOB_ASSIGN_UNIQ, handle, function, unique, b"pay")
 
 
 def test_a_background_job_stays_when_a_foreground_client_of_its_unique_leaves(
@@ -117,7 +117,7 @@ def test_the_failure_in_place_of_an_exception_has_a_clean_handle(mainspring: Ser
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.settled()
-    assert client.pending() == [got(Kind.WORK_FAIL, handle)]
+    assert client.pending() == [packet_of(Kind.WORK_FAIL, handle)]
 
 
 def test_a_worker_may_fail_a_job_after_its_exception(mainspring: Server, function: bytes) -> None:
@@ -129,7 +129,7 @@ def test_a_worker_may_fail_a_job_after_its_exception(mainspring: Server, functio
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.send(Kind.WORK_FAIL, handle)
     worker.settled()
-    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+    assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
 def test_one_sleeper_is_woken_for_one_job(mainspring: Server, function: bytes) -> None:
@@ -164,7 +164,7 @@ def await_woken(sleepers: list[Peer]) -> Peer:
             selector.register(sleeper.socket, selectors.EVENT_READ, sleeper)
         ((key, _), *_) = selector.select(PACKET_TIMEOUT)
     woken: Peer = key.data
-    assert woken.receive() == got(Kind.NOOP)
+    assert woken.receive() == packet_of(Kind.NOOP)
     return woken
 
 
@@ -173,10 +173,10 @@ def test_a_silent_worker_does_not_strand_the_job_that_woke_it(mainspring: Server
     client, silent, other = mainspring.peer(), mainspring.worker(function), mainspring.worker(function)
     silent.sleep()
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
-    assert silent.pending() == [got(Kind.NOOP)]
+    assert silent.pending() == [packet_of(Kind.NOOP)]
     assert other.assigned()[0] == handle
     other.complete(handle)
-    assert silent.grab() == got(Kind.NO_JOB)
+    assert silent.grab() == packet_of(Kind.NO_JOB)
 
 
 def test_a_sleeper_is_woken_when_a_job_falls_due(mainspring: Server, function: bytes) -> None:
@@ -186,7 +186,7 @@ def test_a_sleeper_is_woken_when_a_job_falls_due(mainspring: Server, function: b
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % due, b"later")
     (handle,) = client.expect(Kind.JOB_CREATED)
     worker.sleep()
-    assert worker.receive() == got(Kind.NOOP)
+    assert worker.receive() == packet_of(Kind.NOOP)
     assert time.time() >= due
     assert worker.assigned() == (handle, function, b"later")
     worker.complete(handle)
@@ -218,7 +218,7 @@ def test_a_job_can_be_scheduled_by_the_calendar(mainspring: Server, function: by
     client.send(Kind.SUBMIT_JOB_SCHED, function, b"", b"0", b"0", b"15", b"%d" % month, b"", b"some day")
     (handle,) = client.expect(Kind.JOB_CREATED)
     assert client.status(handle) == (b"1", b"0", b"0", b"0")
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     client.send(Kind.SUBMIT_JOB_SCHED, function, b"", b"61", b"", b"", b"", b"", b"never")
     client.expect(Kind.ERROR)
     client.settled()
@@ -288,11 +288,11 @@ def test_a_worker_that_overran_can_work_on(mainspring: Server, function: bytes) 
     client.await_status(first, b"1", b"0", b"0", b"0")
     assert worker.assigned()[0] == first
     worker.complete(first, b"second try")
-    assert client.receive() == got(Kind.WORK_COMPLETE, first, b"second try")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, first, b"second try")
     second = client.submit(function, b"", b"2")
     assert worker.assigned()[0] == second
     worker.complete(second)
-    assert client.receive() == got(Kind.WORK_COMPLETE, second, b"")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, second, b"")
 
 
 def test_a_worker_that_falls_asleep_with_a_job_keeps_its_timeout(mainspring: Server, function: bytes) -> None:

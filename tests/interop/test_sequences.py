@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import Kind, Packet, got
+from .packets import Kind, Packet, packet_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ class Side:
         arguments = packet.arguments
         if packet.kind is Kind.WORK_FAIL:
             arguments = (arguments[0].rstrip(b"\0"),)  # gearmand appends a NUL for an exception
-        return got(packet.kind, *[self._steps.get(argument, argument) for argument in arguments])
+        return packet_of(packet.kind, *[self._steps.get(argument, argument) for argument in arguments])
 
     def tables(self) -> list[bytes]:
         """Return the lines of the tables with this run's functions."""
@@ -220,14 +220,14 @@ def pair(request: pytest.FixtureRequest, servers: Servers) -> Iterator[tuple[Ser
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sequence_of_packets(pair: tuple[Server, Server], seed: int) -> None:
     name = uuid.uuid4().hex[:12].encode()
-    theirs, ours = [Side(server, name) for server in pair]
+    gearmand, mainspring = [Side(server, name) for server in pair]
     generator = Generator(seed, name)
     played: list[Step] = []
     for number in range(1, STEPS + 1):
         step = generator.step()
         played.append(step)
-        received = theirs.play(number, step)
-        assert ours.play(number, step) == received, f"step {number} of {played}"
+        received = gearmand.play(number, step)
+        assert mainspring.play(number, step) == received, f"step {number} of {played}"
         generator.track(number, step, received)
         if number % 10 == 0:
-            assert ours.tables() == theirs.tables(), f"after step {number} of {played}"
+            assert mainspring.tables() == gearmand.tables(), f"after step {number} of {played}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import Kind, got
+from .packets import Kind, packet_of
 
 if TYPE_CHECKING:
     from .servers import Server
@@ -76,7 +76,7 @@ def test_progress_texts_become_numbers_in_the_status(
     worker.settled()
     assert worker.status(handle) == (b"1", b"1", shown, shown)
     worker.complete(handle)
-    assert client.pending()[0] == got(Kind.WORK_STATUS, handle, sent, sent)
+    assert client.pending()[0] == packet_of(Kind.WORK_STATUS, handle, sent, sent)
 
 
 @pytest.mark.parametrize("handle", [b"H:nowhere:1", b"nonsense", b"", b"H:nowhere:99999999999999999999"])
@@ -95,7 +95,7 @@ def test_a_job_for_a_time_that_has_come_is_due(server: Server, function: bytes, 
     worker.sleep()
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % (time.time() + seconds), b"now")
     (handle,) = client.expect(Kind.JOB_CREATED)
-    assert worker.receive() == got(Kind.NOOP)
+    assert worker.receive() == packet_of(Kind.NOOP)
     assert worker.assigned() == (handle, function, b"now")
     worker.complete(handle, b"quiet")
     client.settled()
@@ -107,16 +107,16 @@ def test_a_job_for_a_later_time_waits(server: Server, function: bytes) -> None:
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % due, b"later")
     (handle,) = client.expect(Kind.JOB_CREATED)
     assert client.status(handle) == (b"1", b"0", b"0", b"0")
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     other = client.submit(function, b"", b"other", Kind.SUBMIT_JOB_BG)
     assert worker.assigned()[0] == other
     worker.complete(other)
     client.close()
     # gearmand has no event for a job that falls due, so poll
     deadline = time.monotonic() + 5
-    while (answer := worker.grab()) == got(Kind.NO_JOB):
+    while (answer := worker.grab()) == packet_of(Kind.NO_JOB):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert time.time() >= due
-    assert answer == got(Kind.JOB_ASSIGN, handle, function, b"later")
+    assert answer == packet_of(Kind.JOB_ASSIGN, handle, function, b"later")
     worker.complete(handle)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import Kind, got
+from .packets import Kind, packet_of
 
 if TYPE_CHECKING:
     from .conftest import Start
@@ -25,7 +25,7 @@ def test_a_foreground_client_receives_the_result(server: Server, function: bytes
     assert re.fullmatch(rb"H:[^:\0]+:\d+", handle)
     assert worker.assigned() == (handle, function, BINARY)
     worker.complete(handle, BINARY[::-1])
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, BINARY[::-1])
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, BINARY[::-1])
 
 
 @pytest.mark.parametrize("submit", BACKGROUND)
@@ -60,7 +60,7 @@ def test_priorities_come_first_and_within_one_the_oldest(server: Server, functio
         order.append(payload)
         worker.complete(handle)
     assert order == [b"2", b"4", b"1", b"5", b"0", b"3"]
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
 
 
 @pytest.mark.parametrize("had_a_worker", [False, True])
@@ -102,7 +102,7 @@ def test_an_empty_payload_and_an_empty_result(server: Server, function: bytes) -
     handle = client.submit(function, b"", b"")
     assert worker.assigned() == (handle, function, b"")
     worker.complete(handle, b"")
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"")
 
 
 def test_megabytes_pass_both_ways(server: Server, function: bytes) -> None:
@@ -111,7 +111,7 @@ def test_megabytes_pass_both_ways(server: Server, function: bytes) -> None:
     handle = client.submit(function, b"", payload)
     assert worker.assigned() == (handle, function, payload)
     worker.complete(handle, payload[::-1])
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, payload[::-1])
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, payload[::-1])
 
 
 def test_progress_of_the_work_reaches_the_client_in_order(server: Server, function: bytes) -> None:
@@ -124,11 +124,11 @@ def test_progress_of_the_work_reaches_the_client_in_order(server: Server, functi
     worker.send(Kind.WORK_DATA, handle, b"")
     worker.complete(handle, b"end")
     assert client.pending() == [
-        got(Kind.WORK_DATA, handle, b"one\0two"),
-        got(Kind.WORK_WARNING, handle, b"hot\0"),
-        got(Kind.WORK_STATUS, handle, b"1", b"3"),
-        got(Kind.WORK_DATA, handle, b""),
-        got(Kind.WORK_COMPLETE, handle, b"end"),
+        packet_of(Kind.WORK_DATA, handle, b"one\0two"),
+        packet_of(Kind.WORK_WARNING, handle, b"hot\0"),
+        packet_of(Kind.WORK_STATUS, handle, b"1", b"3"),
+        packet_of(Kind.WORK_DATA, handle, b""),
+        packet_of(Kind.WORK_COMPLETE, handle, b"end"),
     ]
 
 
@@ -138,8 +138,8 @@ def test_a_failure_is_final(server: Server, function: bytes) -> None:
     worker.assigned()
     worker.send(Kind.WORK_FAIL, handle)
     worker.settled()
-    assert client.receive() == got(Kind.WORK_FAIL, handle)
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert client.receive() == packet_of(Kind.WORK_FAIL, handle)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     assert client.status(handle) == (b"0", b"0", b"0", b"0")
 
 
@@ -153,8 +153,8 @@ def test_an_exception_reaches_a_client_that_requested_exceptions(
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad\0news")
     worker.settled()
-    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad\0news")]
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad\0news")]
+    assert worker.grab() == packet_of(Kind.NO_JOB)
 
 
 def test_an_exception_is_a_failure_for_other_clients(server: Server, function: bytes) -> None:
@@ -176,7 +176,7 @@ def test_clients_of_one_job_receive_an_exception_by_their_own_options(server: Se
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.settled()
-    assert extended.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+    assert extended.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad")]
     ((kind, _),) = plain.pending()
     assert kind is Kind.WORK_FAIL
 
@@ -188,7 +188,7 @@ def test_a_server_may_send_exceptions_to_all_clients(start: Start) -> None:
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.settled()
-    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+    assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
 def test_a_failure_after_an_exception_is_not_reported_again(server: Server, function: bytes) -> None:
@@ -199,7 +199,7 @@ def test_a_failure_after_an_exception_is_not_reported_again(server: Server, func
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.send(Kind.WORK_FAIL, handle)
     worker.pending()  # gearmand answers with an error: see test_differences
-    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+    assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
 def test_an_unknown_option_is_refused(server: Server) -> None:
@@ -214,7 +214,7 @@ def test_an_echo_repeats_any_bytes(server: Server) -> None:
     client = server.peer()
     for data in (b"", b"hello", BINARY):
         client.send(Kind.ECHO_REQ, data)
-        assert client.receive() == got(Kind.ECHO_RES, data)
+        assert client.receive() == packet_of(Kind.ECHO_RES, data)
 
 
 def test_a_connection_may_be_client_and_worker_at_once(server: Server, function: bytes) -> None:
@@ -222,7 +222,7 @@ def test_a_connection_may_be_client_and_worker_at_once(server: Server, function:
     handle = peer.submit(function, b"", b"self")
     assert peer.assigned() == (handle, function, b"self")
     peer.send(Kind.WORK_COMPLETE, handle, b"done")
-    assert peer.receive() == got(Kind.WORK_COMPLETE, handle, b"done")
+    assert peer.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"done")
 
 
 def test_a_job_waits_for_a_worker_that_comes_later(server: Server, function: bytes) -> None:
@@ -231,4 +231,4 @@ def test_a_job_waits_for_a_worker_that_comes_later(server: Server, function: byt
     worker = server.worker(function)
     assert worker.assigned() == (handle, function, b"early")
     worker.complete(handle, b"late")
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"late")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"late")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import Kind, got
+from .packets import Kind, packet_of
 
 if TYPE_CHECKING:
     from .servers import Server
@@ -21,9 +21,9 @@ def test_one_job_serves_all_its_clients(server: Server, function: bytes) -> None
     worker.send(Kind.WORK_DATA, handle, b"part")
     worker.complete(handle, b"all")
     for client in clients:
-        assert client.receive() == got(Kind.WORK_DATA, handle, b"part")
-        assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"all")
-    assert worker.grab() == got(Kind.NO_JOB)
+        assert client.receive() == packet_of(Kind.WORK_DATA, handle, b"part")
+        assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"all")
+    assert worker.grab() == packet_of(Kind.NO_JOB)
 
 
 def test_the_first_payload_and_priority_apply(server: Server, function: bytes) -> None:
@@ -48,9 +48,9 @@ def test_the_first_reducer_applies_even_if_it_is_none(server: Server, function: 
         assert joining.expect(Kind.JOB_CREATED) == (handle,)
         packet = worker.grab(Kind.GRAB_JOB_ALL)
         reducer = [b"first"] * (first is Kind.SUBMIT_REDUCE_JOB)
-        assert packet == got(answer, handle, function, b"u", *reducer, b"load")
+        assert packet == packet_of(answer, handle, function, b"u", *reducer, b"load")
         worker.complete(handle)
-        assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"")]
+        assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"")]
 
 
 def test_a_running_job_is_joined(server: Server, function: bytes) -> None:
@@ -62,8 +62,8 @@ def test_a_running_job_is_joined(server: Server, function: bytes) -> None:
     assert second.submit(function, b"u", b"") == handle
     worker.send(Kind.WORK_DATA, handle, b"after")
     worker.complete(handle, b"end")
-    end = [got(Kind.WORK_DATA, handle, b"after"), got(Kind.WORK_COMPLETE, handle, b"end")]
-    assert first.pending() == [got(Kind.WORK_DATA, handle, b"before"), *end]
+    end = [packet_of(Kind.WORK_DATA, handle, b"after"), packet_of(Kind.WORK_COMPLETE, handle, b"end")]
+    assert first.pending() == [packet_of(Kind.WORK_DATA, handle, b"before"), *end]
     assert second.pending() == end
 
 
@@ -74,7 +74,7 @@ def test_a_waiting_client_joins_a_background_job(server: Server, function: bytes
     worker.assigned()
     worker.complete(handle, b"end")
     assert first.pending() == []
-    assert second.pending() == [got(Kind.WORK_COMPLETE, handle, b"end")]
+    assert second.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"end")]
 
 
 def test_a_client_may_wait_twice_for_one_job(server: Server, function: bytes) -> None:
@@ -83,7 +83,7 @@ def test_a_client_may_wait_twice_for_one_job(server: Server, function: bytes) ->
     assert client.submit(function, b"u", b"") == handle
     worker.assigned()
     worker.complete(handle, b"end")
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"end")] * 2
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"end")] * 2
 
 
 def test_functions_do_not_share_uniques(server: Server, function: bytes) -> None:
@@ -113,7 +113,7 @@ def test_a_dash_makes_the_payload_the_unique(server: Server, function: bytes) ->
     assert first != second
     assert client.submit(function, b"-", b"payload one", Kind.SUBMIT_JOB_BG) == first
     assert [worker.assigned()[0], worker.assigned()[0]] == [first, second]
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.complete(first)
     worker.complete(second)
 
@@ -125,9 +125,9 @@ def test_a_dash_names_no_job_without_a_payload(server: Server, function: bytes) 
     ]
     assert len(set(handles)) == 3
     for handle in handles:
-        assert worker.grab(Kind.GRAB_JOB_UNIQ) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, b"-", b"")
+        assert worker.grab(Kind.GRAB_JOB_UNIQ) == packet_of(Kind.JOB_ASSIGN_UNIQ, handle, function, b"-", b"")
         worker.complete(handle)
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handles[2], b"")]
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handles[2], b"")]
 
 
 @pytest.mark.parametrize("end", [Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION])
@@ -153,7 +153,7 @@ def test_a_queued_job_stays_until_its_last_client_leaves(server: Server, functio
     worker = server.worker(function)
     assert worker.assigned()[0] == handle
     worker.complete(handle, b"end")
-    assert second.receive() == got(Kind.WORK_COMPLETE, handle, b"end")
+    assert second.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"end")
 
 
 def test_a_queued_job_is_dropped_with_its_last_client(server: Server, function: bytes, unique: bytes) -> None:
@@ -163,7 +163,7 @@ def test_a_queued_job_is_dropped_with_its_last_client(server: Server, function: 
     first.close()
     second.close()
     watcher.await_waiters(unique, 0)
-    assert server.worker(function).grab() == got(Kind.NO_JOB)
+    assert server.worker(function).grab() == packet_of(Kind.NO_JOB)
     assert watcher.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
 
 
@@ -171,7 +171,7 @@ def test_a_unique_of_64_bytes_is_accepted_and_a_longer_one_refused(server: Serve
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"u" * 64, b"", Kind.SUBMIT_JOB_BG)
     client.send(Kind.SUBMIT_JOB_BG, function, b"u" * 65, b"")
-    assert client.receive() == got(Kind.ERROR, b"ARGUMENT_TOO_LARGE", b"Unique value too large")
+    assert client.receive() == packet_of(Kind.ERROR, b"ARGUMENT_TOO_LARGE", b"Unique value too large")
     client.settled()
     assert worker.assigned()[0] == handle
     worker.complete(handle)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import Kind, Packet, got
+from .packets import Kind, Packet, packet_of
 
 if TYPE_CHECKING:
     from .conftest import Start
     from .servers import Server
 
 GRABS = [Kind.GRAB_JOB, Kind.GRAB_JOB_UNIQ, Kind.GRAB_JOB_ALL]
-NOT_FOUND = got(Kind.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
+NOT_FOUND = packet_of(Kind.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
 UNKNOWN = (b"0", b"0", b"0", b"0")
 QUEUED = (b"1", b"0", b"0", b"0")
 RUNNING = (b"1", b"1", b"0", b"0")
@@ -25,8 +25,8 @@ RUNNING = (b"1", b"1", b"0", b"0")
 
 @pytest.mark.parametrize("grab", GRABS)
 def test_no_job(server: Server, function: bytes, grab: Kind) -> None:
-    assert server.peer().grab(grab) == got(Kind.NO_JOB)
-    assert server.worker(function).grab(grab) == got(Kind.NO_JOB)
+    assert server.peer().grab(grab) == packet_of(Kind.NO_JOB)
+    assert server.worker(function).grab(grab) == packet_of(Kind.NO_JOB)
 
 
 @pytest.mark.parametrize("unique", [b"", b"some unique", b"-"])
@@ -34,7 +34,7 @@ def test_a_grab_may_request_the_unique(server: Server, function: bytes, unique: 
     client, worker = server.peer(), server.worker(function)
     for grab in (Kind.GRAB_JOB_UNIQ, Kind.GRAB_JOB_ALL):
         handle = client.submit(function, unique, b"pay\0load", Kind.SUBMIT_JOB_BG)
-        assert worker.grab(grab) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, unique, b"pay\0load")
+        assert worker.grab(grab) == packet_of(Kind.JOB_ASSIGN_UNIQ, handle, function, unique, b"pay\0load")
         worker.complete(handle)
 
 
@@ -48,10 +48,12 @@ def test_a_grab_of_all_arguments_returns_the_reducer(server: Server, function: b
         return handle
 
     handle = submitted(b"sum")
-    assert worker.grab(Kind.GRAB_JOB_ALL) == got(Kind.JOB_ASSIGN_ALL, handle, function, b"u", b"sum", b"pay\0load")
+    assert worker.grab(Kind.GRAB_JOB_ALL) == packet_of(
+        Kind.JOB_ASSIGN_ALL, handle, function, b"u", b"sum", b"pay\0load"
+    )
     worker.complete(handle, b"6")
     foreground = submit is Kind.SUBMIT_REDUCE_JOB
-    assert client.pending() == ([got(Kind.WORK_COMPLETE, handle, b"6")] if foreground else [])
+    assert client.pending() == ([packet_of(Kind.WORK_COMPLETE, handle, b"6")] if foreground else [])
 
     answers: dict[Kind, tuple[bytes, ...]] = {
         Kind.GRAB_JOB: (function, b"pay\0load"),
@@ -64,7 +66,7 @@ def test_a_grab_of_all_arguments_returns_the_reducer(server: Server, function: b
         client.pending()
 
     handle = submitted(b"")
-    assert worker.grab(Kind.GRAB_JOB_ALL) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, b"u", b"pay\0load")
+    assert worker.grab(Kind.GRAB_JOB_ALL) == packet_of(Kind.JOB_ASSIGN_UNIQ, handle, function, b"u", b"pay\0load")
     worker.complete(handle)
 
 
@@ -81,7 +83,7 @@ def test_a_worker_may_hold_several_jobs(server: Server, function: bytes) -> None
     assert [worker.assigned()[0] for _ in range(3)] == handles
     for handle in reversed(handles):
         worker.complete(handle, handle)
-        assert client.receive() == got(Kind.WORK_COMPLETE, handle, handle)
+        assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, handle)
 
 
 def test_a_request_after_a_grab_is_answered_after_it(server: Server, function: bytes) -> None:
@@ -143,7 +145,7 @@ def test_a_repeated_ability_changes_nothing_for_its_jobs(server: Server, functio
     client, worker = server.peer(), server.worker(function, function)
     handle = client.submit(function, b"", b"")
     assert worker.assigned()[0] == handle
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.complete(handle)
     assert client.expect(Kind.WORK_COMPLETE)
 
@@ -154,7 +156,7 @@ def test_an_ability_can_be_withdrawn(server: Server, function: bytes) -> None:
     worker.send(Kind.CANT_DO, b"never registered")
     worker.settled()
     client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.can_do(function)
     worker.complete(worker.assigned()[0])
 
@@ -166,7 +168,7 @@ def test_all_abilities_can_be_withdrawn(server: Server, function: bytes) -> None
     worker.settled()
     for name in (function, other):
         client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.can_do(function, other)
     for _ in range(2):
         worker.complete(worker.assigned()[0])
@@ -184,7 +186,7 @@ def test_withdrawing_an_ability_releases_its_running_jobs(server: Server, functi
     first.send(Kind.WORK_COMPLETE, handle, b"too late")
     assert first.receive() == NOT_FOUND
     second.complete(handle, b"in time")
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"in time")]
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"in time")]
 
 
 # -- sleeping and waking
@@ -194,7 +196,7 @@ def test_a_sleeper_is_woken_by_a_job(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     worker.sleep()
     handle = client.submit(function, b"", b"")
-    assert worker.receive() == got(Kind.NOOP)
+    assert worker.receive() == packet_of(Kind.NOOP)
     assert worker.assigned()[0] == handle
     worker.complete(handle)
 
@@ -211,7 +213,7 @@ def test_a_worker_that_sleeps_while_a_job_is_queued_is_woken_at_once(server: Ser
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     worker.send(Kind.PRE_SLEEP)
-    assert worker.receive() == got(Kind.NOOP)
+    assert worker.receive() == packet_of(Kind.NOOP)
     assert worker.assigned()[0] == handle
     worker.complete(handle)
 
@@ -221,13 +223,13 @@ def test_a_woken_worker_receives_no_more_wake_ups_until_it_sleeps_again(server: 
     worker.sleep()
     for _ in range(3):
         client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
-    assert worker.pending() == [got(Kind.NOOP)]
+    assert worker.pending() == [packet_of(Kind.NOOP)]
     for _ in range(3):
         worker.complete(worker.assigned()[0])
-    assert worker.grab() == got(Kind.NO_JOB)
+    assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.sleep()
     client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
-    assert worker.receive() == got(Kind.NOOP)
+    assert worker.receive() == packet_of(Kind.NOOP)
     worker.complete(worker.assigned()[0])
 
 
@@ -246,7 +248,7 @@ def test_every_job_finds_a_worker_among_sleepers(server: Server, function: bytes
     handles = {client.submit(function, b"", b"") for _ in workers}
     found = set()
     for worker in workers:
-        assert worker.receive() == got(Kind.NOOP)
+        assert worker.receive() == packet_of(Kind.NOOP)
         found.add(worker.assigned()[0])
     assert found == handles
 
@@ -271,14 +273,14 @@ def test_a_lost_workers_job_is_done_by_another(server: Server, function: bytes, 
     second.sleep()
     first.send(Kind.WORK_STATUS, handle, b"3", b"4")
     first.settled()
-    assert client.pending() == ([got(Kind.WORK_STATUS, handle, b"3", b"4")] if submit is Kind.SUBMIT_JOB else [])
+    assert client.pending() == ([packet_of(Kind.WORK_STATUS, handle, b"3", b"4")] if submit is Kind.SUBMIT_JOB else [])
     assert client.status(handle) == (b"1", b"1", b"3", b"4")
     first.close()
-    assert second.receive() == got(Kind.NOOP)
+    assert second.receive() == packet_of(Kind.NOOP)
     assert client.status(handle) == QUEUED
     assert second.assigned() == (handle, function, b"x")
     second.complete(handle, b"done")
-    assert client.pending() == ([got(Kind.WORK_COMPLETE, handle, b"done")] if submit is Kind.SUBMIT_JOB else [])
+    assert client.pending() == ([packet_of(Kind.WORK_COMPLETE, handle, b"done")] if submit is Kind.SUBMIT_JOB else [])
 
 
 def test_without_a_limit_a_job_survives_many_workers(server: Server, function: bytes) -> None:
@@ -291,7 +293,7 @@ def test_without_a_limit_a_job_survives_many_workers(server: Server, function: b
         client.await_status(handle, *QUEUED)
     worker = server.worker(function)
     worker.complete(worker.assigned()[0], b"at last")
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"at last")]
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"at last")]
 
 
 @pytest.mark.parametrize("option", [["--job-retries=2"], ["-j", "2"]], ids=["long", "short"])
@@ -305,13 +307,13 @@ def test_job_retries_limit_the_workers_that_a_job_may_lose(start: Start, option:
         assert worker.assigned()[0] == handle
         worker.close()
         server.peer().await_status(handle, *after)
-    assert client.receive() == got(Kind.WORK_FAIL, handle)
+    assert client.receive() == packet_of(Kind.WORK_FAIL, handle)
     for after in (QUEUED, UNKNOWN):
         worker = server.worker(b"f")
         assert worker.assigned()[0] == silent
         worker.close()
         client.await_status(silent, *after)
-    assert server.worker(b"f").grab() == got(Kind.NO_JOB)
+    assert server.worker(b"f").grab() == packet_of(Kind.NO_JOB)
     client.settled()
 
 
@@ -328,7 +330,7 @@ def test_a_job_that_exceeds_its_timeout_goes_to_another_worker(server: Server, f
     slow.send(Kind.WORK_COMPLETE, handle, b"too late")
     assert slow.receive() == NOT_FOUND
     second.complete(handle, b"done")
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"done")]
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"done")]
 
 
 def test_a_timeout_is_read_up_to_its_first_letter(server: Server, function: bytes) -> None:
@@ -356,7 +358,7 @@ def test_a_long_timeout_or_none_changes_nothing(server: Server, function: bytes,
     handle = client.submit(function, b"", b"x")
     assert worker.assigned()[0] == handle
     worker.complete(handle, b"y")
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"y")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"y")
 
 
 # -- clients that disconnect
@@ -368,7 +370,7 @@ def test_a_queued_job_is_dropped_with_its_client(server: Server, function: bytes
     assert watcher.status(handle) == QUEUED
     client.close()
     watcher.await_waiters(unique, 0)
-    assert server.worker(function).grab() == got(Kind.NO_JOB)
+    assert server.worker(function).grab() == packet_of(Kind.NO_JOB)
     assert watcher.status(handle) == UNKNOWN
 
 
@@ -397,19 +399,19 @@ NO_EXCEPTION = b"An exception was received for a job that does not exist"
 @pytest.mark.parametrize(
     ("packet", "message"),
     [
-        (got(Kind.WORK_COMPLETE, b"H:nowhere:1", b"x"), NO_RESULT),
-        (got(Kind.WORK_FAIL, b"H:nowhere:1"), NO_RESULT),
-        (got(Kind.WORK_EXCEPTION, b"H:nowhere:1", b"x"), NO_EXCEPTION),
-        (got(Kind.WORK_DATA, b"H:nowhere:1", b"x"), NO_DATA),
-        (got(Kind.WORK_WARNING, b"H:nowhere:1", b"x"), NO_DATA),
-        (got(Kind.WORK_STATUS, b"H:nowhere:1", b"1", b"2"), NO_RESULT),
+        (packet_of(Kind.WORK_COMPLETE, b"H:nowhere:1", b"x"), NO_RESULT),
+        (packet_of(Kind.WORK_FAIL, b"H:nowhere:1"), NO_RESULT),
+        (packet_of(Kind.WORK_EXCEPTION, b"H:nowhere:1", b"x"), NO_EXCEPTION),
+        (packet_of(Kind.WORK_DATA, b"H:nowhere:1", b"x"), NO_DATA),
+        (packet_of(Kind.WORK_WARNING, b"H:nowhere:1", b"x"), NO_DATA),
+        (packet_of(Kind.WORK_STATUS, b"H:nowhere:1", b"1", b"2"), NO_RESULT),
     ],
     ids=lambda value: str(value.kind.name) if isinstance(value, Packet) else "",
 )
 def test_results_for_an_unknown_job_are_refused(server: Server, packet: Packet, message: bytes) -> None:
     worker = server.peer()
     worker.send(packet.kind, *packet.arguments)
-    assert worker.receive() == got(Kind.ERROR, b"JOB_NOT_FOUND", message)
+    assert worker.receive() == packet_of(Kind.ERROR, b"JOB_NOT_FOUND", message)
     worker.settled()
 
 
@@ -420,7 +422,7 @@ def test_results_from_another_worker_are_refused(server: Server, function: bytes
     other.send(Kind.WORK_COMPLETE, handle, b"stolen")
     assert other.receive() == NOT_FOUND
     worker.complete(handle, b"mine")
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"mine")]
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"mine")]
 
 
 def test_a_second_result_is_refused(server: Server, function: bytes) -> None:
@@ -430,4 +432,4 @@ def test_a_second_result_is_refused(server: Server, function: bytes) -> None:
     worker.complete(handle, b"1")
     worker.send(Kind.WORK_COMPLETE, handle, b"2")
     assert worker.receive() == NOT_FOUND
-    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"1")]
+    assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"1")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.interop.packets import Kind, encode
 
-from .extension import ExtensionPeer, More
+from .extension import ExtensionKind, ExtensionPeer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +37,13 @@ class Addresses:
         """True once clients must stop submitting."""
         self.over = False
 
-    def put(self, name: str, port: int) -> None:
+    def add(self, name: str, port: int) -> None:
         """Add a server that listens."""
         with self._changed:
             self._ports[name] = port
             self._changed.notify_all()
 
-    def drop(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove a server that no longer listens."""
         with self._changed:
             self._ports.pop(name, None)
@@ -161,14 +161,14 @@ class Submitter(Client):
                 if chance.random() < 0.5:
                     packets.append(encode(Kind.SUBMIT_JOB_BG, function, unique, b"payload"))
                 else:
-                    packets.append(encode(More.SUBMIT, function, unique, self._options(), b"payload"))
+                    packets.append(encode(ExtensionKind.SUBMIT, function, unique, self._options(), b"payload"))
             peer.write(b"".join(packets))
             for unique in sent:
                 answer = peer.next()
                 if answer.kind is Kind.ERROR:  # its node is cut off: the job is not acknowledged
                     self.ledger.disturbed("refused")
                     continue
-                assert answer.kind in {Kind.JOB_CREATED, More.SUBMITTED}, answer
+                assert answer.kind in {Kind.JOB_CREATED, ExtensionKind.SUBMITTED}, answer
                 self.ledger.accept(answer.arguments[0], unique)
             time.sleep(chance.choice(self.pace.rests))
 
@@ -221,14 +221,14 @@ class StreamingWorker(Actor):
         try:
             while self.stays():
                 now = time.monotonic()
-                for lease, (until, run, outcome) in [*working.items()]:
+                for token, (until, run, outcome) in [*working.items()]:
                     if until <= now:
-                        del working[lease]
+                        del working[token]
                         self.ledger.end(run)
-                        settle = encode(More.SETTLE, run.handle, lease, outcome, b"", RESULT)
-                        peer.write(settle + encode(More.READY, b"1"))
+                        settle = encode(ExtensionKind.SETTLE, run.handle, token, outcome, b"", RESULT)
+                        peer.write(settle + encode(ExtensionKind.READY, b"1"))
                         if outcome == b"succeeded":
-                            succeeded.add(lease)
+                            succeeded.add(token)
                 first = min((until for until, _, _ in working.values()), default=now + 1)
                 if arrives(peer, first - now):
                     self._receive(peer, working, succeeded)
@@ -240,32 +240,32 @@ class StreamingWorker(Actor):
         self, peer: ExtensionPeer, working: dict[bytes, tuple[float, Run, bytes]], succeeded: set[bytes]
     ) -> None:
         packet = peer.next()
-        if packet.kind is More.ASSIGN:
-            handle, lease, function, unique, info, _ = packet.arguments
+        if packet.kind is ExtensionKind.ASSIGN:
+            handle, token, function, unique, info, _ = packet.arguments
             run = self.ledger.begin(handle, function, unique)
             outcome = b"succeeded"
             if self.random.random() < 0.2:
                 outcome = self.random.choice([b"released", b"snoozed"])
             elif self.random.random() < 0.3 and b"max_attempts" in info:
                 outcome = b"failed"
-            working[lease] = (run.began + self.random.choice(self.pace.works), run, outcome)
-        elif packet.kind is More.STOP:
-            handle, lease, reason = packet.arguments
+            working[token] = (run.began + self.random.choice(self.pace.works), run, outcome)
+        elif packet.kind is ExtensionKind.STOP:
+            handle, token, reason = packet.arguments
             assert reason == b"lost", packet
             self.ledger.disturbed("stopped")
-            if lease in working:
-                self.ledger.end(working.pop(lease)[1])
+            if token in working:
+                self.ledger.end(working.pop(token)[1])
                 peer.ready()
         else:
-            assert packet.kind is More.SETTLED, packet
-            handle, lease, verdict = packet.arguments
+            assert packet.kind is ExtensionKind.SETTLED, packet
+            handle, token, verdict = packet.arguments
             if verdict == b"recorded":
-                if lease in succeeded:
+                if token in succeeded:
                     self.ledger.confirm(handle)
             else:
                 assert verdict == b"stale", packet
                 self.ledger.disturbed("stale")
-            succeeded.discard(lease)
+            succeeded.discard(token)
 
 
 def arrives(peer: ExtensionPeer, seconds: float) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.interop.packets import encode
 
 from .actors import ACTOR_TIMEOUT, Actor, Addresses, ForegroundClient, Pace, PlainWorker, StreamingWorker, Submitter
-from .extension import FaultError, More
+from .extension import ExtensionKind, FaultError
 from .fleet import LEASE, Fleet, FleetNode, ForkServer
 from .ledger import Ledger, SingleServerLedger
 
@@ -43,13 +43,13 @@ class NodeSlot:
         assert self.node is not None
         if not self.node.port:
             self.node.ready()
-            self._addresses.put(self.name, self.node.port)
+            self._addresses.add(self.name, self.node.port)
         return self.node
 
     def kill(self) -> None:
         """Kill the node with SIGKILL."""
         if self.node is not None:
-            self._addresses.drop(self.name)
+            self._addresses.remove(self.name)
             self.node.kill()
             self.node = None
 
@@ -127,8 +127,8 @@ class Chaos:
             self.addresses.ending = True
             self.launch(*(slot for slot in self.slots if slot.node is None))
             nodes = [slot.ready() for slot in self.slots]
-            asked = self.random.choice(nodes)
-            states = dict(_outcomes(asked, self.ledger.acknowledged))
+            witness = self.random.choice(nodes)
+            states = dict(_outcomes(witness, self.ledger.acknowledged))
             alive = [handle for handle, state in states.items() if state == b"alive"]
             statuses = _statuses(nodes, alive) if alive else ""
             self.addresses.end()
@@ -142,7 +142,7 @@ class Chaos:
             Counter(states.values()),
             self.ledger.counts,
             written.count("given up its jobs"),
-            f"{written}asked: {asked.name}\n{statuses}",
+            f"{written}asked: {witness.name}\n{statuses}",
         )
 
     def launch(self, *slots: NodeSlot) -> None:
@@ -192,11 +192,11 @@ def _outcomes(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, byt
     left = set(handles)  # a copy: actors may still acknowledge jobs
     with node.extended() as peer:
         peer.socket.settimeout(ACTOR_TIMEOUT)
-        peer.write(b"".join(encode(More.WAIT, handle) for handle in sorted(left)))
+        peer.write(b"".join(encode(ExtensionKind.WAIT, handle) for handle in sorted(left)))
         try:
             while left:
                 packet = peer.next()
-                if packet.kind is not More.RESULT:
+                if packet.kind is not ExtensionKind.RESULT:
                     continue
                 left.discard(packet.arguments[0])
                 yield packet.arguments[0], packet.arguments[1]

@@ -79,7 +79,7 @@ EVENTS: dict[str, Callable[[Chaos, Ensemble], None]] = {
 }
 
 
-def anything(ensemble: Ensemble) -> Callable[[Chaos], None]:
+def random_disturbance(ensemble: Ensemble) -> Callable[[Chaos], None]:
     """Return a function that applies a random disturbance to the ensemble or to one of the nodes."""
 
     def disturb(chaos: Chaos) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class More(IntEnum):
+class ExtensionKind(IntEnum):
     """The packet types of the extension."""
 
     SUBMIT = 1000
@@ -43,16 +43,16 @@ class More(IntEnum):
 BETWEEN_TERMS = (b"was ended by another node", b"the next has not begun yet")
 """Messages of a node that has just lost its term; any node of a fleet may lose one on a busy machine."""
 COUNTS = {
-    More.SUBMITTED: 2,
-    More.RESULT: 5,
-    More.ANSWER: 2,
-    More.FAULT: 3,
-    More.EVENT: 2,
-    More.ASSIGN: 6,
-    More.SETTLED: 3,
-    More.BEATEN: 1,
-    More.STOP: 3,
-    More.PAUSED: 0,
+    ExtensionKind.SUBMITTED: 2,
+    ExtensionKind.RESULT: 5,
+    ExtensionKind.ANSWER: 2,
+    ExtensionKind.FAULT: 3,
+    ExtensionKind.EVENT: 2,
+    ExtensionKind.ASSIGN: 6,
+    ExtensionKind.SETTLED: 3,
+    ExtensionKind.BEATEN: 1,
+    ExtensionKind.STOP: 3,
+    ExtensionKind.PAUSED: 0,
 }
 """Number of arguments of each packet from the server."""
 
@@ -60,7 +60,7 @@ COUNTS = {
 class Reply(NamedTuple):
     """A packet of the extension."""
 
-    kind: More
+    kind: ExtensionKind
     arguments: tuple[bytes, ...]
 
 
@@ -108,17 +108,17 @@ class ExtensionPeer(Peer):
 
     def next(self) -> Packet | Reply:
         """Return the server's next packet, of either protocol."""
-        header = self._take(12)
+        header = self._read_exactly(12)
         assert header[:4] == RESPONSE, f"not a response: {header!r}"
         number, size = struct.unpack(">II", header[4:])
-        body = self._take(size)
-        if number < More.SUBMIT:
+        body = self._read_exactly(size)
+        if number < ExtensionKind.SUBMIT:
             kind = Kind(number)
             return Packet(kind, tuple(body.split(b"\0", ARGUMENTS[kind] - 1)) if ARGUMENTS[kind] else ())
-        more = More(number)
+        more = ExtensionKind(number)
         return Reply(more, tuple(body.split(b"\0", COUNTS[more] - 1)) if COUNTS[more] else ())
 
-    def expect(self, kind: More | Kind) -> tuple[bytes, ...]:
+    def expect(self, kind: ExtensionKind | Kind) -> tuple[bytes, ...]:
         """Return the arguments of the next packet, which must be of this kind."""
         packet = self.next()
         assert packet.kind is kind, f"{kind.name} was expected, not {packet.kind.name} {packet.arguments!r}"
@@ -144,9 +144,9 @@ class ExtensionPeer(Peer):
         self, function: bytes, payload: bytes = b"", unique: bytes = b"", options: dict[str, Any] | None = None
     ) -> None:
         """Send SUBMIT."""
-        self.write(encode(More.SUBMIT, function, unique, coded(options), payload))
+        self.write(encode(ExtensionKind.SUBMIT, function, unique, coded(options), payload))
 
-    def put(self, function: bytes, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
+    def submit_new(self, function: bytes, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
         """Submit a job that joins no other, and return its handle; try again while the node is between two terms."""
         for _ in range(100):
             self.request(function, payload, unique, options)
@@ -154,18 +154,18 @@ class ExtensionPeer(Peer):
             if packet.kind is not Kind.ERROR or not any(term in packet.arguments[1] for term in BETWEEN_TERMS):
                 break
             time.sleep(0.05)
-        assert packet.kind is More.SUBMITTED, f"{packet.kind.name} {packet.arguments!r}"
+        assert packet.kind is ExtensionKind.SUBMITTED, f"{packet.kind.name} {packet.arguments!r}"
         handle, joined = packet.arguments
         assert joined == b"0"
         return handle
 
     def wait(self, handle: bytes) -> None:
         """Send WAIT."""
-        self.write(encode(More.WAIT, handle))
+        self.write(encode(ExtensionKind.WAIT, handle))
 
     def result(self) -> Result:
         """Wait for a RESULT."""
-        handle, state, attempt, error, data = self.expect(More.RESULT)
+        handle, state, attempt, error, data = self.expect(ExtensionKind.RESULT)
         return Result(handle, state, int(attempt), json.loads(error) if error else {}, data)
 
     def outcome(self, handle: bytes) -> Result:
@@ -177,12 +177,12 @@ class ExtensionPeer(Peer):
 
     def call(self, method: str, **params: Any) -> Any:
         """Call a method, and return its answer. Raises FaultError."""
-        self.write(encode(More.CALL, b"id of " + method.encode(), method.encode(), coded(params)))
+        self.write(encode(ExtensionKind.CALL, b"id of " + method.encode(), method.encode(), coded(params)))
         packet = self.next()
         assert packet.arguments[0] == b"id of " + method.encode()
-        if packet.kind is More.FAULT:
+        if packet.kind is ExtensionKind.FAULT:
             raise FaultError(packet.arguments[1].decode(), packet.arguments[2].decode())
-        assert packet.kind is More.ANSWER
+        assert packet.kind is ExtensionKind.ANSWER
         return json.loads(packet.arguments[1])
 
     def show(self, handle: bytes) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class ExtensionPeer(Peer):
 
     def event(self) -> dict[str, Any]:
         """Wait for an EVENT."""
-        _, value = self.expect(More.EVENT)
+        _, value = self.expect(ExtensionKind.EVENT)
         job: dict[str, Any] = json.loads(value)
         return job
 
@@ -200,24 +200,24 @@ class ExtensionPeer(Peer):
 
     def register(self, function: bytes, **options: Any) -> None:
         """Send REGISTER."""
-        self.write(encode(More.REGISTER, function, coded(options)))
+        self.write(encode(ExtensionKind.REGISTER, function, coded(options)))
 
     def ready(self, places: int = 1) -> None:
         """Send READY."""
-        self.write(encode(More.READY, b"%d" % places))
+        self.write(encode(ExtensionKind.READY, b"%d" % places))
 
     def job(self) -> Assigned:
         """Wait for an ASSIGN."""
-        handle, token, function, unique, info, payload = self.expect(More.ASSIGN)
+        handle, token, function, unique, info, payload = self.expect(ExtensionKind.ASSIGN)
         return Assigned(handle, token, function, unique, json.loads(info), payload)
 
     def settle(self, job: Assigned, outcome: bytes, data: bytes = b"", detail: dict[str, Any] | None = None) -> None:
         """Send SETTLE."""
-        self.write(encode(More.SETTLE, job.handle, job.token, outcome, coded(detail), data))
+        self.write(encode(ExtensionKind.SETTLE, job.handle, job.token, outcome, coded(detail), data))
 
     def verdict(self, job: Assigned) -> bytes:
         """Wait for SETTLED, and return the verdict."""
-        handle, token, verdict = self.expect(More.SETTLED)
+        handle, token, verdict = self.expect(ExtensionKind.SETTLED)
         assert (handle, token) == (job.handle, job.token)
         return verdict
 
@@ -228,18 +228,18 @@ class ExtensionPeer(Peer):
 
     def beat(self, jobs: Iterable[Assigned]) -> tuple[list[bytes], list[bytes]]:
         """Send HEARTBEAT, and return the handles of jobs to stop and of lost jobs."""
-        leases = [[job.handle.decode(), job.token.decode()] for job in jobs]
-        self.write(encode(More.HEARTBEAT, json.dumps({"jobs": leases}).encode()))
-        answer = json.loads(self.expect(More.BEATEN)[0])
+        tokens = [[job.handle.decode(), job.token.decode()] for job in jobs]
+        self.write(encode(ExtensionKind.HEARTBEAT, json.dumps({"jobs": tokens}).encode()))
+        answer = json.loads(self.expect(ExtensionKind.BEATEN)[0])
         stop, lost = ([handle.encode() for handle, _ in answer[key]] for key in ("stop", "lost"))
         return stop, lost
 
     def stopped(self) -> tuple[bytes, bytes, bytes]:
-        """Wait for STOP, and return handle, lease and reason."""
-        handle, token, reason = self.expect(More.STOP)
+        """Wait for STOP, and return handle, token and reason."""
+        handle, token, reason = self.expect(ExtensionKind.STOP)
         return handle, token, reason
 
     def pause(self) -> None:
         """Send PAUSE and wait for PAUSED."""
-        self.write(encode(More.PAUSE))
-        assert self.expect(More.PAUSED) == ()
+        self.write(encode(ExtensionKind.PAUSE))
+        assert self.expect(ExtensionKind.PAUSED) == ()

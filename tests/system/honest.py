@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from tests.interop.packets import Kind, got
+from tests.interop.packets import Kind, packet_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,4 +39,4 @@ class Honest:
         job = self.worker.job()
         assert (job.handle, job.payload) == (handle, b"ping")
         assert self.worker.settled_as(job, b"succeeded", b"pong") == b"recorded"
-        assert self.client.receive() == got(Kind.WORK_COMPLETE, handle, b"pong")
+        assert self.client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"pong")

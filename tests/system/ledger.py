@@ -47,7 +47,7 @@ class Ledger:
         self.events = 0
         self._woken = float("-inf")
         """When a frozen node was last continued."""
-        self._late: set[bytes] = set()
+        self._reassigned: set[bytes] = set()
         """Confirmed jobs that such a node assigned once more: it had decided that before it was frozen."""
 
     def note(self, kind: str) -> None:
@@ -91,7 +91,7 @@ class Ledger:
             if handle in self.confirmed:
                 if time.monotonic() - self._woken < WAKE_DELAY:
                     # Before the node reads its clock, it sends the packets that it had decided to send.
-                    self._late.add(handle)
+                    self._reassigned.add(handle)
                 else:
                     self.violations.append(f"{handle!r} ran again after its completion was confirmed")
             self.seen(handle, unique)
@@ -115,7 +115,7 @@ class Ledger:
     def confirm(self, handle: bytes) -> None:
         """Record that a server confirmed that a job's completion is on disk."""
         with self._lock:
-            if handle in self._late:
+            if handle in self._reassigned:
                 self.violations.append(f"{handle!r} was completed twice")
             self.confirmed.add(handle)
             self.note("confirmed")

@@ -191,9 +191,9 @@ def run_to_end(directory: Path, *options: str, store: str = "sqlite:///jobs.db")
         server.end()
 
 
-def eventually(condition: Callable[[], object], what: str, timeout: float = START_TIMEOUT) -> None:
+def eventually(condition: Callable[[], object], description: str, timeout: float = START_TIMEOUT) -> None:
     """Poll a condition that cannot be awaited until it holds. Raises AssertionError at the time-out in seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout} s: {description}"
         time.sleep(0.01)

@@ -11,7 +11,7 @@ TIMEOUT = 1.0
 
 if __name__ == "__main__":
     initial = LimitSettings.__init__
-    given = dict(zip(initial.__code__.co_varnames[1:], initial.__defaults__ or (), strict=False))
-    given |= {"handshake_timeout": TIMEOUT, "packet_timeout": TIMEOUT}
-    initial.__defaults__ = tuple(given.values())
+    defaults = dict(zip(initial.__code__.co_varnames[1:], initial.__defaults__ or (), strict=False))
+    defaults |= {"handshake_timeout": TIMEOUT, "packet_timeout": TIMEOUT}
+    initial.__defaults__ = tuple(defaults.values())
     sys.exit(main())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.interop.packets import Kind, encode, got
+from tests.interop.packets import Kind, encode, packet_of
 
-from .extension import More
+from .extension import ExtensionKind
 from .honest import Honest
 from .servers import SHORT_TIMEOUTS, Server, eventually, serving
 
@@ -81,7 +81,7 @@ LINES = [
     b"create function g", b"drop function g", b"drop function", b"\xff\xfe\xfd", b"x" * 9000, b"", b"\r",
     b"GET / HTTP/1.1", b"shutdown now please",
 ]  # fmt: skip
-KINDS = sorted({*Kind, *More, 0, 5, 24, 43, 999, 1008, 1020, 2**31, 2**32 - 1})
+KINDS = sorted({*Kind, *ExtensionKind, 0, 5, 24, 43, 999, 1008, 1020, 2**31, 2**32 - 1})
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.sampled_from(EXTREMES),
@@ -159,12 +159,12 @@ def test_numbers_of_all_kinds_are_handled(healthy: Server, honest: Honest, numbe
         encode(Kind.SUBMIT_JOB_EPOCH, b"numbers", b"", number, b""),
         encode(Kind.SUBMIT_JOB_SCHED, b"numbers", b"", number, b"", b"", b"", b"", b""),
         encode(Kind.CAN_DO_TIMEOUT, b"numbers", number),
-        encode(More.READY, number),
-        encode(More.WAIT, b"H:n1:" + number),
-        encode(More.SETTLE, b"H:n1:" + number, number + b"." + number + b".1", b"succeeded", b"", b""),
-        encode(More.CALL, number, b"jobs.list", b'{"before": "H:n1:%b"}' % number),
-        encode(More.CALL, number, b"jobs.cancel", b'{"handle": "H:n1:%b"}' % number),
-        encode(More.CALL, number, b"jobs.retry", b'{"handle": "H:n1:%b"}' % number),
+        encode(ExtensionKind.READY, number),
+        encode(ExtensionKind.WAIT, b"H:n1:" + number),
+        encode(ExtensionKind.SETTLE, b"H:n1:" + number, number + b"." + number + b".1", b"succeeded", b"", b""),
+        encode(ExtensionKind.CALL, number, b"jobs.list", b'{"before": "H:n1:%b"}' % number),
+        encode(ExtensionKind.CALL, number, b"jobs.cancel", b'{"handle": "H:n1:%b"}' % number),
+        encode(ExtensionKind.CALL, number, b"jobs.retry", b'{"handle": "H:n1:%b"}' % number),
         encode(Kind.GET_STATUS, b"H:n1:" + number),
         b"cancel job H:n1:" + number[:100] + b"\n",
         b"maxqueue numbers " + number + b"\n",
@@ -223,21 +223,21 @@ def test_a_peer_may_send_one_byte_at_a_time(healthy: Server, honest: Honest) -> 
     function, payload = b"slow", b"p" * 50
     packets = [
         encode(Kind.OPTION_REQ, b"mainspring/1"),
-        encode(More.SUBMIT, function, b"", b'{"wait": true}', payload),
-        encode(More.REGISTER, function, b""),
-        encode(More.READY, b"1"),
+        encode(ExtensionKind.SUBMIT, function, b"", b'{"wait": true}', payload),
+        encode(ExtensionKind.REGISTER, function, b""),
+        encode(ExtensionKind.READY, b"1"),
     ]
     with healthy.peer() as peer:
         for number, byte in enumerate(b"".join(packets)):
             peer.write(bytes([byte]))
             if number % 20 == 0:
                 honest.round_trip()
-        assert peer.next() == got(Kind.OPTION_RES, b"mainspring/1")
-        peer.expect(More.SUBMITTED)
+        assert peer.next() == packet_of(Kind.OPTION_RES, b"mainspring/1")
+        peer.expect(ExtensionKind.SUBMITTED)
         job = peer.job()
         assert job.payload == payload
         peer.settle(job, b"succeeded", b"slow result")
-        assert {peer.next().kind, peer.next().kind} == {More.SETTLED, More.RESULT}
+        assert {peer.next().kind, peer.next().kind} == {ExtensionKind.SETTLED, ExtensionKind.RESULT}
 
 
 def test_the_server_stops_reading_from_a_peer_that_does_not_read(healthy: Server, honest: Honest) -> None:
@@ -329,11 +329,11 @@ def test_a_watcher_that_does_not_read_receives_the_number_of_missed_events(healt
     with healthy.extended() as watcher, healthy.extended() as client:
         watcher.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**17)
         watcher.call("jobs.watch", function="watched")
-        packet = encode(More.SUBMIT, b"watched", b"", b"", b"")
+        packet = encode(ExtensionKind.SUBMIT, b"watched", b"", b"", b"")
         for _ in range(60):
             client.write(packet * 500)
             for _ in range(500):
-                client.expect(More.SUBMITTED)
+                client.expect(ExtensionKind.SUBMITTED)
         honest.round_trip()
         assert healthy.rss() - before < 64 * MIB
         watcher.socket.settimeout(1.0)
@@ -342,7 +342,7 @@ def test_a_watcher_that_does_not_read_receives_the_number_of_missed_events(healt
                 pass
         # All kept events have been read; the next event follows the number of dropped ones.
         client.request(b"watched")
-        client.expect(More.SUBMITTED)
+        client.expect(ExtensionKind.SUBMITTED)
         assert watcher.event()["missed"] > 1
         assert watcher.event()["state"] == "pending"
 
@@ -365,14 +365,14 @@ def test_half_a_packet_ends_after_a_while_and_a_sleeping_worker_does_not(tmp_pat
         assert time.monotonic() - start > 0.8
         with server.peer() as client:
             client.submit(b"f", b"", b"", Kind.SUBMIT_JOB_BG)
-            assert sleeper.receive() == got(Kind.NOOP)
+            assert sleeper.receive() == packet_of(Kind.NOOP)
         server.assert_healthy()
 
 
 def test_an_idle_connection_ends_after_the_idle_timeout(tmp_path: Path) -> None:
     with serving(tmp_path, "--idle-timeout", "1s") as server, server.peer() as idle, server.worker(b"f") as worker:
         with server.extended() as client:
-            client.put(b"f")
+            client.submit_new(b"f")
         worker.job()
         assert idle.is_closed()
         worker.assert_silent()
@@ -412,8 +412,8 @@ def test_connections_that_come_and_go_leave_nothing_behind(healthy: Server, hone
                     peer.write(encode(Kind.ECHO_REQ, b"x")[: number % 13])
                 elif number % 5 == 3:
                     peer.extend()
-                    peer.write(encode(More.WAIT, b"H:n1:%d" % number))
-                    peer.write(encode(More.CALL, b"", b"jobs.watch", b""))
+                    peer.write(encode(ExtensionKind.WAIT, b"H:n1:%d" % number))
+                    peer.write(encode(ExtensionKind.CALL, b"", b"jobs.watch", b""))
                     peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     churn(500)

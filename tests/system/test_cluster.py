@@ -46,7 +46,7 @@ def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fle
     await_join(n1, n2)
     client = stack.enter_context(n1.extended())
     first = stack.enter_context(n1.worker(b"f"))
-    handle = client.put(b"f", b"payload")
+    handle = client.submit_new(b"f", b"payload")
     assert first.job().handle == handle
     second = stack.enter_context(n2.worker(b"f"))
     second.socket.settimeout(RECEIVE_TIMEOUT)
@@ -61,7 +61,7 @@ def test_a_foreground_client_receives_its_result_from_another_node(watched: Flee
     worker = stack.enter_context(n2.worker(b"f"))
     client = stack.enter_context(n1.extended())
     client.socket.settimeout(RECEIVE_TIMEOUT)
-    handle = client.put(b"f", b"payload", wait=True)
+    handle = client.submit_new(b"f", b"payload", wait=True)
     job = worker.job()
     assert job.handle == handle
     assert worker.settled_as(job, b"succeeded", b"result")
@@ -79,7 +79,7 @@ def test_without_the_ensemble_the_store_alone_detects_dead_nodes(
             ensemble.kill()
             client = stack.enter_context(n1.extended())
             worker = stack.enter_context(n1.worker(b"f"))
-            handle = client.put(b"f", b"payload")
+            handle = client.submit_new(b"f", b"payload")
             assert worker.job().handle == handle, "jobs go on"
             other = stack.enter_context(n2.worker(b"f"))
             other.socket.settimeout(RECEIVE_TIMEOUT)

@@ -26,7 +26,7 @@ SUITES = (
     "tests/interop/test_workers.py",
 )
 """Tests that exercise the compiled modules: bytes, packets, SQLite's statements, and jobs from end to end."""
-OURS = "not postgres and not zookeeper and not [gearmand and not -gearmand"
+SELECTION = "not postgres and not zookeeper and not [gearmand and not -gearmand"
 """Excludes other engines, which are not compiled, and gearmand, which the interop tests also run against."""
 
 
@@ -59,7 +59,7 @@ def test_an_installation_reports_its_core(compiled: Path) -> None:
 
 def test_the_suites_pass_on_the_compiled_package(compiled: Path) -> None:
     # Two at a time: the tests mostly wait for processes.
-    options = ("-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadfile", "-k", OURS)
+    options = ("-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadfile", "-k", SELECTION)
     output = run(sys.executable, "-m", "pytest", *options, *SUITES, PYTHONPATH=str(compiled))
     assert "core: compiled" in output, "not the sources of the checkout"
     passed = re.search(r"(\d+) passed", output)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import apsw
 import pytest
-from tests.interop.packets import Kind, Packet, encode, got
+from tests.interop.packets import Kind, Packet, encode, packet_of
 
 from .disks import Filled, small_file_system
-from .extension import ExtensionPeer, More
+from .extension import ExtensionKind, ExtensionPeer
 from .servers import assert_no_defect, eventually, serving
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ def fill_with_jobs(filled: Filled, peer: ExtensionPeer) -> list[bytes]:
 
 def test_on_a_full_disk_submits_are_refused_and_the_server_keeps_running(filled: Filled) -> None:
     with filled.server.extended() as peer:
-        kept = peer.put(b"backlog", b"kept")
+        kept = peer.submit_new(b"backlog", b"kept")
         handles = [kept, *fill_with_jobs(filled, peer)]
         batch = [encode(Kind.SUBMIT_JOB_BG, b"backlog", b"", b"x" * 4096)] * 3
-        batch += [encode(More.SUBMIT, b"backlog", b"", b"", b"x" * 4096)] * 3
+        batch += [encode(ExtensionKind.SUBMIT, b"backlog", b"", b"", b"x" * 4096)] * 3
         peer.write(b"".join(batch))
         assert [peer.next().kind for _ in batch] == [Kind.ERROR] * 6
         assert (page(filled.server.http, "/readyz"), page(filled.server.http, "/healthz")) == (503, 200)
@@ -131,10 +131,10 @@ def test_on_a_full_disk_submits_are_refused_and_the_server_keeps_running(filled:
         with filled.server.worker(b"quick", places=1) as worker:
             foreground = peer.submit(b"quick", b"", b"needs no disk")
             assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
-            assert peer.receive() == got(Kind.WORK_COMPLETE, foreground, b"done")
+            assert peer.receive() == packet_of(Kind.WORK_COMPLETE, foreground, b"done")
         filled.free()
         eventually(lambda: page(filled.server.http, "/readyz") == 200, "ready again, without any submission")
-        handles.append(peer.put(b"backlog", b"after"))
+        handles.append(peer.submit_new(b"backlog", b"after"))
         with filled.server.worker(b"backlog", places=len(handles) + 1) as worker:
             assert [worker.job().handle for _ in handles] == handles
             worker.assert_silent()
@@ -147,8 +147,8 @@ def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled
         client, plain = (stack.enter_context(server.extended()) for _ in range(2))
         plain.can_do(b"plain")
         streaming = stack.enter_context(server.worker(b"streaming"))
-        first = client.put(b"plain", wait=True)
-        second = client.put(b"streaming", wait=True)
+        first = client.submit_new(b"plain", wait=True)
+        second = client.submit_new(b"streaming", wait=True)
         assert plain.assigned()[0] == first
         job = streaming.job()
         fill_with_jobs(filled, client)
@@ -161,7 +161,7 @@ def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled
                 peer.next()
             peer.socket.settimeout(10)
         filled.free()
-        assert plain.receive() == got(Kind.ECHO_RES, b"on disk?")
+        assert plain.receive() == packet_of(Kind.ECHO_RES, b"on disk?")
         assert streaming.verdict(job) == b"recorded"
         results = [client.result(), client.result()]
         assert {result.handle: result.data for result in results} == {
@@ -173,7 +173,7 @@ def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled
 
 def test_a_kill_on_a_full_disk_loses_no_accepted_job(filled: Filled, small_disk: Path, tmp_path: Path) -> None:
     with filled.server.extended() as peer:
-        handles = [peer.put(b"backlog", b"%d" % number) for number in range(5)]
+        handles = [peer.submit_new(b"backlog", b"%d" % number) for number in range(5)]
         handles += fill_with_jobs(filled, peer)
     filled.server.kill()
     filled.free()
@@ -193,12 +193,12 @@ def test_a_program_that_locks_the_store_delays_only_writes(tmp_path: Path) -> No
         server.extended() as client,
         server.extended() as other,
     ):
-        stored = client.put(b"f")
+        stored = client.submit_new(b"f")
         foreign = apsw.Connection(str(tmp_path / "jobs.db"))
         foreign.execute("BEGIN IMMEDIATE")
         client.send(Kind.SUBMIT_JOB_BG, b"f", b"", b"held")
         other.send(Kind.ECHO_REQ, b"ping")
-        assert other.receive() == got(Kind.ECHO_RES, b"ping")
+        assert other.receive() == packet_of(Kind.ECHO_RES, b"ping")
         assert other.show(stored)["state"] == "pending"
         assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [stored.decode()]
         other.write(b"status\n")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.interop.packets import Kind, got
+from tests.interop.packets import Kind, packet_of
 
 from .servers import Server, assert_no_defect, eventually, run_to_end, serving
 
@@ -43,8 +43,8 @@ def test_running_jobs_may_end_within_the_drain_timeout(tmp_path: Path) -> None:
         streaming = stack.enter_context(server.worker(b"streaming"))
         plain = stack.enter_context(server.peer())
         plain.can_do(b"plain")
-        waited = client.put(b"streaming", wait=True)
-        stored = client.put(b"plain")
+        waited = client.submit_new(b"streaming", wait=True)
+        stored = client.submit_new(b"plain")
         foreground = client.submit(b"plain", b"", b"fg")
         job = streaming.job()
         assert plain.assigned()[0] == stored
@@ -67,16 +67,16 @@ def test_no_job_starts_during_a_drain(tmp_path: Path) -> None:
         streaming = stack.enter_context(server.worker(b"f"))
         plain = stack.enter_context(server.peer())
         plain.can_do(b"f")
-        handles = [client.put(b"f", b"%d" % number) for number in range(4)]
+        handles = [client.submit_new(b"f", b"%d" % number) for number in range(4)]
         job = streaming.job()
         assert plain.assigned()[0] == handles[1]
         begin_drain(server)
         streaming.ready(5)
         streaming.assert_silent()
         plain.complete(handles[1])
-        assert plain.grab() == got(Kind.NO_JOB)
+        assert plain.grab() == packet_of(Kind.NO_JOB)
         plain.sleep()
-        late = client.put(b"f", b"late")  # accepted, and stored for the next start
+        late = client.submit_new(b"f", b"late")  # accepted, and stored for the next start
         assert streaming.settled_as(job, b"succeeded") == b"recorded"
         assert_ended_well(server)
     with serving(tmp_path) as server, server.worker(b"f", places=9) as worker:
@@ -92,7 +92,7 @@ def test_jobs_that_do_not_end_in_time_are_released_without_counting(tmp_path: Pa
         plain = stack.enter_context(server.peer())
         plain.can_do(b"plain")
         for function in (b"streaming", b"plain"):
-            client.put(function, retry={"max_attempts": 1})
+            client.submit_new(function, retry={"max_attempts": 1})
         streaming.job()
         plain.assigned()
         server.signal(signal.SIGTERM)
@@ -103,7 +103,7 @@ def test_jobs_that_do_not_end_in_time_are_released_without_counting(tmp_path: Pa
 
 def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_path: Path) -> None:
     with serving(tmp_path, "--drain", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
-        client.put(b"f", wait=True)
+        client.submit_new(b"f", wait=True)
         job = worker.job()
         begin_drain(server, signal.SIGUSR1)
         worker.socket.settimeout(0.6)  # three times the drain time-out of TERM
@@ -113,7 +113,7 @@ def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_pa
         assert worker.settled_as(job, b"succeeded") == b"recorded"
         assert_ended_well(server)
     with serving(tmp_path, "--drain", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
-        client.put(b"f")
+        client.submit_new(b"f")
         worker.job()
         begin_drain(server, signal.SIGUSR1)
         server.signal(signal.SIGTERM)
@@ -124,7 +124,7 @@ def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_pa
 def test_shutdown_from_this_machine(tmp_path: Path, command: bytes) -> None:
     with serving(tmp_path, "--drain", "200ms") as server:
         with server.peer() as administrator, server.extended() as client, server.worker(b"f") as worker:
-            client.put(b"f")
+            client.submit_new(b"f")
             job = worker.job()
             assert administrator.ask(command) == b"OK\r\n"
             eventually(lambda: refuses(server), "new connections are refused")
@@ -160,7 +160,7 @@ def own_address() -> str | None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_an_idle_server_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path) as server, server.worker(b"f"), server.extended() as client:
-        client.put(b"backlog")
+        client.submit_new(b"backlog")
         server.signal(number)
         assert_ended_well(server)
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.interop.packets import Kind, Packet, encode, got
+from tests.interop.packets import Kind, Packet, encode, packet_of
 
-from .extension import ExtensionPeer, FaultError, More
+from .extension import ExtensionKind, ExtensionPeer, FaultError
 from .servers import eventually
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class Harness:
         self.server = server
         self.function = function
         self._stack = stack
-        self.client = self.another()
+        self.client = self.connect()
 
-    def another(self) -> ExtensionPeer:
+    def connect(self) -> ExtensionPeer:
         """Connect a client."""
         return self._stack.enter_context(self.server.extended())
 
@@ -49,16 +49,16 @@ class Harness:
 
     def worker(self, places: int = 1, **options: Any) -> ExtensionPeer:
         """Connect a worker of the test's function that is ready for jobs."""
-        worker = self.another()
+        worker = self.connect()
         worker.register(self.function, **options)
         worker.assert_silent()
         if places:
             worker.ready(places)
         return worker
 
-    def put(self, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
+    def submit_new(self, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
         """Submit a job of the test's function."""
-        return self.client.put(self.function, payload, unique, **options)
+        return self.client.submit_new(self.function, payload, unique, **options)
 
     def state(self, handle: bytes) -> str:
         """Return a job's state."""
@@ -67,7 +67,7 @@ class Harness:
 
     def events(self, **params: Any) -> ExtensionPeer:
         """Watch jobs on a new connection."""
-        watcher = self.another()
+        watcher = self.connect()
         assert watcher.call("jobs.watch", **params) == {}
         return watcher
 
@@ -83,7 +83,7 @@ def harness(healthy: Server, function: bytes) -> Iterator[Harness]:
 
 def test_the_extension_must_be_negotiated(harness: Harness) -> None:
     plain = harness.plain()
-    plain.write(encode(More.SUBMIT, b"f", b"", b"", b""))
+    plain.write(encode(ExtensionKind.SUBMIT, b"f", b"", b"", b""))
     code, message = plain.expect(Kind.ERROR)
     assert code == b"INVALID_COMMAND"
     assert b"mainspring/1" in message
@@ -101,7 +101,7 @@ def test_another_version_is_an_unknown_option(harness: Harness) -> None:
 
 def test_submit_work_and_settle(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(b"pay\0load", wait=True)
+    handle = harness.submit_new(b"pay\0load", wait=True)
     job = worker.job()
     assert (job.handle, job.function, job.unique, job.payload) == (handle, harness.function, b"", b"pay\0load")
     assert job.info["attempt"] == 1
@@ -114,51 +114,51 @@ def test_submit_work_and_settle(harness: Harness) -> None:
 
 
 def test_a_live_unique_is_joined_and_an_ended_one_is_not(harness: Harness) -> None:
-    handle = harness.put(b"first", b"u")
+    handle = harness.submit_new(b"first", b"u")
     harness.client.request(harness.function, b"second", b"u", {"wait": True})
-    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
+    assert harness.client.expect(ExtensionKind.SUBMITTED) == (handle, b"1")
     worker = harness.worker()
     job = worker.job()
     assert (job.unique, job.payload) == (b"u", b"first")
     harness.client.request(harness.function, b"third", b"u")
-    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
+    assert harness.client.expect(ExtensionKind.SUBMITTED) == (handle, b"1")
     assert worker.settled_as(job, b"succeeded", b"one") == b"recorded"
     assert harness.client.result().data == b"one"
-    assert harness.put(b"fourth", b"u") != handle
+    assert harness.submit_new(b"fourth", b"u") != handle
 
 
 def test_an_empty_unique_never_joins(harness: Harness) -> None:
-    assert harness.put(b"same") != harness.put(b"same")
+    assert harness.submit_new(b"same") != harness.submit_new(b"same")
 
 
 def test_keep_unique_joins_a_job_that_has_recently_succeeded(harness: Harness) -> None:
     worker = harness.worker(places=3)
-    handle = harness.put(b"", b"u", keep_unique=3600)
+    handle = harness.submit_new(b"", b"u", keep_unique=3600)
     assert worker.settled_as(worker.job(), b"succeeded", b"kept") == b"recorded"
     harness.client.request(harness.function, b"", b"u", {"keep_unique": 3600, "wait": True})
-    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
+    assert harness.client.expect(ExtensionKind.SUBMITTED) == (handle, b"1")
     assert harness.client.result() == (handle, b"succeeded", 1, {}, b"kept")
-    assert harness.put(b"", b"u") != handle, "submitted without keep_unique"
+    assert harness.submit_new(b"", b"u") != handle, "submitted without keep_unique"
     worker.job()
-    other = harness.put(b"", b"v")
+    other = harness.submit_new(b"", b"v")
     assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
-    assert harness.put(b"", b"v", keep_unique=3600) != other, "the first was not submitted with keep_unique"
+    assert harness.submit_new(b"", b"v", keep_unique=3600) != other, "the first was not submitted with keep_unique"
 
 
 def test_keep_unique_does_not_join_an_old_or_failed_job(harness: Harness) -> None:
     worker = harness.worker(places=2)
-    handle = harness.put(b"", b"u", keep_unique=3600)
+    handle = harness.submit_new(b"", b"u", keep_unique=3600)
     assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
     time.sleep(0.02)
-    assert harness.put(b"", b"u", keep_unique=0.01) != handle
+    assert harness.submit_new(b"", b"u", keep_unique=0.01) != handle
     assert worker.settled_as(worker.job(), b"failed") == b"recorded"
-    assert harness.client.outcome(harness.put(b"", b"w", keep_unique=0, expires=0)).state == b"expired"
-    harness.put(b"", b"w", keep_unique=3600)
+    assert harness.client.outcome(harness.submit_new(b"", b"w", keep_unique=0, expires=0)).state == b"expired"
+    harness.submit_new(b"", b"w", keep_unique=3600)
 
 
 def test_priorities(harness: Harness) -> None:
     for name in ("low", "normal", "high"):
-        harness.put(name.encode(), priority=name)
+        harness.submit_new(name.encode(), priority=name)
     worker = harness.worker(places=3)
     assert [worker.job().payload for _ in range(3)] == [b"high", b"normal", b"low"]
 
@@ -167,7 +167,7 @@ def test_priorities(harness: Harness) -> None:
 def test_a_delayed_job_waits_for_its_time(harness: Harness, how: str) -> None:
     worker = harness.worker()
     start = time.time()
-    handle = harness.put(delay=0.3) if how == "delay" else harness.put(run_at=start + 0.3)
+    handle = harness.submit_new(delay=0.3) if how == "delay" else harness.submit_new(run_at=start + 0.3)
     assert harness.state(handle) == "scheduled"
     worker.assert_silent()
     assert worker.job().handle == handle
@@ -176,39 +176,39 @@ def test_a_delayed_job_waits_for_its_time(harness: Harness, how: str) -> None:
 
 def test_a_time_in_the_past_means_now(harness: Harness) -> None:
     worker = harness.worker(places=2)
-    harness.put(b"a", run_at=1)
-    harness.put(b"b", delay=0)
+    harness.submit_new(b"a", run_at=1)
+    harness.submit_new(b"b", delay=0)
     assert [worker.job().payload, worker.job().payload] == [b"a", b"b"]
 
 
 def test_a_job_that_does_not_start_in_time_expires(harness: Harness) -> None:
-    handle = harness.put(b"", b"u", expires=0.2, wait=True)
+    handle = harness.submit_new(b"", b"u", expires=0.2, wait=True)
     result = harness.client.result()
     assert (result.handle, result.state, result.attempt) == (handle, b"expired", 0)
-    harness.put(b"", b"u")
+    harness.submit_new(b"", b"u")
 
 
 def test_a_job_that_is_held_in_memory_for_a_busy_worker_expires(harness: Harness) -> None:
     worker = harness.worker()
-    harness.put(b"long")
+    harness.submit_new(b"long")
     long = worker.job()
-    harness.put(b"late", expires=0.2, wait=True)
+    harness.submit_new(b"late", expires=0.2, wait=True)
     assert harness.client.result().state == b"expired"
     assert worker.settled_as(long, b"succeeded") == b"recorded"
     worker.ready(1)
-    harness.put(b"next")
+    harness.submit_new(b"next")
     assert worker.job().payload == b"next"
 
 
 def test_a_delayed_job_may_expire_before_it_is_due(harness: Harness) -> None:
-    assert harness.client.outcome(harness.put(delay=60, expires=0.2)).state == b"expired"
+    assert harness.client.outcome(harness.submit_new(delay=60, expires=0.2)).state == b"expired"
 
 
 def test_a_started_job_does_not_expire(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(expires=0.2)
+    handle = harness.submit_new(expires=0.2)
     job = worker.job()
-    harness.client.outcome(harness.put(b"", b"", expires=0.3, delay=60))
+    harness.client.outcome(harness.submit_new(b"", b"", expires=0.3, delay=60))
     assert worker.settled_as(job, b"succeeded") == b"recorded"
     assert harness.state(handle) == "succeeded"
 
@@ -236,11 +236,11 @@ BAD_OPTIONS = [
 def test_invalid_options_are_refused_in_the_order_of_the_requests(harness: Harness, options: bytes) -> None:
     client = harness.client
     client.request(harness.function, b"before")
-    client.write(encode(More.SUBMIT, harness.function, b"", options, b""))
+    client.write(encode(ExtensionKind.SUBMIT, harness.function, b"", options, b""))
     client.request(harness.function, b"after")
-    assert client.expect(More.SUBMITTED)[1] == b"0"
+    assert client.expect(ExtensionKind.SUBMITTED)[1] == b"0"
     assert client.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
-    assert client.expect(More.SUBMITTED)[1] == b"0"
+    assert client.expect(ExtensionKind.SUBMITTED)[1] == b"0"
 
 
 def test_a_function_needs_a_name_and_a_unique_has_a_length_limit(harness: Harness) -> None:
@@ -248,16 +248,16 @@ def test_a_function_needs_a_name_and_a_unique_has_a_length_limit(harness: Harnes
     assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_FUNCTION_NAME"
     harness.client.request(harness.function, b"", b"u" * 65)
     assert harness.client.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
-    harness.put(b"", b"u" * 64)
+    harness.submit_new(b"", b"u" * 64)
 
 
 def test_answers_come_in_the_order_of_the_requests(harness: Harness) -> None:
     client, packets = harness.client, []
-    expected: list[tuple[Kind | More, bytes]] = []
+    expected: list[tuple[Kind | ExtensionKind, bytes]] = []
     for number in range(300):
         payload = b"%d" % number
         if number % 7 == 0:
-            packets.append(encode(More.SUBMIT, b"", b"", b"", payload))
+            packets.append(encode(ExtensionKind.SUBMIT, b"", b"", b"", payload))
             expected.append((Kind.ERROR, b""))
         elif number % 5 == 0:
             packets.append(encode(Kind.ECHO_REQ, payload))
@@ -269,8 +269,8 @@ def test_answers_come_in_the_order_of_the_requests(harness: Harness) -> None:
             packets.append(encode(Kind.SUBMIT_JOB, harness.function, b"", payload))
             expected.append((Kind.JOB_CREATED, payload))
         else:
-            packets.append(encode(More.SUBMIT, harness.function, b"", b"", payload))
-            expected.append((More.SUBMITTED, payload))
+            packets.append(encode(ExtensionKind.SUBMIT, harness.function, b"", b"", payload))
+            expected.append((ExtensionKind.SUBMITTED, payload))
     client.write(b"".join(packets))
     answers = [client.next() for _ in packets]
     assert [answer.kind for answer in answers] == [kind for kind, _ in expected]
@@ -280,7 +280,7 @@ def test_answers_come_in_the_order_of_the_requests(harness: Harness) -> None:
     handles = {
         answer.arguments[0]: payload
         for answer, (kind, payload) in zip(answers, expected, strict=True)
-        if kind in {Kind.JOB_CREATED, More.SUBMITTED}
+        if kind in {Kind.JOB_CREATED, ExtensionKind.SUBMITTED}
     }
     worker = harness.worker(places=len(handles))
     jobs = [worker.job() for _ in handles]
@@ -292,15 +292,15 @@ def test_answers_come_in_the_order_of_the_requests(harness: Harness) -> None:
 
 def test_progress_comes_before_the_result(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(wait=True)
+    handle = harness.submit_new(wait=True)
     job = worker.job()
     worker.write(encode(Kind.WORK_STATUS, handle, b"1", b"2") + encode(Kind.WORK_DATA, handle, b"part"))
     worker.write(encode(Kind.WORK_WARNING, handle, b"warm"))
     assert worker.settled_as(job, b"succeeded", b"all") == b"recorded"
     client = harness.client
-    assert client.next() == got(Kind.WORK_STATUS, handle, b"1", b"2")
-    assert client.next() == got(Kind.WORK_DATA, handle, b"part")
-    assert client.next() == got(Kind.WORK_WARNING, handle, b"warm")
+    assert client.next() == packet_of(Kind.WORK_STATUS, handle, b"1", b"2")
+    assert client.next() == packet_of(Kind.WORK_DATA, handle, b"part")
+    assert client.next() == packet_of(Kind.WORK_WARNING, handle, b"warm")
     assert client.result().data == b"all"
 
 
@@ -313,8 +313,8 @@ def test_a_handle_without_a_job_is_unknown_under_its_own_name(harness: Harness, 
 
 def test_any_number_of_clients_may_wait_also_on_a_new_connection(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(wait=True)
-    others = [harness.another() for _ in range(5)]
+    handle = harness.submit_new(wait=True)
+    others = [harness.connect() for _ in range(5)]
     for other in others:
         other.wait(handle)
         other.wait(handle)
@@ -330,7 +330,7 @@ def test_any_number_of_clients_may_wait_also_on_a_new_connection(harness: Harnes
 
 
 def test_jobs_show(harness: Harness) -> None:
-    handle = harness.put(
+    handle = harness.submit_new(
         b"12345", b"name", priority="low", timeout=9.5, retry=QUICK, expires=60, concurrency_key="Zürich"
     )
     job = harness.client.show(handle)
@@ -358,7 +358,7 @@ def test_jobs_show(harness: Harness) -> None:
 
 
 def test_jobs_list_filters_and_pages(harness: Harness) -> None:
-    handles = [harness.put(b"", b"u%d" % number).decode() for number in range(5)]
+    handles = [harness.submit_new(b"", b"u%d" % number).decode() for number in range(5)]
     name = harness.function.decode()
     newest_first = handles[::-1]
 
@@ -409,19 +409,19 @@ def test_calls_that_fail(harness: Harness, method: str, params: dict[str, Any], 
 
 
 def test_an_answer_repeats_any_id_of_its_call(harness: Harness) -> None:
-    harness.client.write(encode(More.CALL, b"\xff any id", b"node.status", b""))
-    call_id, value = harness.client.expect(More.ANSWER)
+    harness.client.write(encode(ExtensionKind.CALL, b"\xff any id", b"node.status", b""))
+    call_id, value = harness.client.expect(ExtensionKind.ANSWER)
     assert call_id == b"\xff any id"
     status = json.loads(value)
     assert status["name"] == "n1"
-    harness.client.write(encode(More.CALL, b"", b"node.status", b"no json"))
-    assert harness.client.expect(More.FAULT)[:2] == (b"", b"usage")
+    harness.client.write(encode(ExtensionKind.CALL, b"", b"node.status", b"no json"))
+    assert harness.client.expect(ExtensionKind.FAULT)[:2] == (b"", b"usage")
 
 
 def test_cancel_a_queued_job(harness: Harness) -> None:
     for options in ({}, {"delay": 60}):
-        handle = harness.put(b"", b"u", wait=True, **options)
-        answer = harness.another().call("jobs.cancel", handle=handle.decode(), reason="no need")
+        handle = harness.submit_new(b"", b"u", wait=True, **options)
+        answer = harness.connect().call("jobs.cancel", handle=handle.decode(), reason="no need")
         assert answer == {"handle": handle.decode(), "state": "cancelled"}
         result = harness.client.result()
         assert (result.handle, result.state, result.attempt) == (handle, b"cancelled", 0)
@@ -431,9 +431,9 @@ def test_cancel_a_queued_job(harness: Harness) -> None:
 
 def test_cancel_a_job_that_is_held_in_memory(harness: Harness) -> None:
     worker = harness.worker()
-    harness.put(b"first")
+    harness.submit_new(b"first")
     first = worker.job()
-    second = harness.put(b"second")
+    second = harness.submit_new(b"second")
     assert harness.client.call("jobs.cancel", handle=second.decode())["state"] == "cancelled"
     assert worker.settled_as(first, b"succeeded") == b"recorded"
     worker.ready()
@@ -443,9 +443,9 @@ def test_cancel_a_job_that_is_held_in_memory(harness: Harness) -> None:
 
 def test_cancel_a_running_job(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(wait=True)
+    handle = harness.submit_new(wait=True)
     job = worker.job()
-    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    assert harness.connect().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     assert worker.stopped() == (handle, job.token, b"cancelled")
     assert worker.beat([job]) == ([handle], [])
     assert worker.settled_as(job, b"cancelled") == b"recorded"
@@ -455,9 +455,9 @@ def test_cancel_a_running_job(harness: Harness) -> None:
 
 def test_a_cancelled_running_job_may_still_succeed(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(wait=True)
+    handle = harness.submit_new(wait=True)
     job = worker.job()
-    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    assert harness.connect().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     worker.stopped()
     assert worker.settled_as(job, b"succeeded", b"too late") == b"recorded"
     assert harness.client.result().data == b"too late"
@@ -466,9 +466,9 @@ def test_a_cancelled_running_job_may_still_succeed(harness: Harness) -> None:
 @pytest.mark.parametrize("how", ["released", "gone", "failed", "snoozed", "silent"])
 def test_a_cancelled_job_does_not_run_again(harness: Harness, how: str) -> None:
     worker = harness.worker()
-    handle = harness.put(wait=True, retry=QUICK, heartbeat=0.3 if how == "silent" else 60)
+    handle = harness.submit_new(wait=True, retry=QUICK, heartbeat=0.3 if how == "silent" else 60)
     job = worker.job()
-    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    assert harness.connect().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     worker.stopped()
     if how == "gone":
         worker.close()
@@ -483,9 +483,9 @@ def test_a_cancelled_job_does_not_run_again(harness: Harness, how: str) -> None:
 def test_cancel_a_job_of_a_plain_worker(harness: Harness) -> None:
     worker = harness.plain()
     worker.can_do(harness.function)
-    handle = harness.put(wait=True)
+    handle = harness.submit_new(wait=True)
     assert worker.assigned()[0] == handle
-    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+    assert harness.connect().call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
     assert harness.client.result().state == b"cancelled"
     worker.complete(handle, b"too late")
     worker.assert_silent()
@@ -494,7 +494,7 @@ def test_cancel_a_job_of_a_plain_worker(harness: Harness) -> None:
 
 def test_retry_queues_an_unsuccessful_job_again(harness: Harness) -> None:
     worker = harness.worker(places=3)
-    handle = harness.put(b"payload", b"u")
+    handle = harness.submit_new(b"payload", b"u")
     assert worker.settled_as(worker.job(), b"failed", error={"type": "E", "message": "m"}) == b"recorded"
     assert harness.state(handle) == "failed"
     job = harness.client.call("jobs.retry", handle=handle.decode())
@@ -509,9 +509,9 @@ def test_retry_queues_an_unsuccessful_job_again(harness: Harness) -> None:
 
 
 def test_retry_is_refused_while_another_job_has_the_unique(harness: Harness) -> None:
-    handle = harness.put(b"", b"u")
+    handle = harness.submit_new(b"", b"u")
     harness.client.call("jobs.cancel", handle=handle.decode())
-    live = harness.put(b"", b"u")
+    live = harness.submit_new(b"", b"u")
     with pytest.raises(FaultError, match=live.decode()) as raised:
         harness.client.call("jobs.retry", handle=handle.decode())
     assert raised.value.code == "conflict"
@@ -519,7 +519,7 @@ def test_retry_is_refused_while_another_job_has_the_unique(harness: Harness) -> 
 
 def test_watch_reports_every_change_of_state(harness: Harness) -> None:
     by_function = harness.events(function=harness.function.decode())
-    handle = harness.put(retry=QUICK)
+    handle = harness.submit_new(retry=QUICK)
     by_handle = harness.events(handle=handle.decode())
     everything = harness.events()
     worker = harness.worker(places=2)
@@ -542,7 +542,7 @@ def test_watch_reports_every_change_of_state(harness: Harness) -> None:
 
 
 def test_a_connection_watches_once(harness: Harness) -> None:
-    watcher = harness.events(handle=harness.put().decode())
+    watcher = harness.events(handle=harness.submit_new().decode())
     with pytest.raises(FaultError, match="conflict"):
         watcher.call("jobs.watch")
 
@@ -550,7 +550,7 @@ def test_a_connection_watches_once(harness: Harness) -> None:
 def test_a_watcher_that_ends_leaves_nothing_behind(harness: Harness) -> None:
     watcher = harness.events()
     watcher.close()
-    harness.put()
+    harness.submit_new()
     harness.client.assert_silent()
 
 
@@ -560,7 +560,7 @@ def test_a_watcher_that_ends_leaves_nothing_behind(harness: Harness) -> None:
 def test_ready_is_the_number_of_jobs_to_assign(harness: Harness) -> None:
     worker = harness.worker(places=2)
     for number in range(4):
-        harness.put(b"%d" % number)
+        harness.submit_new(b"%d" % number)
     first, second = worker.job(), worker.job()
     worker.assert_silent()
     worker.ready(1)
@@ -574,7 +574,7 @@ def test_ready_is_the_number_of_jobs_to_assign(harness: Harness) -> None:
 def test_pause_withdraws_the_places(harness: Harness) -> None:
     worker = harness.worker(places=5)
     worker.pause()
-    handle = harness.put()
+    handle = harness.submit_new()
     worker.assert_silent()
     worker.ready(1)
     assert worker.job().handle == handle
@@ -583,7 +583,7 @@ def test_pause_withdraws_the_places(harness: Harness) -> None:
 def test_jobs_that_are_held_in_memory_go_to_another_worker(harness: Harness) -> None:
     worker = harness.worker()
     for number in range(5):
-        harness.put(b"%d" % number)
+        harness.submit_new(b"%d" % number)
     assert worker.job().payload == b"0"
     other = harness.worker(places=4)
     assert [other.job().payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
@@ -593,7 +593,7 @@ def test_cant_do_stops_the_function(harness: Harness) -> None:
     worker = harness.worker(places=2)
     worker.send(Kind.CANT_DO, harness.function)
     worker.assert_silent()
-    handle = harness.put()
+    handle = harness.submit_new()
     worker.assert_silent()
     other = harness.worker()
     assert other.job().handle == handle
@@ -601,11 +601,11 @@ def test_cant_do_stops_the_function(harness: Harness) -> None:
 
 def test_register_gives_defaults_for_options_of_jobs(harness: Harness) -> None:
     worker = harness.worker(places=4, timeout=30, heartbeat=20, retry={**QUICK, "max_attempts": 2})
-    handle = harness.put()
+    handle = harness.submit_new()
     job = worker.job()
     assert (job.info["timeout"], job.info["heartbeat"], job.info["max_attempts"]) == (30, 20, 2)
     assert 25 < job.info["deadline"] - time.time() < 35
-    harness.put(timeout=5, heartbeat=4, retry={"max_attempts": 7})
+    harness.submit_new(timeout=5, heartbeat=4, retry={"max_attempts": 7})
     other = worker.job()
     assert (other.info["timeout"], other.info["heartbeat"], other.info["max_attempts"]) == (5, 4, 7)
     assert worker.settled_as(job, b"failed") == b"recorded"
@@ -619,15 +619,15 @@ def test_register_gives_defaults_for_options_of_jobs(harness: Harness) -> None:
     "options", [b"[]", b'{"timeout": -1}', b'{"heartbeat": -1}', b'{"retry": {"factor": -1}}', b"x"]
 )
 def test_register_refuses_invalid_options(harness: Harness, options: bytes) -> None:
-    worker = harness.another()
-    worker.write(encode(More.REGISTER, harness.function, options))
+    worker = harness.connect()
+    worker.write(encode(ExtensionKind.REGISTER, harness.function, options))
     assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
 @pytest.mark.parametrize("count", [b"", b"-1", b"many", b"1" * 5000])
 def test_ready_refuses_an_invalid_count(harness: Harness, count: bytes) -> None:
-    worker = harness.another()
-    worker.write(encode(More.READY, count))
+    worker = harness.connect()
+    worker.write(encode(ExtensionKind.READY, count))
     assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
@@ -636,7 +636,7 @@ def test_ready_refuses_an_invalid_count(harness: Harness, count: bytes) -> None:
 
 def test_failed_is_retried_until_no_attempt_is_left(harness: Harness) -> None:
     worker = harness.worker(places=9)
-    handle = harness.put(retry=QUICK, wait=True)
+    handle = harness.submit_new(retry=QUICK, wait=True)
     start = time.monotonic()
     for attempt in (1, 2, 3):
         job = worker.job()
@@ -651,7 +651,7 @@ def test_failed_is_retried_until_no_attempt_is_left(harness: Harness) -> None:
 
 def test_final_is_not_retried(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(retry=QUICK, wait=True)
+    handle = harness.submit_new(retry=QUICK, wait=True)
     error = {"type": "E", "message": "m"}
     assert worker.settled_as(worker.job(), b"failed", error=error, final=True) == b"recorded"
     assert harness.client.result() == (handle, b"failed", 1, error, b"")
@@ -659,7 +659,7 @@ def test_final_is_not_retried(harness: Harness) -> None:
 
 def test_without_a_policy_one_failure_is_the_end(harness: Harness) -> None:
     worker = harness.worker()
-    harness.put(wait=True)
+    harness.submit_new(wait=True)
     assert worker.settled_as(worker.job(), b"failed") == b"recorded"
     result = harness.client.result()
     assert (result.state, result.attempt) == (b"failed", 1)
@@ -668,7 +668,7 @@ def test_without_a_policy_one_failure_is_the_end(harness: Harness) -> None:
 
 def test_released_keeps_its_place_and_is_not_counted(harness: Harness) -> None:
     worker = harness.worker()
-    handles = [harness.put(b"%d" % number) for number in range(3)]
+    handles = [harness.submit_new(b"%d" % number) for number in range(3)]
     job = worker.job()
     assert worker.settled_as(job, b"released") == b"recorded"
     other = harness.worker(places=3)
@@ -680,7 +680,7 @@ def test_released_keeps_its_place_and_is_not_counted(harness: Harness) -> None:
 
 def test_snoozed_runs_after_its_delay_and_is_not_counted(harness: Harness) -> None:
     worker = harness.worker(places=2)
-    handle = harness.put()
+    handle = harness.submit_new()
     start = time.monotonic()
     assert worker.settled_as(worker.job(), b"snoozed", delay=0.3) == b"recorded"
     assert harness.state(handle) == "scheduled"
@@ -694,7 +694,7 @@ def test_snoozed_runs_after_its_delay_and_is_not_counted(harness: Harness) -> No
 
 def test_an_unknown_outcome_is_refused_and_the_delivery_stays_valid(harness: Harness) -> None:
     worker = harness.worker()
-    harness.put()
+    harness.submit_new()
     job = worker.job()
     worker.settle(job, b"vanished")
     assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
@@ -704,13 +704,13 @@ def test_an_unknown_outcome_is_refused_and_the_delivery_stays_valid(harness: Har
 @pytest.mark.parametrize("outcome", [b"succeeded", b"failed", b"released", b"snoozed", b"cancelled"])
 def test_a_settlement_that_is_sent_again_is_recorded_once(harness: Harness, outcome: bytes) -> None:
     worker = harness.worker()
-    handle = harness.put(retry={"max_attempts": 3, "initial": 60})
+    handle = harness.submit_new(retry={"max_attempts": 3, "initial": 60})
     job = worker.job()
     detail: dict[str, Any] = {"delay": 60} if outcome == b"snoozed" else {}
     worker.settle(job, outcome, b"", detail)
     worker.settle(job, outcome, b"", detail)
     assert (worker.verdict(job), worker.verdict(job)) == (b"recorded", b"recorded")
-    other = harness.another()
+    other = harness.connect()
     assert other.settled_as(job, outcome, b"", **detail) == b"recorded", "on a new connection"
     states = {b"failed": {"scheduled"}, b"released": {"pending", "leased"}, b"snoozed": {"scheduled"}}
     assert harness.state(handle) in states.get(outcome, {outcome.decode()})
@@ -718,10 +718,10 @@ def test_a_settlement_that_is_sent_again_is_recorded_once(harness: Harness, outc
 
 def test_a_settlement_with_a_forged_token_is_stale(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put()
+    handle = harness.submit_new()
     job = worker.job()
-    for lease in (b"", b"1.1.1", b"9.9.9", b"x", b"1" * 5000 + b".1.1", job.token + b"0"):
-        assert worker.settled_as(job._replace(token=lease), b"succeeded", b"forged") == b"stale"
+    for token in (b"", b"1.1.1", b"9.9.9", b"x", b"1" * 5000 + b".1.1", job.token + b"0"):
+        assert worker.settled_as(job._replace(token=token), b"succeeded", b"forged") == b"stale"
     stranger = job._replace(handle=b"H:n1:999999000000000001")
     assert worker.settled_as(stranger, b"succeeded") == b"stale"
     assert worker.settled_as(job, b"succeeded", b"true") == b"recorded"
@@ -730,9 +730,9 @@ def test_a_settlement_with_a_forged_token_is_stale(harness: Harness) -> None:
 
 def test_another_connection_cannot_settle_a_running_job(harness: Harness) -> None:
     worker = harness.worker()
-    harness.put()
+    harness.submit_new()
     job = worker.job()
-    assert harness.another().settled_as(job, b"succeeded") == b"stale"
+    assert harness.connect().settled_as(job, b"succeeded") == b"stale"
     assert worker.settled_as(job, b"succeeded") == b"recorded"
 
 
@@ -741,7 +741,7 @@ def test_another_connection_cannot_settle_a_running_job(harness: Harness) -> Non
 
 def test_a_timeout_stops_the_attempt_and_counts_as_failed(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(timeout=0.2, wait=True)
+    handle = harness.submit_new(timeout=0.2, wait=True)
     job = worker.job()
     assert job.info["timeout"] == 0.2
     assert worker.stopped() == (handle, job.token, b"timeout")
@@ -755,7 +755,7 @@ def test_a_timeout_stops_the_attempt_and_counts_as_failed(harness: Harness) -> N
 
 def test_a_timeout_is_retried_by_the_retry_policy(harness: Harness) -> None:
     worker = harness.worker(places=2)
-    handle = harness.put(timeout=0.2, retry=QUICK)
+    handle = harness.submit_new(timeout=0.2, retry=QUICK)
     first = worker.job()
     assert worker.stopped()[2] == b"timeout"
     second = worker.job()
@@ -767,7 +767,7 @@ def test_a_timeout_is_retried_by_the_retry_policy(harness: Harness) -> None:
 
 def test_a_job_without_its_required_heartbeats_is_lost(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(heartbeat=0.3)
+    handle = harness.submit_new(heartbeat=0.3)
     job = worker.job()
     assert worker.stopped() == (handle, job.token, b"lost")
     other = harness.worker()
@@ -779,7 +779,7 @@ def test_a_job_without_its_required_heartbeats_is_lost(harness: Harness) -> None
 
 def test_heartbeats_and_progress_keep_a_job_running(harness: Harness) -> None:
     worker = harness.worker()
-    handle = harness.put(heartbeat=1)
+    handle = harness.submit_new(heartbeat=1)
     job = worker.job()
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
@@ -795,7 +795,7 @@ def test_lost_workers_count_against_the_policy_once_a_job_runs_alone(
     harness: Harness, max_attempts: int | None
 ) -> None:
     retry: dict[str, Any] = {} if max_attempts is None else {"retry": {**QUICK, "max_attempts": max_attempts}}
-    handle = harness.put(wait=True, **retry)
+    handle = harness.submit_new(wait=True, **retry)
     for attempt, alone in [(1, False), (1, False), (1, True), (2, True), (3, True)][: 5 if max_attempts is None else 4]:
         worker = harness.worker()
         info = worker.job().info
@@ -808,7 +808,7 @@ def test_lost_workers_count_against_the_policy_once_a_job_runs_alone(
 
 def test_jobs_of_a_worker_that_leaves_keep_their_places(harness: Harness) -> None:
     worker = harness.worker(places=2)
-    handles = [harness.put(b"%d" % number) for number in range(4)]
+    handles = [harness.submit_new(b"%d" % number) for number in range(4)]
     worker.job()
     worker.job()
     worker.close()
@@ -822,13 +822,13 @@ def test_jobs_of_a_worker_that_leaves_keep_their_places(harness: Harness) -> Non
 
 def test_heartbeats_of_unknown_jobs_report_them_as_lost(harness: Harness) -> None:
     worker = harness.worker()
-    harness.put()
+    harness.submit_new()
     job = worker.job()
     assert worker.beat([job, job._replace(token=b"1.2.3"), job._replace(handle=b"H:x:1")]) == (
         [],
         [job.handle, b"H:x:1"],
     )
-    worker.write(encode(More.HEARTBEAT, b'{"jobs": [1]}'))
+    worker.write(encode(ExtensionKind.HEARTBEAT, b'{"jobs": [1]}'))
     assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
@@ -838,7 +838,7 @@ def test_heartbeats_of_unknown_jobs_report_them_as_lost(harness: Harness) -> Non
 def test_a_plain_worker_completes_a_job_with_options(harness: Harness) -> None:
     worker = harness.plain()
     worker.can_do(harness.function)
-    handle = harness.put(b"x", wait=True, retry=QUICK)
+    handle = harness.submit_new(b"x", wait=True, retry=QUICK)
     assert worker.assigned() == (handle, harness.function, b"x")
     worker.send(Kind.WORK_FAIL, handle)
     worker.assert_silent()
@@ -854,10 +854,10 @@ def test_a_worker_of_the_extension_serves_a_plain_client(harness: Harness) -> No
     job = worker.job()
     assert (job.handle, job.payload) == (handle, b"ping")
     assert worker.settled_as(job, b"succeeded", b"pong") == b"recorded"
-    assert plain.receive() == got(Kind.WORK_COMPLETE, handle, b"pong")
+    assert plain.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"pong")
     handle = plain.submit(harness.function, b"", b"ping")
     assert worker.settled_as(worker.job(), b"failed", error={"type": "E", "message": "m"}) == b"recorded"
-    assert plain.receive() == got(Kind.WORK_FAIL, handle)
+    assert plain.receive() == packet_of(Kind.WORK_FAIL, handle)
 
 
 def test_a_background_submit_joins_a_foreground_job_and_outlives_its_client(harness: Harness) -> None:
@@ -865,17 +865,17 @@ def test_a_background_submit_joins_a_foreground_job_and_outlives_its_client(harn
     handle = plain.submit(harness.function, b"u", b"p")
     job = worker.job()
     harness.client.request(harness.function, b"q", b"u", {"wait": True})
-    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
+    assert harness.client.expect(ExtensionKind.SUBMITTED) == (handle, b"1")
     plain.close()
     assert worker.settled_as(job, b"succeeded", b"r") == b"recorded"
     assert harness.client.result() == (handle, b"succeeded", 1, {}, b"r")
 
 
 def test_packets_with_missing_arguments_are_refused(harness: Harness) -> None:
-    for kind in (More.SUBMIT, More.CALL, More.REGISTER, More.SETTLE):
+    for kind in (ExtensionKind.SUBMIT, ExtensionKind.CALL, ExtensionKind.REGISTER, ExtensionKind.SETTLE):
         harness.client.write(encode(kind, b"only"))
         assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
-    for kind in (More.SUBMITTED, More.ASSIGN, More.PAUSED):
+    for kind in (ExtensionKind.SUBMITTED, ExtensionKind.ASSIGN, ExtensionKind.PAUSED):
         harness.client.write(encode(kind))
         assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_COMMAND"
     harness.client.assert_silent()

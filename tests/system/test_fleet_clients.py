@@ -84,15 +84,15 @@ def stack() -> Iterator[ExitStack]:
 def test_a_program_calls_a_worker_at_another_node(
     shared: list[FleetNode], library: Library, programs: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
-    here, there = shared
+    client_node, worker_node = shared
     line = command(library, programs)
-    worker = Program([*line, str(there.port), "worker", library.name], tmp_path / "worker.log")
+    worker = Program([*line, str(worker_node.port), "worker", library.name], tmp_path / "worker.log")
     stack.callback(worker.kill)
-    with there.peer() as peer:
+    with worker_node.peer() as peer:
         await_worker(peer, *[f"{library.name}-{name}" for name in library.functions])
-    wanted = [(f"{library.name}-{UPPER}", BINARY), (f"{library.name}-{UPPER}", b"again")]
-    wanted += [(f"{library.name}-{name}", b"x") for name in (FAIL, PROGRESS, RAISE) if name in library.functions]
-    client = Program([*line, str(here.port), "client", "do", *jobs(*wanted)], tmp_path / "client.log")
+    calls = [(f"{library.name}-{UPPER}", BINARY), (f"{library.name}-{UPPER}", b"again")]
+    calls += [(f"{library.name}-{name}", b"x") for name in (FAIL, PROGRESS, RAISE) if name in library.functions]
+    client = Program([*line, str(client_node.port), "client", "do", *jobs(*calls)], tmp_path / "client.log")
     stack.callback(client.kill)
     lines = client.finish()
     assert f"{library.name}-{UPPER} complete {BINARY.upper().hex()}" in lines
@@ -114,21 +114,21 @@ def test_a_program_calls_a_worker_at_another_node(
 def test_a_background_job_of_a_program_runs_at_another_node(
     shared: list[FleetNode], library: Library, programs: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
-    here, there = shared
+    client_node, worker_node = shared
     name = f"{library.name}-later"
-    order = [*command(library, programs), str(here.port), "client", "background", *jobs((name, b"payload"))]
+    order = [*command(library, programs), str(client_node.port), "client", "background", *jobs((name, b"payload"))]
     assert Program(order, tmp_path / "client.log").finish() == [f"{name} created"]
-    worker = stack.enter_context(there.worker(name.encode()))
+    worker = stack.enter_context(worker_node.worker(name.encode()))
     job = worker.job()
     assert job.payload == b"payload"
     assert worker.settled_as(job, b"succeeded") == b"recorded"
 
 
 def test_the_progress_of_a_job_at_another_node_is_streamed(shared: list[FleetNode], stack: ExitStack) -> None:
-    here, there = shared
-    app = App(f"127.0.0.1:{here.port}")
+    client_node, worker_node = shared
+    app = App(f"127.0.0.1:{client_node.port}")
     stack.callback(app.close)
-    worker = stack.enter_context(there.worker(b"talk"))
+    worker = stack.enter_context(worker_node.worker(b"talk"))
     job = app.function("talk").submit(b"")
     assigned = worker.job()
     events: list[JobEvent] = []
@@ -216,8 +216,10 @@ def test_workers_and_clients_move_to_another_node_when_theirs_is_killed(
 def test_commands_use_another_node_when_the_first_is_dead(two_nodes: TwoNodes, tmp_path: Path) -> None:
     n1, n2 = two_nodes.nodes
     for _ in range(2):
-        put = mainspring("submit", "f", "payload", "--background", "--server", addresses(two_nodes.nodes), cwd=tmp_path)
-        assert put.returncode == 0, put.stderr
+        submitted = mainspring(
+            "submit", "f", "payload", "--background", "--server", addresses(two_nodes.nodes), cwd=tmp_path
+        )
+        assert submitted.returncode == 0, submitted.stderr
         n1.kill()
     with n2.worker(b"f", places=2) as worker:
         worker.socket.settimeout(30)

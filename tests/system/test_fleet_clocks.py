@@ -38,18 +38,18 @@ def test_a_node_with_a_wrong_clock_behaves_like_the_others(
     fork_server: ForkServer, tmp_path: Path, database: str, stack: ExitStack, offset: str, sign: int
 ) -> None:
     fleet = stack.enter_context(Fleet(fork_server, tmp_path, database, lease=LEASE))
-    right = fleet.start("right")
+    correct = fleet.start("right")
     skewed = stack.enter_context(node_at(offset, tmp_path, database, "--lease", f"{LEASE * 1000:.0f}ms"))
-    with right.extended() as asking:
+    with correct.extended() as asking:
         rows = {row["name"]: row for row in asking.call("nodes.list")["nodes"]}
     assert set(rows) == {"right", "n1"}
     # Each node submits a delayed job; the other node's worker must receive it on time, as if all clocks were correct.
-    for submits, works in ((right, skewed), (skewed, right)):
+    for submits, works in ((correct, skewed), (skewed, correct)):
         client = stack.enter_context(submits.extended())
         worker = stack.enter_context(works.worker(b"f"))
         began = time.monotonic()
         wall = time.time()
-        handle = client.put(b"f", b"delayed", delay=1.0)
+        handle = client.submit_new(b"f", b"delayed", delay=1.0)
         shown = client.show(handle)
         assert abs(datetime.fromisoformat(shown["created_at"]).timestamp() - wall) < 1
         assert abs(datetime.fromisoformat(shown["run_at"]).timestamp() - wall - 1) < 1
@@ -62,18 +62,18 @@ def test_a_node_with_a_wrong_clock_behaves_like_the_others(
 
     # Jobs' expiry times and end times use the same clock.
     client = stack.enter_context(skewed.extended())
-    handle = client.put(b"nobody", b"", expires=1.0)
+    handle = client.submit_new(b"nobody", b"", expires=1.0)
     assert client.outcome(handle).state == b"expired"
 
     # During two leases no node is fenced; a node that is killed then is fenced.
-    terms = {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]}
+    terms = {row["name"]: row["term"] for row in correct.ask("nodes.list")["nodes"]}
     time.sleep(2 * LEASE)
-    assert {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]} == terms
-    with skewed.worker(b"g") as worker, right.extended() as peer:
-        handle = peer.put(b"g")
+    assert {row["name"]: row["term"] for row in correct.ask("nodes.list")["nodes"]} == terms
+    with skewed.worker(b"g") as worker, correct.extended() as peer:
+        handle = peer.submit_new(b"g")
         assert worker.job().handle == handle
         skewed.kill()
-    successor = stack.enter_context(right.worker(b"g"))
+    successor = stack.enter_context(correct.worker(b"g"))
     began = time.monotonic()
     assert successor.job().handle == handle
     assert time.monotonic() - began < LEASE + 20

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import pytest
-from tests.interop.packets import Kind, got
+from tests.interop.packets import Kind, packet_of
 
 from .servers import eventually
 from .stores import on_each_store
@@ -102,7 +102,7 @@ def test_the_first_grab_after_the_acknowledgement_returns_the_job(
         client.send(Kind.SUBMIT_JOB_BG, function, b"", b"payload")
         eventually(lambda: counted(watcher, function).total, "the node has read it")
     (handle,) = client.expect(Kind.JOB_CREATED)
-    assert worker.grab() == got(Kind.JOB_ASSIGN, handle, function, b"payload")
+    assert worker.grab() == packet_of(Kind.JOB_ASSIGN, handle, function, b"payload")
 
 
 # ---- foreground jobs without waiting clients
@@ -127,7 +127,7 @@ def test_a_foreground_job_without_a_client_is_dropped_when_its_worker_leaves(
     watcher.await_waiters(unique, 0)
     worker.close()
     watcher.await_status(handle, b"0", b"0", b"0", b"0")
-    assert other.grab() == got(Kind.NO_JOB)
+    assert other.grab() == packet_of(Kind.NO_JOB)
     eventually(lambda: counted(watcher, function).total == 0, "it is not counted")
 
 
@@ -149,7 +149,7 @@ def test_a_foreground_job_with_a_client_at_another_node_goes_to_another_worker(
     worker.close()
     assert grab_until_assigned(other) == handle
     other.complete(handle, b"result")
-    assert waiting.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
+    assert waiting.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"result")
 
 
 # ---- a job that runs at another node
@@ -159,7 +159,7 @@ def test_a_foreground_job_with_a_client_at_another_node_goes_to_another_worker(
 def test_any_node_shows_the_progress_of_a_running_job(fleet: Fleet, function: bytes, stack: ExitStack) -> None:
     here, there = fleet.several("n1", "n2")
     client, worker = stack.enter_context(here.extended()), stack.enter_context(there.worker(function, places=0))
-    handle = client.put(function)
+    handle = client.submit_new(function)
     worker.ready()
     job = worker.job()
     assert job.handle == handle
@@ -187,4 +187,4 @@ def grab_until_assigned(worker: ExtensionPeer) -> bytes:
         if packet.kind is Kind.JOB_ASSIGN:
             return packet.arguments[0]
         worker.send(Kind.PRE_SLEEP)
-        assert worker.receive() == got(Kind.NOOP)
+        assert worker.receive() == packet_of(Kind.NOOP)

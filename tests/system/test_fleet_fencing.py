@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.interop.packets import Kind, got
+from tests.interop.packets import Kind, packet_of
 from tests.postgres.proxy import Direction
 
 from .actors import arrives
-from .extension import More
+from .extension import ExtensionKind
 from .fleet import LEASE
 from .servers import eventually
 from .stores import ZOOKEEPER, on_each_store
@@ -71,30 +71,30 @@ def test_a_frozen_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitSt
     late = with_timeout(stack.enter_context(n1.worker(b"f")))
     plain = with_timeout(stack.enter_context(n1.peer()))
     plain.can_do(b"g")
-    streamed, asked = client.put(b"f", b"payload"), client.put(b"g", b"payload")
+    streaming_handle, plain_handle = client.submit_new(b"f", b"payload"), client.submit_new(b"g", b"payload")
     job = late.job()
-    assert job.handle == streamed
+    assert job.handle == streaming_handle
     eventually(lambda: plain.grab().kind is Kind.JOB_ASSIGN, "the plain worker has its job")
     before = n1.term
 
     n1.freeze()
     successor = with_timeout(stack.enter_context(n2.worker(b"f", b"g", places=2)))
     redelivered = {job.handle: job for job in (successor.job(), successor.job())}
-    assert set(redelivered) == {streamed, asked}
+    assert set(redelivered) == {streaming_handle, plain_handle}
     # Both workers send while their node is frozen: the node reads the packets before its clock when it continues.
     late.settle(job, b"succeeded", b"late")
-    plain.send(Kind.WORK_COMPLETE, asked, b"late")
+    plain.send(Kind.WORK_COMPLETE, plain_handle, b"late")
     n1.thaw()
 
     # If the node read the settlement before its clock, the worker has no job left to stop.
     packets = [late.next()]
-    if packets[0].kind is More.STOP:
+    if packets[0].kind is ExtensionKind.STOP:
         packets.append(late.next())
-    assert packets[-1].kind is More.SETTLED
+    assert packets[-1].kind is ExtensionKind.SETTLED
     for packet in packets:
-        handle, lease, word = packet.arguments
-        assert (handle, lease) == (streamed, job.token)
-        assert word == (b"lost" if packet.kind is More.STOP else b"stale")
+        handle, token, answer = packet.arguments
+        assert (handle, token) == (streaming_handle, job.token)
+        assert answer == (b"lost" if packet.kind is ExtensionKind.STOP else b"stale")
     plain.send(Kind.ECHO_REQ, b"is it on disk?")  # it is not, and the protocol has no packet to report that
     assert plain.is_closed()
     for handle, taken in redelivered.items():
@@ -111,7 +111,7 @@ def works(n1: FleetNode, n2: FleetNode) -> None:
         with one.extended() as client, other.worker(b"still works") as worker:
             with_timeout(client)
             with_timeout(worker)
-            handle = client.put(b"still works")
+            handle = client.submit_new(b"still works")
             job = worker.job()
             assert job.handle == handle
             assert worker.settled_as(job, b"succeeded", b"yes") == b"recorded"
@@ -123,7 +123,7 @@ def test_clients_of_a_frozen_node_still_receive_their_results(fleet: Fleet, stac
     waiting, foreground, local = (with_timeout(stack.enter_context(n1.extended())) for _ in range(3))
     remote = with_timeout(stack.enter_context(n2.worker(b"f", places=2)))
     here = with_timeout(stack.enter_context(n1.worker(b"own")))
-    handle = waiting.put(b"f", b"background")
+    handle = waiting.submit_new(b"f", b"background")
     waiting.wait(handle)
     own = foreground.submit(b"f", b"", b"foreground")
     of_node = local.submit(b"own", b"", b"nowhere but in memory")
@@ -134,11 +134,11 @@ def test_clients_of_a_frozen_node_still_receive_their_results(fleet: Fleet, stac
     await_removal(n2, n1)
     n1.thaw()
     assert here.settled_as(memory, b"succeeded", b"kept") == b"recorded"
-    assert local.next() == got(Kind.WORK_COMPLETE, of_node, b"kept")
+    assert local.next() == packet_of(Kind.WORK_COMPLETE, of_node, b"kept")
     for job in jobs.values():
         assert remote.settled_as(job, b"succeeded", b"result") == b"recorded"
     assert waiting.result().data == b"result"
-    assert foreground.next() == got(Kind.WORK_COMPLETE, own, b"result")
+    assert foreground.next() == packet_of(Kind.WORK_COMPLETE, own, b"result")
 
 
 def await_removal(survivor: FleetNode, dead: FleetNode) -> None:
@@ -153,7 +153,7 @@ def test_a_node_that_is_frozen_for_less_than_its_lease_keeps_its_jobs(fleet: Fle
     n1, n2 = fleet.several("n1", "n2")
     worker = with_timeout(stack.enter_context(n1.worker(b"f")))
     stack.enter_context(n2.worker(b"f"))
-    stack.enter_context(n1.extended()).put(b"f")
+    stack.enter_context(n1.extended()).submit_new(b"f")
     job = worker.job()
     term = n1.term
     n1.freeze()
@@ -173,7 +173,7 @@ def test_a_node_that_is_cut_off_stops_its_workers_before_others_take_over(
     n1, n2 = fleet.start("n1", store=route.url), fleet.start("n2")
     client = with_timeout(stack.enter_context(n2.extended()))
     holder = with_timeout(stack.enter_context(n1.worker(b"f")))
-    handle = client.put(b"f", b"payload")
+    handle = client.submit_new(b"f", b"payload")
     job = holder.job()
     successor = with_timeout(stack.enter_context(n2.worker(b"f")))
     before = n1.term
@@ -186,9 +186,9 @@ def test_a_node_that_is_cut_off_stops_its_workers_before_others_take_over(
     else:
         proxy_of(route).refuse()
     stopped, taken = timed(holder.stopped), timed(successor.job)
-    stopped_at, word = stopped()
+    stopped_at, answer = stopped()
     taken_at, _ = taken()
-    assert word == (handle, job.token, b"lost")
+    assert answer == (handle, job.token, b"lost")
     # The purpose of the lease: the node stops its worker first, and another node takes over after the margin.
     assert stopped_at < taken_at
     assert stopped_at - parted < LEASE
@@ -205,7 +205,7 @@ def test_a_node_that_ignores_the_end_of_its_lease_is_found(fleet: Fleet, route: 
     n1, n2 = fleet.start("n1", store=route.url, plant="fencing"), fleet.start("n2")
     client = with_timeout(stack.enter_context(n2.extended()))
     holder = with_timeout(stack.enter_context(n1.worker(b"f")))
-    handle = client.put(b"f", b"payload")
+    handle = client.submit_new(b"f", b"payload")
     assert holder.job().handle == handle
     successor = with_timeout(stack.enter_context(n2.worker(b"f")))
     proxy_of(route).freeze()
@@ -220,7 +220,7 @@ def test_a_node_recovers_from_silently_dropped_connections(
     n1, n2 = fleet.start("n1", store=route.url), fleet.start("n2")
     client = with_timeout(stack.enter_context(n1.extended()))
     worker = with_timeout(stack.enter_context(n1.worker(b"f")))
-    handle = client.put(b"f", b"payload")
+    handle = client.submit_new(b"f", b"payload")
     job = worker.job()
     before = n1.term
     assert proxy_of(route).forget() == route.traits.connections
@@ -262,10 +262,10 @@ def test_a_submission_is_stored_and_acknowledged_once_if_an_answer_is_lost(
 ) -> None:
     n1 = fleet.start("n1", store=route.url)
     client = with_timeout(stack.enter_context(n1.extended()))
-    client.put(b"f", b"first")
+    client.submit_new(b"f", b"first")
     for round_ in range(2):
         trap = route.lose_answer() if lost == "answer" else route.lose_request()
-        handles = [client.put(b"f", b"%d" % round_)]
+        handles = [client.submit_new(b"f", b"%d" % round_)]
         trap.wait()
         assert client.drain() == []
         listed = client.call("jobs.list", function="f", limit=1)["jobs"]
@@ -279,7 +279,7 @@ def test_a_settlement_is_recorded_once_if_an_answer_is_lost(fleet: Fleet, route:
     n1 = fleet.start("n1", store=route.url)
     client = with_timeout(stack.enter_context(n1.extended()))
     worker = with_timeout(stack.enter_context(n1.worker(b"f")))
-    handle = client.put(b"f")
+    handle = client.submit_new(b"f")
     job = worker.job()
     trap = route.lose_answer()
     assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
@@ -292,7 +292,7 @@ def test_a_settlement_is_recorded_once_if_an_answer_is_lost(fleet: Fleet, route:
 def test_a_claim_whose_answer_is_lost_strands_nothing(fleet: Fleet, route: StoreRoute, stack: ExitStack) -> None:
     n1, n2 = fleet.start("n1", store=route.url), fleet.start("n2")
     client = with_timeout(stack.enter_context(n2.extended()))
-    handles = {client.put(b"f", b"%d" % number) for number in range(10)}
+    handles = {client.submit_new(b"f", b"%d" % number) for number in range(10)}
     trap = route.lose_answer()
     worker = with_timeout(stack.enter_context(n1.worker(b"f", places=10)))
     assert {worker.job().handle for _ in handles} == handles

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.interop.packets import Kind, encode, got
+from tests.interop.packets import Kind, encode, packet_of
 
-from .extension import More
+from .extension import ExtensionKind
 from .fleet import Fleet, FleetNode
 from .servers import eventually
 from .stores import STORES
@@ -66,9 +66,9 @@ def grabbed(worker: ExtensionPeer) -> tuple[bytes, bytes]:
             packet = worker.receive()
         if packet.kind is Kind.JOB_ASSIGN:
             return packet.arguments[0], packet.arguments[2]
-        assert packet == got(Kind.NO_JOB)
+        assert packet == packet_of(Kind.NO_JOB)
         worker.send(Kind.PRE_SLEEP)
-        assert worker.receive() == got(Kind.NOOP)
+        assert worker.receive() == packet_of(Kind.NOOP)
 
 
 # ---- from one node to another
@@ -76,7 +76,7 @@ def grabbed(worker: ExtensionPeer) -> tuple[bytes, bytes]:
 
 def test_a_job_runs_where_its_worker_is(nodes: list[FleetNode], function: bytes) -> None:
     with nodes[0].extended() as client, nodes[1].worker(function) as worker:
-        handle = client.put(function, b"payload")
+        handle = client.submit_new(function, b"payload")
         job = worker.job()
         assert (job.handle, job.payload) == (handle, b"payload")
         assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
@@ -86,7 +86,7 @@ def test_a_job_runs_where_its_worker_is(nodes: list[FleetNode], function: bytes)
 def test_a_handle_names_the_node_that_created_it(nodes: list[FleetNode], function: bytes) -> None:
     for node in nodes:
         with node.extended() as client:
-            handle = client.put(function)
+            handle = client.submit_new(function)
             assert handle.startswith(b"H:%b:" % node.name.encode())
             assert client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
 
@@ -105,13 +105,13 @@ def test_a_foreground_client_receives_everything_in_order_from_another_node(
     worker.send(Kind.WORK_DATA, handle, b"x" * 100_000)  # sent in many pieces between nodes
     worker.send(Kind.WORK_STATUS, handle, b"20", b"20")
     for number in range(20):
-        assert client.receive() == got(Kind.WORK_DATA, handle, binary + b"%d" % number)
-        assert client.receive() == got(Kind.WORK_WARNING, handle, b"careful %d" % number)
-        assert client.receive() == got(Kind.WORK_STATUS, handle, b"%d" % number, b"20")
-    assert client.receive() == got(Kind.WORK_DATA, handle, b"x" * 100_000)
-    assert client.receive() == got(Kind.WORK_STATUS, handle, b"20", b"20")
+        assert client.receive() == packet_of(Kind.WORK_DATA, handle, binary + b"%d" % number)
+        assert client.receive() == packet_of(Kind.WORK_WARNING, handle, b"careful %d" % number)
+        assert client.receive() == packet_of(Kind.WORK_STATUS, handle, b"%d" % number, b"20")
+    assert client.receive() == packet_of(Kind.WORK_DATA, handle, b"x" * 100_000)
+    assert client.receive() == packet_of(Kind.WORK_STATUS, handle, b"20", b"20")
     worker.complete(handle, b"result")
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
+    assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"result")
 
 
 def test_progress_arrives_before_the_result_of_a_fast_worker(
@@ -122,10 +122,10 @@ def test_progress_arrives_before_the_result_of_a_fast_worker(
         handle = client.submit(function, b"", b"payload")
         assert grabbed(worker) == (handle, b"payload")
         packets = [
-            got(Kind.WORK_DATA, handle, b"x" * size),
-            got(Kind.WORK_WARNING, handle, b"careful"),
-            got(Kind.WORK_STATUS, handle, b"1", b"2"),
-            got(Kind.WORK_COMPLETE, handle, b"whole"),
+            packet_of(Kind.WORK_DATA, handle, b"x" * size),
+            packet_of(Kind.WORK_WARNING, handle, b"careful"),
+            packet_of(Kind.WORK_STATUS, handle, b"1", b"2"),
+            packet_of(Kind.WORK_COMPLETE, handle, b"whole"),
         ]
         worker.write(b"".join(encode(kind, *arguments) for kind, arguments in packets))
         assert [client.receive() for _ in packets] == packets
@@ -144,7 +144,7 @@ def test_a_client_at_another_node_receives_failures_and_exceptions(
             handle = peer.submit(function, b"", b"payload")
             assert grabbed(worker) == (handle, b"payload")
             worker.send(end[0], handle, *end[1:])
-            assert peer.receive() == got(expected[0], handle, *expected[1:])
+            assert peer.receive() == packet_of(expected[0], handle, *expected[1:])
 
 
 def test_listeners_at_three_nodes_share_one_run(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
@@ -158,29 +158,29 @@ def test_listeners_at_three_nodes_share_one_run(nodes: list[FleetNode], function
     assert grabbed(worker) == (handle, b"0")
     worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
     for client in (*clients, waiting):
-        assert client.next() == got(Kind.WORK_STATUS, handle, b"1", b"2")
+        assert client.next() == packet_of(Kind.WORK_STATUS, handle, b"1", b"2")
     worker.complete(handle, b"result")
     for client in clients:
-        assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
+        assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"result")
     assert waiting.result().data == b"result"
     worker.send(Kind.GRAB_JOB)
-    assert worker.receive() == got(Kind.NO_JOB)
+    assert worker.receive() == packet_of(Kind.NO_JOB)
 
 
 def test_a_submit_joins_the_live_job_of_another_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     peers = [stack.enter_context(node.extended()) for node in nodes]
-    handle = peers[0].put(function, b"first", b"unique")
+    handle = peers[0].submit_new(function, b"first", b"unique")
     worker = stack.enter_context(nodes[1].worker(function))
     job = worker.job()
     for peer in peers[1:]:
         peer.request(function, b"another", b"unique")
-        assert peer.expect(More.SUBMITTED) == (handle, b"1")
+        assert peer.expect(ExtensionKind.SUBMITTED) == (handle, b"1")
     assert worker.settled_as(job, b"succeeded", b"once") == b"recorded"
     assert {peer.outcome(handle).data for peer in peers} == {b"once"}
 
     def is_another() -> bool:
         peers[2].request(function, b"later", b"unique")
-        return peers[2].expect(More.SUBMITTED)[0] != handle
+        return peers[2].expect(ExtensionKind.SUBMITTED)[0] != handle
 
     eventually(is_another, "the unique is free: on ZooKeeper after the publication, on PostgreSQL at once")
 
@@ -188,7 +188,7 @@ def test_a_submit_joins_the_live_job_of_another_node(nodes: list[FleetNode], fun
 def test_results_of_one_node_are_read_at_every_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     client, worker = (stack.enter_context(node.extended()) for node in nodes[:2])
     worker.register(function)
-    handles = [client.put(function, b"%d" % number) for number in range(50)]
+    handles = [client.submit_new(function, b"%d" % number) for number in range(50)]
     waiting = [stack.enter_context(node.extended()) for node in nodes]
     for peer in waiting[:2]:
         for handle in handles:
@@ -213,7 +213,7 @@ def only_listed(node: FleetNode, function: bytes) -> tuple[str, int]:
 
 def test_a_job_that_runs_at_another_node_is_shown_with_its_attempt(nodes: list[FleetNode], function: bytes) -> None:
     with nodes[0].extended() as client, nodes[1].worker(function) as worker:
-        handle = client.put(function)
+        handle = client.submit_new(function)
         job = worker.job()
         for node in nodes[:2]:
             named = {"handle": handle.decode()}
@@ -234,7 +234,7 @@ def test_jobs_of_all_nodes_reach_the_only_worker(nodes: list[FleetNode], functio
     handles = set()
     for node in nodes:
         client = stack.enter_context(node.extended())
-        handles |= {client.put(function, b"%d" % number) for number in range(20)}
+        handles |= {client.submit_new(function, b"%d" % number) for number in range(20)}
     worker = stack.enter_context(nodes[2].worker(function, places=60))
     assert {worker.job().handle for _ in handles} == handles
 
@@ -242,7 +242,7 @@ def test_jobs_of_all_nodes_reach_the_only_worker(nodes: list[FleetNode], functio
 def test_jobs_leave_a_node_with_its_last_worker(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     first = nodes[0].worker(function)
     client = stack.enter_context(nodes[0].extended())
-    handles = {client.put(function, b"%d" % number) for number in range(20)}
+    handles = {client.submit_new(function, b"%d" % number) for number in range(20)}
     first.job()
     second = stack.enter_context(nodes[1].worker(function, places=20))
     first.close()
@@ -255,7 +255,7 @@ def test_two_nodes_with_workers_share_a_backlog_and_run_nothing_twice(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
     client = stack.enter_context(nodes[0].extended())
-    handles = {client.put(function, b"%d" % number) for number in range(300)}
+    handles = {client.submit_new(function, b"%d" % number) for number in range(300)}
     workers = [stack.enter_context(node.worker(function, places=3)) for node in nodes[1:]]
     seen: dict[bytes, int] = {}
     deadline = time.monotonic() + 20
@@ -263,11 +263,14 @@ def test_two_nodes_with_workers_share_a_backlog_and_run_nothing_twice(
         assert time.monotonic() < deadline
         for worker in workers:
             for packet in worker.drain():
-                if packet.kind is not More.ASSIGN:
+                if packet.kind is not ExtensionKind.ASSIGN:
                     continue
-                handle, lease = packet.arguments[:2]
+                handle, token = packet.arguments[:2]
                 seen[handle] = seen.get(handle, 0) + 1
-                worker.write(encode(More.SETTLE, handle, lease, b"succeeded", b"", b"") + encode(More.READY, b"1"))
+                worker.write(
+                    encode(ExtensionKind.SETTLE, handle, token, b"succeeded", b"", b"")
+                    + encode(ExtensionKind.READY, b"1")
+                )
     assert seen == dict.fromkeys(handles, 1)
 
 
@@ -293,7 +296,7 @@ def test_a_delayed_job_starts_at_another_node_in_time(
     client = stack.enter_context(nodes[0].extended())
     worker = stack.enter_context(nodes[1].worker(function))
     before = time.time()
-    handle = client.put(function, delay=0.7)
+    handle = client.submit_new(function, delay=0.7)
     assert worker.job().handle == handle
     # The relay wakes the node, or its regular query of the store finds the job.
     assert 0.65 <= time.time() - before < 20  # a node's estimate of the store's clock is off by some milliseconds
@@ -304,8 +307,8 @@ def test_a_high_job_of_one_node_comes_before_the_backlog_of_another(
 ) -> None:
     client = stack.enter_context(nodes[0].extended())
     for _ in range(5):
-        client.put(function)
-    high = stack.enter_context(nodes[2].extended()).put(function, b"", priority="high")
+        client.submit_new(function)
+    high = stack.enter_context(nodes[2].extended()).submit_new(function, b"", priority="high")
     time.sleep(VISIBILITY_DELAY)
     assert stack.enter_context(nodes[1].worker(function)).job().handle == high
 
@@ -316,7 +319,7 @@ def test_a_high_job_of_one_node_comes_before_the_backlog_of_another(
 def test_every_node_shows_the_state_of_a_job(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     peers = [stack.enter_context(node.extended()) for node in nodes]
     unique = b"unique of " + function[-40:]
-    handle = peers[0].put(function, b"payload", unique)
+    handle = peers[0].submit_new(function, b"payload", unique)
     assert [peer.show(handle)["state"] for peer in peers] == ["pending"] * 3
     worker = stack.enter_context(nodes[1].worker(function))
     job = worker.job()
@@ -333,7 +336,7 @@ def test_every_node_shows_the_state_of_a_job(nodes: list[FleetNode], function: b
 def test_a_waiting_job_is_cancelled_from_any_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     peers = [stack.enter_context(node.extended()) for node in nodes]
     for peer in peers:
-        handle = peers[0].put(function)
+        handle = peers[0].submit_new(function)
         assert peer.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
         assert peers[0].outcome(handle).state == b"cancelled"
 
@@ -342,7 +345,7 @@ def test_a_running_job_is_cancelled_from_any_node(nodes: list[FleetNode], functi
     peers = [stack.enter_context(node.extended()) for node in nodes]
     worker = stack.enter_context(nodes[1].worker(function))
     for peer in peers:
-        handle = peers[0].put(function)
+        handle = peers[0].submit_new(function)
         job = worker.job()
         assert peer.call("jobs.cancel", handle=handle.decode())["state"] == "running"
         assert worker.stopped() == (handle, job.token, b"cancelled")
@@ -356,7 +359,7 @@ def test_a_plain_workers_result_is_dropped_if_its_job_was_cancelled_elsewhere(
 ) -> None:
     client = stack.enter_context(nodes[0].extended())
     worker = plain(nodes[1], stack, function)
-    handle = client.put(function)
+    handle = client.submit_new(function)
     assert grabbed(worker)[0] == handle
     client.call("jobs.cancel", handle=handle.decode())
     assert client.outcome(handle).state == b"cancelled"
@@ -367,7 +370,7 @@ def test_a_plain_workers_result_is_dropped_if_its_job_was_cancelled_elsewhere(
 def test_a_dead_letter_is_redriven_from_another_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     client, other = (stack.enter_context(node.extended()) for node in nodes[:2])
     worker = stack.enter_context(nodes[2].worker(function))
-    handle = client.put(function)
+    handle = client.submit_new(function)
     worker.settled_as(worker.job(), b"failed", error={"type": "Boom", "message": "boom"}, final=True)
     assert client.outcome(handle).state == b"failed"
     assert other.call("jobs.retry", handle=handle.decode())["state"] == "pending"

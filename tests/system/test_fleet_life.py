@@ -12,7 +12,7 @@ import pytest
 from tests.interop.packets import encode
 from tests.postgres.server import PostgresServer, memory_directory, name_of
 
-from .extension import FaultError, More
+from .extension import ExtensionKind, FaultError
 from .fleet import Fleet, FleetNode, ForkServer
 from .processes import mainspring
 from .servers import eventually
@@ -62,7 +62,7 @@ def test_a_name_is_reused_with_another_term(fleet: Fleet, stack: ExitStack) -> N
     first = fleet.start("n1")
     before = first.term
     client = first.extended()
-    handle = client.put(b"f", b"payload")
+    handle = client.submit_new(b"f", b"payload")
     with first.worker(b"f") as worker:
         assert worker.job().handle == handle
         first.kill()
@@ -84,9 +84,9 @@ def test_two_nodes_of_one_name_are_two_nodes(fleet: Fleet, stack: ExitStack) -> 
     one, other = fleet.start("same"), fleet.start("same")
     client = stack.enter_context(one.extended())
     worker = stack.enter_context(other.worker(b"f"))
-    handles = {client.put(b"f", b"%d" % number) for number in range(3)}
+    handles = {client.submit_new(b"f", b"%d" % number) for number in range(3)}
     with other.extended() as second:
-        handles.add(second.put(b"f", b"3"))
+        handles.add(second.submit_new(b"f", b"3"))
     assert len(handles) == 4
     worker.ready(3)
     assert {worker.job().handle for _ in handles} == handles
@@ -118,7 +118,7 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n1.extended())
     first = stack.enter_context(n1.worker(b"f"))
-    handles = [client.put(b"f", b"%d" % number) for number in range(20)]
+    handles = [client.submit_new(b"f", b"%d" % number) for number in range(20)]
     running = first.job()
     assert running.handle == handles[0]
     assert mainspring("nodes", "drain", "n1", "--server", n2.address, cwd=tmp_path).returncode == 0
@@ -129,14 +129,14 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
     # Jobs that run there run to their ends; the other nodes run the jobs that are submitted there.
     assert first.settled_as(running, b"succeeded", b"result") == b"recorded"
     first.ready()
-    late = client.put(b"f", b"late")
+    late = client.submit_new(b"f", b"late")
     assert second.job().handle == late
     first.assert_silent()
     assert n2.ask("nodes.show", node="n1")["state"] == "draining"
 
     assert mainspring("nodes", "drain", "n1", "--off", "--server", n2.address, cwd=tmp_path).returncode == 0
     eventually(lambda: "takes part again" in n1.log_text(), "n1 no longer drains")
-    own = client.put(b"g", b"again")
+    own = client.submit_new(b"g", b"again")
     first.register(b"g")
     first.socket.settimeout(RECEIVE_TIMEOUT)
     assert first.job().handle == own
@@ -147,7 +147,7 @@ def test_a_live_node_is_removed_by_force_and_begins_a_new_term(fleet: Fleet, tmp
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n2.extended())
     holder = stack.enter_context(n1.worker(b"f"))
-    handle = client.put(b"f")
+    handle = client.submit_new(b"f")
     job = holder.job()
     before = n1.term
     refused = mainspring("nodes", "remove", "n1", "--server", n2.address, cwd=tmp_path)
@@ -161,7 +161,7 @@ def test_a_live_node_is_removed_by_force_and_begins_a_new_term(fleet: Fleet, tmp
     eventually(lambda: n1.term > before, "n1 has a new term")
     eventually(lambda: sorted(names(n2)) == ["n1", "n2"], "both are listed")
     holder.ready()
-    next_job = client.put(b"f", b"again")
+    next_job = client.submit_new(b"f", b"again")
     assert holder.job().handle == next_job
 
 
@@ -172,7 +172,7 @@ def test_a_dead_node_is_removed_without_waiting_for_its_lease(
     with Fleet(fork_server, tmp_path, store.url, lease=15) as fleet:
         n1, n2 = fleet.several("n1", "n2")
         client = stack.enter_context(n2.extended())
-        handle = client.put(b"f")
+        handle = client.submit_new(b"f")
         with n1.worker(b"f") as worker:
             worker.job()
             n1.kill()
@@ -187,7 +187,7 @@ def test_a_dead_node_is_removed_without_waiting_for_its_lease(
 def test_a_node_that_shuts_down_leaves_nothing_behind(fleet: Fleet, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n2.extended())
-    handle = client.put(b"f")
+    handle = client.submit_new(b"f")
     n1.worker(b"f", places=0).close()
     n1.stop()
     assert names(n2) == ["n2"]
@@ -208,8 +208,10 @@ def test_all_jobs_of_a_dead_node_are_recovered(
     holder = stack.enter_context(n1.worker(b"f", places=JOBS))
     handles = set()
     for start in range(0, JOBS, 500):
-        client.write(b"".join(encode(More.SUBMIT, b"f", b"", b"", b"%d" % (start + number)) for number in range(500)))
-        handles |= {client.expect(More.SUBMITTED)[0] for _ in range(500)}
+        client.write(
+            b"".join(encode(ExtensionKind.SUBMIT, b"f", b"", b"", b"%d" % (start + number)) for number in range(500))
+        )
+        handles |= {client.expect(ExtensionKind.SUBMITTED)[0] for _ in range(500)}
     holder.socket.settimeout(RECEIVE_TIMEOUT)
     assert {holder.job().handle for _ in range(JOBS)} == handles
     successors = [stack.enter_context(node.worker(b"f", places=JOBS)) for node in (n2, n3)]
@@ -220,7 +222,7 @@ def test_all_jobs_of_a_dead_node_are_recovered(
         assert time.monotonic() < began + RECEIVE_TIMEOUT, f"{len(seen)} of {JOBS} are recovered"
         for successor in successors:
             for packet in successor.drain():
-                if packet.kind is More.ASSIGN:
+                if packet.kind is ExtensionKind.ASSIGN:
                     seen[packet.arguments[0]] = seen.get(packet.arguments[0], 0) + 1
     record_property("seconds", round(time.monotonic() - began, 2))
     assert set(seen) == handles
@@ -238,7 +240,7 @@ def test_an_idle_fleet_queries_the_database_rarely(
             for node in fleet.several("n1", "n2", "n3"):
                 worker = stack.enter_context(node.worker(b"f"))
                 client = stack.enter_context(node.extended())
-                client.put(b"f")
+                client.submit_new(b"f")
                 job = worker.job()
                 assert worker.settled_as(job, b"succeeded") == b"recorded"
                 worker.ready()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
-from tests.interop.packets import Kind, encode, got
+from tests.interop.packets import Kind, encode, packet_of
 
-from .extension import ExtensionPeer, More
+from .extension import ExtensionKind, ExtensionPeer
 from .servers import Server, eventually, serving
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def queue_uniques(directory: Path, total: int, growth: int) -> None:
         client = server.peer()
         client.extend()
         client.request(b"f", b"", b"unique-%d" % (total // 2))
-        assert client.expect(More.SUBMITTED)[1] == b"1"
+        assert client.expect(ExtensionKind.SUBMITTED)[1] == b"1"
         client.close()
         with server.worker(b"f", places=100) as worker:
             assert [worker.job().unique for _ in range(100)] == [b"unique-%d" % number for number in range(100)]
@@ -70,15 +70,17 @@ def test_ended_jobs_use_no_memory(healthy: Server, function: bytes) -> None:
     def churn(count: int) -> None:
         options = b'{"timeout": 3600, "heartbeat": 3600, "wait": true}'
         for _ in range(count // 500):
-            client.write(encode(More.SUBMIT, function, b"", options, b"x" * 500) * 500)
+            client.write(encode(ExtensionKind.SUBMIT, function, b"", options, b"x" * 500) * 500)
             worker.ready(500)
             jobs = [worker.job() for _ in range(500)]
-            worker.write(b"".join(encode(More.SETTLE, job.handle, job.token, b"succeeded", b"", b"") for job in jobs))
+            worker.write(
+                b"".join(encode(ExtensionKind.SETTLE, job.handle, job.token, b"succeeded", b"", b"") for job in jobs)
+            )
             for job in jobs:
                 worker.verdict(job)
             ended = 0
             while ended < 500:
-                ended += client.next().kind is More.RESULT
+                ended += client.next().kind is ExtensionKind.RESULT
 
     with healthy.extended() as client, healthy.worker(function, places=0) as worker:
         churn(4000)
@@ -97,7 +99,7 @@ def test_a_worker_that_does_not_read_is_assigned_no_more_jobs(healthy: Server, f
         handles = []
         for _ in range(150):
             client.request(function, bytes(MIB))
-            handles.append(client.expect(More.SUBMITTED)[0])
+            handles.append(client.expect(ExtensionKind.SUBMITTED)[0])
         running = client.call("jobs.list", state="running", function=function.decode())["jobs"]
         assert 0 < len(running) < 100
         assert healthy.rss() - before < 350 * MIB
@@ -165,7 +167,7 @@ def test_a_woken_worker_that_is_silent_strands_no_job(
         other.expect(Kind.NOOP)
         assert other.assigned()[0] == handle
         silent.expect(Kind.NOOP)
-        assert silent.grab() == got(Kind.NO_JOB)
+        assert silent.grab() == packet_of(Kind.NO_JOB)
 
 
 @pytest.mark.parametrize("how", ["leaves", "sleeps again", "takes another", "cannot do it any more"])
@@ -217,9 +219,9 @@ def test_queued_foreground_jobs_are_bounded(tmp_path: Path) -> None:
 
 def test_a_connection_beyond_the_limit_of_open_files_is_refused_with_an_error(tmp_path: Path, free_port: int) -> None:
     """Idle connections take no file descriptors from workers and clients, nor do those from health checks."""
-    few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    limited_files = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
     options = ("--http", f"127.0.0.1:{free_port}", "--max-connections", "1000")
-    with serving(tmp_path, *options, tracer=few) as server, ExitStack() as stack:
+    with serving(tmp_path, *options, tracer=limited_files) as server, ExitStack() as stack:
         served = 0
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", free_port), 20))

@@ -273,7 +273,7 @@ def test_a_function_that_fails_often_logs_a_few_lines_a_second(tmp_path: Path) -
         with ExtensionPeer(running.port) as client:
             client.extend()
             for _ in range(300):
-                client.put(b"often")
+                client.submit_new(b"often")
 
         def logged_or_counted() -> int:
             lines = entries(running.log.read_text())

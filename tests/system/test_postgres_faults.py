@@ -52,16 +52,16 @@ class Load:
 
     async def group(self) -> None:
         """Submit leased and pending jobs, claim the pending ones, and settle all but one, in three groups."""
-        one = self.node
-        leased = [one.job(state=State.LEASED) for _ in range(3)]
-        pending = [one.job() for _ in range(3)]
-        assert await one.group(one.submit(*leased, *pending)) == [{}]
+        node_a = self.node
+        leased = [node_a.job(state=State.LEASED) for _ in range(3)]
+        pending = [node_a.job() for _ in range(3)]
+        assert await node_a.group(node_a.submit(*leased, *pending)) == [{}]
         self.live.update(job.id for job in leased + pending)
-        ((claimed,),) = await one.group(one.claim(2))
+        ((claimed,),) = await node_a.group(node_a.claim(2))
         assert self.claimed.isdisjoint(job.id for job in claimed), "no job is claimed twice"
         self.claimed.update(job.id for job in claimed)
         done = [*leased[1:], *claimed]
-        assert await one.group(one.settle(*done)) == [set()], "a settlement counts once"
+        assert await node_a.group(node_a.settle(*done)) == [set()], "a settlement counts once"
         self.settled.update(job.id for job in done)
         self.live.difference_update(self.settled)
         self.groups += 1
@@ -92,9 +92,9 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def under_load(one: Node) -> AsyncIterator[Load]:
+async def under_load(node_a: Node) -> AsyncIterator[Load]:
     """Commit groups continuously until the block ends; the last group is awaited."""
-    load = Load(one)
+    load = Load(node_a)
     running = asyncio.ensure_future(load.run())
     try:
         await load.await_groups()
@@ -112,19 +112,19 @@ async def under_load(one: Node) -> AsyncIterator[Load]:
 @pytest.mark.parametrize("kind", ["submit", "claim", "settle"])
 def test_a_commit_with_an_unknown_outcome_happens_once(proxy: Proxy, database: str, kind: str, lost: str) -> None:
     async def test() -> None:
-        async with node(proxy.through(database)) as one, node(database, "b") as two:
-            jobs = await two.submitted(6)
-            ((held,),) = await one.group(one.claim(2))
+        async with node(proxy.through(database)) as node_a, node(database, "b") as node_b:
+            jobs = await node_b.submitted(6)
+            ((held,),) = await node_a.group(node_a.claim(2))
             operations = {
-                "submit": one.submit(*[one.job(unique=MARK + b"%d" % number) for number in range(3)]),
-                "claim": one.claim(2),
+                "submit": node_a.submit(*[node_a.job(unique=MARK + b"%d" % number) for number in range(3)]),
+                "claim": node_a.claim(2),
                 "settle": ops.Settle([succeeded(job, MARK, NOW, NOW) for job in held]),
             }
             last = b"COMMIT" if kind == "claim" else MARK  # the other groups are one statement, which commits
             trap = proxy.lose_answer(to=last) if lost == "answer" else proxy.lose_request(of=last)
-            (outcome,) = await one.group(operations[kind])
+            (outcome,) = await node_a.group(operations[kind])
             assert trap.has_sprung
-            counts = await two.counts()
+            counts = await node_b.counts()
             numbers = {State(state).name: number for (_, state, _), number in counts.items()}
             if kind == "submit":
                 assert outcome == {}
@@ -133,7 +133,7 @@ def test_a_commit_with_an_unknown_outcome_happens_once(proxy: Proxy, database: s
                 (claimed,) = outcome
                 assert numbers == {"PENDING": 2, "LEASED": 4}, "not two others the second time"
                 assert [job.id for job in claimed] == [job.id for job in jobs[2:4]]
-                assert await two.states(*claimed) == [State.LEASED] * 2
+                assert await node_b.states(*claimed) == [State.LEASED] * 2
             else:
                 assert outcome == set(), "not stale the second time"
                 assert numbers == {"PENDING": 4, "SUCCEEDED": 2}
@@ -145,24 +145,24 @@ def test_a_late_commit_and_its_repetition_exclude_each_other(
     proxy: Proxy, database: str, postgres: PostgresServer
 ) -> None:
     async def test() -> None:
-        async with node(proxy.through(database)) as one, node(database, "b") as two, session(database) as other:
-            await two.submitted(6)
-            await one.group(one.claim(1))
+        async with node(proxy.through(database)) as node_a, node(database, "b") as node_b, session(database) as other:
+            await node_b.submitted(6)
+            await node_a.group(node_a.claim(1))
             # The COMMIT waits at the server; then the node loses its connection, but the server keeps its end.
             await other.execute("BEGIN; LOCK TABLE journal IN EXCLUSIVE MODE")
-            group = one.begin(one.claim(2))
+            group = node_a.begin(node_a.claim(2))
             await eventually(lambda: waiting_for(database, "journal"), "the group is about to commit")
             proxy.forget()
-            one.engine._writer.give_up()
+            node_a.engine._writer.give_up()
             await asyncio.sleep(0.1)  # let the repetition run while the first attempt is still open
             await other.execute("COMMIT")
             ((claimed,),) = await asyncio.wait_for(group, 30)
-            counts = await two.counts()
+            counts = await node_b.counts()
             assert {State(state).name: number for (_, state, _), number in counts.items()} == {
                 "PENDING": 3,
                 "LEASED": 3,
             }
-            assert await two.states(*claimed) == [State.LEASED] * 2
+            assert await node_b.states(*claimed) == [State.LEASED] * 2
 
     asyncio.run(test())
 
@@ -180,59 +180,59 @@ def test_a_node_that_is_fenced_before_it_reads_the_outcome_receives_the_committe
     proxy: Proxy, database: str
 ) -> None:
     async def test() -> None:
-        async with node(proxy.through(database)) as one, node(database, "b") as two:
+        async with node(proxy.through(database)) as node_a, node(database, "b") as node_b:
             trap = proxy.lose_answer()
-            job = one.job()
-            group = one.begin(one.submit(job))
+            job = node_a.job()
+            group = node_a.begin(node_a.submit(job))
             await asyncio.to_thread(trap.wait)
             proxy.refuse()
-            assert await two.engine.end(one.term)
+            assert await node_b.engine.end(node_a.term)
             proxy.heal()
             assert await group == [{}], "it was committed before the end"
-            assert await two.states(job) == [State.PENDING]
+            assert await node_b.states(job) == [State.PENDING]
             with pytest.raises(StoreFencedError):
-                await one.submitted()
+                await node_a.submitted()
 
     asyncio.run(test())
 
 
 def test_a_node_that_is_fenced_while_cut_off_has_committed_nothing(proxy: Proxy, database: str) -> None:
     async def test() -> None:
-        async with node(proxy.through(database)) as one, node(database, "b") as two:
-            await one.submitted()
+        async with node(proxy.through(database)) as node_a, node(database, "b") as node_b:
+            await node_a.submitted()
             proxy.refuse()
-            job = one.job()
-            group = one.begin(one.submit(job))
-            assert await two.engine.end(one.term)
+            job = node_a.job()
+            group = node_a.begin(node_a.submit(job))
+            assert await node_b.engine.end(node_a.term)
             assert not group.done(), "the outcome is unknown"
             proxy.heal()
             with pytest.raises(StoreFencedError):
                 await asyncio.wait_for(group, 30)
-            assert await two.states(job) == [None]
-            await one.open()
-            await one.submitted()
+            assert await node_b.states(job) == [None]
+            await node_a.open()
+            await node_a.submitted()
 
     asyncio.run(test())
 
 
 def test_a_new_term_may_begin_while_a_group_of_the_old_one_is_under_way(proxy: Proxy, database: str) -> None:
     async def test() -> None:
-        async with node(proxy.through(database), slow=60.0) as one, node(database, "b") as two:
+        async with node(proxy.through(database), slow=60.0) as node_a, node(database, "b") as node_b:
             proxy.freeze(Direction.TO_SERVER)
-            job = one.job()
-            group = one.begin(one.submit(job))
+            job = node_a.job()
+            group = node_a.begin(node_a.submit(job))
             behind: list[asyncio.Future[list[object]]] = []
-            group.add_done_callback(lambda _: behind.append(one.begin(one.submit(job))))
-            assert await two.engine.end(one.term)
-            opening = asyncio.ensure_future(one.open())
+            group.add_done_callback(lambda _: behind.append(node_a.begin(node_a.submit(job))))
+            assert await node_b.engine.end(node_a.term)
+            opening = asyncio.ensure_future(node_a.open())
             proxy.heal()
             await asyncio.wait_for(opening, 30)
             for refused in (group, *behind):
                 with pytest.raises(StoreFencedError):
                     await refused
             assert len(behind) == 1
-            assert await one.states(job) == [None]
-            await one.submitted()
+            assert await node_a.states(job) == [None]
+            await node_a.submitted()
 
     asyncio.run(test())
 
@@ -245,8 +245,8 @@ def test_a_connection_may_end_at_any_byte(proxy: Proxy, database: str, direction
     chance = random.Random(direction.value)
 
     async def test() -> None:
-        async with node(proxy.through(database)) as one:
-            load = Load(one)
+        async with node(proxy.through(database)) as node_a:
+            load = Load(node_a)
             await load.group()
             before = proxy.carried(direction)
             await load.group()
@@ -256,32 +256,32 @@ def test_a_connection_may_end_at_any_byte(proxy: Proxy, database: str, direction
                 await load.group()
                 proxy.heal()
                 del trap
-            await load.assert_kept(one)
+            await load.assert_kept(node_a)
 
     asyncio.run(test())
 
 
 def test_connections_may_be_cut_continuously(proxy: Proxy, database: str) -> None:
     async def test() -> None:
-        async with node(proxy.through(database)) as one:
-            async with under_load(one) as load:
+        async with node(proxy.through(database)) as node_a:
+            async with under_load(node_a) as load:
                 for _ in range(15):
                     proxy.cut()
                     await load.await_groups(1)
-            await load.assert_kept(one)
+            await load.assert_kept(node_a)
 
     asyncio.run(test())
 
 
 def test_a_connection_without_answers_is_replaced(proxy: Proxy, database: str) -> None:
     async def test() -> None:
-        async with node(proxy.through(database), slow=0.3) as one:
-            async with under_load(one) as load:
+        async with node(proxy.through(database), slow=0.3) as node_a:
+            async with under_load(node_a) as load:
                 proxy.forget()
                 began = time.monotonic()
                 await load.await_groups(1)
                 assert time.monotonic() - began < 20
-            await load.assert_kept(one)
+            await load.assert_kept(node_a)
 
     asyncio.run(test())
 
@@ -289,9 +289,9 @@ def test_a_connection_without_answers_is_replaced(proxy: Proxy, database: str) -
 def test_a_session_that_waits_for_the_rest_of_a_statement_is_replaced(proxy: Proxy, database: str) -> None:
     # The server treats the bytes so far as part of a statement, and counts the session as active.
     async def test() -> None:
-        async with node(proxy.through(database), slow=0.3) as one:
+        async with node(proxy.through(database), slow=0.3) as node_a:
             proxy.lose_answer(b"FROM dead WHERE id = ANY", until=NEVER)
-            assert await one.find(1) == {}
+            assert await node_a.find(1) == {}
 
     asyncio.run(test())
 
@@ -303,15 +303,15 @@ def test_a_dead_connection_is_replaced_when_the_next_term_begins(
     monkeypatch.setattr(writer, "ANSWER", 0.3)
 
     async def test() -> None:
-        async with node(proxy.through(database), slow=60.0) as one:
+        async with node(proxy.through(database), slow=60.0) as node_a:
             if new_connection:
-                one.engine._writer.give_up()
+                node_a.engine._writer.give_up()
             proxy.lose_answer(b"pg_try_advisory_lock" if new_connection else b"pg_advisory_unlock_all", until=NEVER)
             began = time.monotonic()
             async with asyncio.timeout(30):
-                await one.open()
+                await node_a.open()
             assert time.monotonic() - began >= writer.ANSWER, "the node must have waited for an answer"
-            assert await one.group(one.submit(one.job())) == [{}]
+            assert await node_a.group(node_a.submit(node_a.job())) == [{}]
 
     asyncio.run(test())
 
@@ -324,17 +324,17 @@ def test_a_dead_connection_is_replaced_when_a_group_is_rolled_back(
     monkeypatch.setitem(connection.SETTINGS, "idle_in_transaction_session_timeout", "0")
 
     async def test() -> None:
-        async with node(proxy.through(database), slow=60.0) as one, session(database) as other:
+        async with node(proxy.through(database), slow=60.0) as node_a, session(database) as other:
             await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
             proxy.lose_answer(b"ROLLBACK", until=NEVER)
-            group = one.begin(one.submit(one.job()))
-            pid = one.engine._writer.pid
-            await eventually(lambda: replaced(one, pid), "the connection is given up")
+            group = node_a.begin(node_a.submit(node_a.job()))
+            pid = node_a.engine._writer.pid
+            await eventually(lambda: replaced(node_a, pid), "the connection is given up")
             await other.execute("COMMIT")
             assert await asyncio.wait_for(group, 30) == [{}]
 
-    async def replaced(one: Node, pid: int | None) -> bool:
-        return one.engine._writer.pid not in {None, pid}
+    async def replaced(node_a: Node, pid: int | None) -> bool:
+        return node_a.engine._writer.pid not in {None, pid}
 
     asyncio.run(test())
 
@@ -343,15 +343,15 @@ def test_a_group_that_the_server_executes_is_not_given_up(database: str, monkeyp
     monkeypatch.setattr(watch, "AGAIN", 0.01)
 
     async def test() -> None:
-        async with node(database, slow=60.0) as one, session(database) as other:
+        async with node(database, slow=60.0) as node_a, session(database) as other:
             await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
-            group = one.begin(one.submit(one.job()))
-            pid = one.engine._writer.pid
+            group = node_a.begin(node_a.submit(node_a.job()))
+            pid = node_a.engine._writer.pid
             assert pid is not None
             await eventually(lambda: waiting_for(database, "jobs"), "the group waits for the table")
             for _ in range(5):
-                assert not await one.engine._watch.look(one.engine._writer.attempts)
-            assert one.engine._writer.pid == pid
+                assert not await node_a.engine._watch.look(node_a.engine._writer.attempts)
+            assert node_a.engine._writer.pid == pid
             await other.execute("COMMIT")
             assert await group == [{}]
 
@@ -363,28 +363,28 @@ def test_a_group_that_the_server_executes_is_not_given_up(database: str, monkeyp
 
 def test_a_server_that_is_killed_and_restarted_in_the_middle(own: PostgresServer) -> None:
     async def test() -> None:
-        async with node(own.dsn()) as one:
-            async with under_load(one) as load:
+        async with node(own.dsn()) as node_a:
+            async with under_load(node_a) as load:
                 for _ in range(3):
                     await asyncio.to_thread(own.kill)
                     await asyncio.to_thread(own.start)
                     await load.await_groups()
                 await asyncio.to_thread(own.restart)
-            await load.assert_kept(one)
+            await load.assert_kept(node_a)
 
     asyncio.run(test())
 
 
 def test_a_server_that_pauses_for_a_while(own: PostgresServer) -> None:
     async def test() -> None:
-        async with node(own.dsn(), slow=0.3) as one:
-            async with under_load(one) as load:
+        async with node(own.dsn(), slow=0.3) as node_a:
+            async with under_load(node_a) as load:
                 own.pause()
                 groups = load.groups
                 await asyncio.sleep(2)
                 assert load.groups <= groups + 1
                 own.resume()
-            await load.assert_kept(one)
+            await load.assert_kept(node_a)
 
     asyncio.run(test())
 
@@ -393,13 +393,13 @@ def test_a_node_waits_while_there_are_too_many_connections(postgres_programs: Pa
     with PostgresServer(max_connections=7, superuser_reserved_connections=0, max_wal_senders=0) as small:
 
         async def test() -> None:
-            async with node(small.dsn()) as one, contextlib.AsyncExitStack() as others:
-                await one.submitted()
+            async with node(small.dsn()) as node_a, contextlib.AsyncExitStack() as others:
+                await node_a.submitted()
                 for _ in range(4):
                     await others.enter_async_context(session(small.dsn()))
-                one.engine._writer.give_up()
+                node_a.engine._writer.give_up()
                 await others.enter_async_context(await take_free_connection(small.dsn()))
-                group = one.begin(one.submit(one.job()))
+                group = node_a.begin(node_a.submit(node_a.job()))
                 await asyncio.wait({group}, timeout=0.5)
                 assert not group.done()
                 await others.aclose()
@@ -426,11 +426,11 @@ def test_a_standby_that_takes_over_has_all_acknowledged_jobs(own: PostgresServer
 
         async def test() -> None:
             both = several(name_of(dsn), own, standby)
-            async with node(both) as one:
-                async with under_load(one) as load:
+            async with node(both) as node_a:
+                async with under_load(node_a) as load:
                     await asyncio.to_thread(own.kill)
                     await asyncio.to_thread(standby.promote)
-                await load.assert_kept(one)
+                await load.assert_kept(node_a)
 
         asyncio.run(test())
 
@@ -438,29 +438,29 @@ def test_a_standby_that_takes_over_has_all_acknowledged_jobs(own: PostgresServer
 @pytest.mark.parametrize("state", ["running", "paused", "killed", "stopped"])
 def test_closing_takes_a_few_seconds_at_most(own: PostgresServer, state: str) -> None:
     async def test() -> None:
-        async with node(own.dsn()) as one:
-            await one.submitted()
+        async with node(own.dsn()) as node_a:
+            await node_a.submitted()
             if state != "running":
                 {"paused": own.pause, "killed": own.kill, "stopped": own.stop}[state]()
             began = time.monotonic()
-            await one.engine.close()
+            await node_a.engine.close()
             assert time.monotonic() - began < 5
             assert len(asyncio.all_tasks()) == 1, "the engine's tasks have ended"
-            await one.engine.close()
+            await node_a.engine.close()
 
     asyncio.run(test())
 
 
 def test_a_node_that_is_closed_in_the_middle_of_a_group_commits_all_or_nothing(database: str) -> None:
     async def test() -> None:
-        async with node(database, "b") as two:
+        async with node(database, "b") as node_b:
             for wait in (0.0, 0.0005, 0.001, 0.002, 0.005):
-                async with node(database) as one:
-                    jobs = [one.job() for _ in range(20)]
-                    group = one.begin(one.submit(*jobs))
+                async with node(database) as node_a:
+                    jobs = [node_a.job() for _ in range(20)]
+                    group = node_a.begin(node_a.submit(*jobs))
                     await asyncio.sleep(wait)
-                    await one.engine.close()
-                    states = set(await two.states(*jobs))
+                    await node_a.engine.close()
+                    states = set(await node_b.states(*jobs))
                     assert len(states) == 1
                     group.cancel()
 

@@ -84,15 +84,15 @@ def test_an_app_without_a_store_has_the_default_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["option", "variable", "file"])
 def test_a_setting_overrides_the_app_and_the_log_reports_it(tmp_path: Path, where: str) -> None:
     write(tmp_path, "'postgresql://jobs:secret@localhost/jobs'")
-    given: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     variables: dict[str, str] = {}
     if where == "option":
-        given = ("--store", "sqlite:///given.db")
+        options = ("--store", "sqlite:///given.db")
     elif where == "variable":
         variables = {"MAINSPRING_STORE": "sqlite:///given.db"}
     else:
         (tmp_path / "mainspring.toml").write_text('store = "sqlite:///given.db"\n')
-    with node("run", "app.py", *OPTIONS, *given, cwd=tmp_path, faces=("gearman",), **variables) as running:
+    with node("run", "app.py", *OPTIONS, *options, cwd=tmp_path, faces=("gearman",), **variables) as running:
         eventually(lambda: is_logged(running, IGNORED), "the log reports it")
         stop_after_start(running)
     assert started_event(running)["store"] == f"sqlite:///{tmp_path}/given.db"

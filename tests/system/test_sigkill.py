@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.interop.packets import Kind, got
+from tests.interop.packets import Kind, packet_of
 
 from .chaos import SINGLE_SERVER, Chaos, Findings, crash
-from .extension import More
+from .extension import ExtensionKind
 from .servers import serving
 from .stores import StoreRoute
 
@@ -68,7 +68,7 @@ def test_an_early_confirmation_is_found(fork_server: ForkServer, tmp_path: Path)
 def test_a_restarted_server_assigns_its_leased_jobs_at_once(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         client = server.extended()
-        handles = [client.put(b"f", b"%d" % number, b"u%d" % number) for number in range(4)]
+        handles = [client.submit_new(b"f", b"%d" % number, b"u%d" % number) for number in range(4)]
         worker = server.worker(b"f", places=2)
         assert [worker.job().handle, worker.job().handle] == handles[:2]
         server.kill()
@@ -80,7 +80,7 @@ def test_a_restarted_server_assigns_its_leased_jobs_at_once(tmp_path: Path) -> N
         worker.socket.settimeout(2)
         assert [worker.job().handle for _ in range(4)] == handles
         client.request(b"f", b"again", b"u0")
-        assert client.expect(More.SUBMITTED) == (handles[0], b"1")
+        assert client.expect(ExtensionKind.SUBMITTED) == (handles[0], b"1")
         client.close()
         worker.close()
 
@@ -99,4 +99,4 @@ def test_a_completion_that_an_echo_has_confirmed_survives(tmp_path: Path) -> Non
             assert peer.outcome(handle).data == b"result of " + handle
         peer.can_do(b"f")
         assert [peer.assigned()[0] for _ in range(10)] == handles[10:]
-        assert peer.grab() == got(Kind.NO_JOB)
+        assert peer.grab() == packet_of(Kind.NO_JOB)

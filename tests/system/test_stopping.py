@@ -169,22 +169,22 @@ def test_a_stop_without_running_jobs_logs_no_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--log-format", "json"), ("--log-file", "own.log")])
 def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, ...]) -> None:
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     arguments = command("run", "app.py", *STORE, "--grace", "1m", *options)
     process = subprocess.Popen(
-        arguments, cwd=tmp_path, env=environment(), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
+        arguments, cwd=tmp_path, env=environment(), stdin=terminal, stdout=subprocess.PIPE, stderr=terminal,
         start_new_session=True,
     )  # fmt: skip
-    os.close(theirs)
+    os.close(terminal)
     running = Node(process, tmp_path / "terminal")
     assert process.stdout is not None
     running.ports["gearman"] = process.stdout.readline().decode().split()[2]
     try:
         submit_blocked(running, tmp_path)
         running.press_ctrl_c()
-        shown_lines = _until(ours, WAITING)
+        shown_lines = _until(controller, WAITING)
         running.press_ctrl_c()
-        shown_lines += _until(ours, "handed back")
+        shown_lines += _until(controller, "handed back")
         lines = [line.strip() for line in shown_lines.splitlines() if "waiting up to" in line or "handed" in line]
         assert lines == [f"mainspring: {WAITING}", "mainspring: 1 job handed back"]
         assert running.wait() == 0
@@ -195,7 +195,7 @@ def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, .
         process.kill()
         process.wait()
         process.stdout.close()
-        os.close(ours)
+        os.close(controller)
 
 
 def _until(terminal: int, words: str) -> str:

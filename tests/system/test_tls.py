@@ -330,7 +330,7 @@ def test_certificates_are_reloaded_at_sighup(certificates: Certificates, tmp_pat
         eventually(lambda: "stay as they were" in server.log_text(), "the bad file is reported")
         assert number() == second
         before.extend()
-        assert before.put(b"f")
+        assert before.submit_new(b"f")
         server.assert_healthy()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.interop.packets import encode
 
-from .extension import More
+from .extension import ExtensionKind
 from .fleet import Fleet
 from .servers import eventually
 from .stores import ZOOKEEPER
@@ -52,8 +52,8 @@ def submit(client: ExtensionPeer, number: int, function: bytes = b"f") -> set[by
     client.socket.settimeout(RECEIVE_TIMEOUT)
     for start in range(0, number, 500):
         count = min(500, number - start)
-        client.write(b"".join(encode(More.SUBMIT, function, b"", b"", b"%d" % at) for at in range(count)))
-        handles |= {client.expect(More.SUBMITTED)[0] for _ in range(count)}
+        client.write(b"".join(encode(ExtensionKind.SUBMIT, function, b"", b"", b"%d" % at) for at in range(count)))
+        handles |= {client.expect(ExtensionKind.SUBMITTED)[0] for _ in range(count)}
     assert len(handles) == number
     return handles
 
@@ -66,12 +66,12 @@ def gather(workers: list[ExtensionPeer], number: int, *, done: bool = False) -> 
         assert time.monotonic() < deadline, f"{len(seen)} of {number}"
         for worker in workers:
             for packet in worker.drain():
-                if packet.kind is not More.ASSIGN:
+                if packet.kind is not ExtensionKind.ASSIGN:
                     continue
-                handle, lease, *_ = packet.arguments
+                handle, token, *_ = packet.arguments
                 seen[handle] = seen.get(handle, 0) + 1
                 if done:
-                    worker.write(encode(More.SETTLE, handle, lease, b"succeeded", b"", b""))
+                    worker.write(encode(ExtensionKind.SETTLE, handle, token, b"succeeded", b"", b""))
     return seen
 
 
@@ -116,7 +116,7 @@ def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitS
     last = began = time.monotonic()
     dead = False
     while time.monotonic() - began < LEASE + 3:
-        handles.append(client.put(b"f"))
+        handles.append(client.submit_new(b"f"))
         worker.socket.settimeout(RECEIVE_TIMEOUT)
         job = worker.job()
         assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
@@ -143,7 +143,13 @@ def test_tasks_that_complete_without_a_master_are_published_by_the_next(
     master.kill()
     for job in jobs:
         assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
-    assert tree.names("/queues/" + next(who for who in tree.names("/workers") if who.startswith(other.name))) == []
+    assert (
+        tree.names(
+            "/queues/"
+            + next(worker_name for worker_name in tree.names("/workers") if worker_name.startswith(other.name))
+        )
+        == []
+    )
     eventually(lambda: not tree.tasks("/completed_tasks"), "all tasks are published", timeout=RECEIVE_TIMEOUT)
     assert not tree.tasks("/names")
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
@@ -173,7 +179,7 @@ def test_all_nodes_die_at_once_and_are_started_again(
     nodes = fleet.several("n1", "n2", "n3")
     client = nodes[0].extended()
     waiting = submit(client, 30, b"waits")
-    delayed = {client.put(b"later", delay=4.0) for _ in range(5)}
+    delayed = {client.submit_new(b"later", delay=4.0) for _ in range(5)}
     with nodes[1].worker(b"held", places=50) as holder:
         held = submit(client, 50, b"held")
         assert len(gather([holder], 50)) == 50

@@ -13,8 +13,8 @@ from tests.postgres.server import memory_directory
 from tests.zookeeper.server import Ensemble
 
 from .chaos import Chaos
-from .ensemble_chaos import EVENTS, anything
-from .extension import FaultError, More
+from .ensemble_chaos import EVENTS, random_disturbance
+from .extension import ExtensionKind, FaultError
 from .fleet import LEASE, Fleet
 from .fleet_chaos import kill
 from .ledger import STOP_DELAY
@@ -100,14 +100,16 @@ def test_members_fail_under_load(fork_server: ForkServer, own: Ensemble, tmp_pat
 
 def test_random_disturbances_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner, own: Ensemble) -> None:
     for seed in range(SEEDS):
-        assert_promises_kept(seed_runner.survive(anything(own), seed), overlap=LONGEST_DISTURBANCE)
+        assert_promises_kept(seed_runner.survive(random_disturbance(own), seed), overlap=LONGEST_DISTURBANCE)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_many_random_disturbances_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner, own: Ensemble) -> None:
     for seed in range(SEEDS, SEEDS + LONG_SEEDS):
-        assert_promises_kept(seed_runner.survive(anything(own), seed, rounds=LONG_ROUNDS), overlap=LONGEST_DISTURBANCE)
+        assert_promises_kept(
+            seed_runner.survive(random_disturbance(own), seed, rounds=LONG_ROUNDS), overlap=LONGEST_DISTURBANCE
+        )
 
 
 # The check must fail if a guard is missing; otherwise it proves nothing.
@@ -157,9 +159,9 @@ def complete_late(node: FleetNode, tree: TreeReader, unique: bytes) -> bytes:
         # No other node may take the job before the frozen node continues.
         node.freeze()
         tree.client.sync(tree.chroot)  # otherwise this member may lag behind
-        for who in tree.names("/workers"):
+        for worker_name in tree.names("/workers"):
             with suppress(NoNodeError):
-                tree.client.delete(f"{tree.chroot}/workers/{who}")
+                tree.client.delete(f"{tree.chroot}/workers/{worker_name}")
         worker.settle(job, b"succeeded", b"late")
         node.thaw()
         return verdict(worker, job)
@@ -172,8 +174,8 @@ def submit_until_stored(client: ExtensionPeer, unique: bytes, **options: Any) ->
     def stored() -> bool:
         client.request(b"f", unique=unique, options=options)
         answer = client.next()
-        assert answer.kind in {More.SUBMITTED, Kind.ERROR}
-        handles.extend(answer.arguments[:1] if answer.kind is More.SUBMITTED else ())
+        assert answer.kind in {ExtensionKind.SUBMITTED, Kind.ERROR}
+        handles.extend(answer.arguments[:1] if answer.kind is ExtensionKind.SUBMITTED else ())
         return bool(handles)
 
     eventually(stored, "the node accepts a job", timeout=RECEIVE_TIMEOUT)
@@ -182,8 +184,8 @@ def submit_until_stored(client: ExtensionPeer, unique: bytes, **options: Any) ->
 
 def verdict(worker: ExtensionPeer, job: Assigned) -> bytes:
     """Wait for the verdict on a job. A STOP may arrive before it."""
-    while (packet := worker.next()).kind is not More.SETTLED:
-        assert packet.kind is More.STOP
+    while (packet := worker.next()).kind is not ExtensionKind.SETTLED:
+        assert packet.kind is ExtensionKind.STOP
     assert packet.arguments[:2] == (job.handle, job.token)
     return packet.arguments[2]
 
@@ -211,7 +213,7 @@ def test_without_a_majority_no_job_is_acknowledged_until_it_returns(
     with Fleet(fork_server, tmp_path, place_of(own).url) as fleet, ExitStack() as stack:
         n1, n2 = fleet.several("n1", "n2")
         client = stack.enter_context(n1.extended())
-        before = [client.put(b"f", b"%d" % number) for number in range(5)]
+        before = [client.submit_new(b"f", b"%d" % number) for number in range(5)]
         for index in (0, 1):
             own.kill(index)
         client.request(b"f", b"without")
@@ -222,8 +224,8 @@ def test_without_a_majority_no_job_is_acknowledged_until_it_returns(
         eventually(lambda: "has given up" in n1.log_text(), "the node fences itself", timeout=RECEIVE_TIMEOUT)
         own.heal()
         answer = client.next()  # acknowledged or refused
-        assert answer.kind in {More.SUBMITTED, Kind.ERROR}
-        acknowledged = {*before, *(answer.arguments[:1] if answer.kind is More.SUBMITTED else ())}
+        assert answer.kind in {ExtensionKind.SUBMITTED, Kind.ERROR}
+        acknowledged = {*before, *(answer.arguments[:1] if answer.kind is ExtensionKind.SUBMITTED else ())}
         worker = stack.enter_context(n2.worker(b"f", places=10))
         worker.socket.settimeout(RECEIVE_TIMEOUT)
         eventually(lambda: count_members(n2) == 2, "both nodes are members", timeout=RECEIVE_TIMEOUT)

@@ -12,7 +12,7 @@ from tests.interop.packets import Kind
 from tests.postgres.server import memory_directory
 from tests.zookeeper.server import Ensemble
 
-from .extension import FaultError, More
+from .extension import ExtensionKind, FaultError
 from .fleet import Fleet
 from .processes import mainspring
 from .servers import eventually
@@ -43,7 +43,7 @@ def tree(store: Store, fleet: Fleet) -> Iterator[TreeReader]:
 def test_the_tree_shows_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n1.extended())
-    handle = client.put(b"resize", b"a.jpg", b"pictures/a b").decode()
+    handle = client.submit_new(b"resize", b"a.jpg", b"pictures/a b").decode()
     task = "resize:pictures%2Fa%20b"
     bucket = f"{zlib.crc32(task.encode()) & 0xFF:02x}"
     assert tree.names(f"/pending_tasks/{bucket}") == [task]
@@ -63,20 +63,20 @@ def test_the_tree_shows_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack
 
     worker = stack.enter_context(n2.worker(b"resize"))
     job = worker.job()
-    who = f"n2-{n2.term}"
-    assert tree.names("/workers") == sorted([f"n1-{n1.term}", who])
-    assert tree.names(f"/queues/{who}") == [task]
+    worker_name = f"n2-{n2.term}"
+    assert tree.names("/workers") == sorted([f"n1-{n1.term}", worker_name])
+    assert tree.names(f"/queues/{worker_name}") == [task]
     assert not tree.tasks("/pending_tasks")
     assert tree.record(f"/running_tasks/{bucket}/{task}").items() >= {**expected, "state": "leased"}.items()
-    eventually(lambda: tree.record(f"/queues/{who}/{task}")["state"] == "running", "it is listed as running")
+    eventually(lambda: tree.record(f"/queues/{worker_name}/{task}")["state"] == "running", "it is listed as running")
 
     assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
     eventually(lambda: not tree.tasks("/completed_tasks"), "the task is published")
     for root in ("/running_tasks", "/names", "/queues"):
         assert not tree.tasks(root)
     result = tree.record(f"/results/{block}/{handle}")
-    assert (result["state"], result["result"], result["worker"]) == ("succeeded", "done", who)
-    assert tree.master() in {f"n1-{n1.term}", who}
+    assert (result["state"], result["result"], result["worker"]) == ("succeeded", "done", worker_name)
+    assert tree.master() in {f"n1-{n1.term}", worker_name}
 
 
 @on_zookeeper
@@ -84,9 +84,9 @@ def test_a_long_name_is_cut_and_still_unique(fleet: Fleet, tree: TreeReader, sta
     n1, n2 = fleet.several("n1", "n2")
     one, other = (stack.enter_context(node.extended()) for node in (n1, n2))
     function = b"\xff" * 500
-    handle = one.put(function, b"payload", b"\xfe/" * 30)
+    handle = one.submit_new(function, b"payload", b"\xfe/" * 30)
     other.request(function, b"another", b"\xfe/" * 30)
-    assert other.expect(More.SUBMITTED) == (handle, b"1")
+    assert other.expect(ExtensionKind.SUBMITTED) == (handle, b"1")
     (task,) = tree.tasks("/pending_tasks")
     assert len(task) <= 200
     with n2.worker(function) as worker:
@@ -97,7 +97,7 @@ def test_a_long_name_is_cut_and_still_unique(fleet: Fleet, tree: TreeReader, sta
 def test_stopped_nodes_leave_nothing_behind(fleet: Fleet, tree: TreeReader) -> None:
     n1, n2 = fleet.several("n1", "n2")
     with n1.extended() as client, n2.worker(b"f") as worker:
-        handle = client.put(b"f")
+        handle = client.submit_new(b"f")
         assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
         assert client.outcome(handle).data == b"done"
     eventually(lambda: not tree.tasks("/completed_tasks"), "the task is published")
@@ -106,9 +106,7 @@ def test_stopped_nodes_leave_nothing_behind(fleet: Fleet, tree: TreeReader) -> N
     for root in ("/workers", "/queues", "/wants", "/mail"):
         assert tree.names(root) == []
     assert tree.master() == ""
-    assert not any(
-        path.startswith(("/names/", "/running_tasks/")) and path.count("/") > 2 for path in tree.everything()
-    )
+    assert not any(path.startswith(("/names/", "/running_tasks/")) and path.count("/") > 2 for path in tree.all_paths())
 
 
 # ---- limits of this store
@@ -126,13 +124,13 @@ def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(flee
     assert b"keep what is larger elsewhere, and submit where it is" in message
     # At the limit, also for bytes that JSON escapes, and with a result of the same size.
     for sign in (b'"', b"\n", b"\0", b"\xff"):
-        handle = client.put(b"f", sign * PAYLOAD_LIMIT)
+        handle = client.submit_new(b"f", sign * PAYLOAD_LIMIT)
         job = worker.job()
         assert job.payload == sign * PAYLOAD_LIMIT
         assert worker.settled_as(job, b"succeeded", sign * PAYLOAD_LIMIT) == b"recorded"
         assert client.outcome(handle).data == sign * PAYLOAD_LIMIT
         worker.ready()
-    handle = client.put(b"f")
+    handle = client.submit_new(b"f")
     assert worker.settled_as(worker.job(), b"succeeded", b"x" * (PAYLOAD_LIMIT + 1)) == b"recorded"
     outcome = client.outcome(handle)
     assert (outcome.state, outcome.error["type"]) == (b"failed", "ResultTooLarge")
@@ -158,9 +156,9 @@ def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_pat
 def test_commands_print_the_same_as_on_other_stores(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client, worker = stack.enter_context(n1.extended()), stack.enter_context(n2.worker(b"f"))
-    handle = client.put(b"f", b"payload", b"u")
+    handle = client.submit_new(b"f", b"payload", b"u")
     worker.job()
-    client.put(b"waits")
+    client.submit_new(b"waits")
 
     def run_command(*command: str) -> list[list[str]]:
         done = mainspring(*command, "--server", n1.address, cwd=tmp_path)
@@ -202,15 +200,17 @@ def test_a_tree_with_credentials_is_closed_to_other_clients(
     with Fleet(fork_server, tmp_path, with_credentials(url, "me:right")) as fleet:
         n1, n2 = fleet.several("n1", "n2")
         with n1.extended() as client, n2.worker(b"f") as worker:
-            handle = client.put(b"f", b"secret")
+            handle = client.submit_new(b"f", b"secret")
             job = worker.job()
             assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
             assert client.outcome(handle).data == b"done"
-            client.put(b"g", b"secret", b"u")
+            client.submit_new(b"g", b"secret", b"u")
             with TreeReader(url, auth_data=[("digest", "me:right")]) as owner:
                 paths = []
-                asked = [(path, owner.client.get_acls_async(owner.chroot + path)) for path in ("", *owner.everything())]
-                for path, answer in asked:
+                requests = [
+                    (path, owner.client.get_acls_async(owner.chroot + path)) for path in ("", *owner.all_paths())
+                ]
+                for path, answer in requests:
                     with suppress(NoNodeError):  # nodes delete unneeded entries in the meantime
                         for acl in answer.get(timeout=RECEIVE_TIMEOUT)[0]:
                             assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "me"), path
@@ -254,7 +254,7 @@ def test_a_read_only_member_counts_as_unavailable(fork_server: ForkServer, secur
         n1 = fleet.start("n1")
         with n1.extended() as client:
             client.socket.settimeout(RECEIVE_TIMEOUT)
-            before = client.put(b"f", b"before")
+            before = client.submit_new(b"f", b"before")
             left = (secured.leader() + 1) % 3
             for index in {0, 1, 2} - {left}:
                 secured.kill(index)

@@ -65,11 +65,11 @@ class TreeReader:
             return ""
         return worker
 
-    def everything(self, path: str = "") -> Iterator[str]:
+    def all_paths(self, path: str = "") -> Iterator[str]:
         """Yield the paths of all nodes."""
         for name in self.names(path):
             yield f"{path}/{name}"
-            yield from self.everything(f"{path}/{name}")
+            yield from self.all_paths(f"{path}/{name}")
 
 
 def faults(tree: TreeReader) -> list[str]:
@@ -79,8 +79,8 @@ def faults(tree: TreeReader) -> list[str]:
     at = {root: tree.tasks(root) for root in roots}
     at["/delayed_tasks"] = {name.split(".", 2)[2]: record for name, record in tree.tasks("/delayed_tasks").items()}
     tasks: dict[str, tuple[str, dict[str, Any]]] = {}
-    for root, some in at.items():
-        for task, record in some.items():
+    for root, records in at.items():
+        for task, record in records.items():
             if task in tasks and "/completed_tasks" not in {root, tasks[task][0]}:
                 found.append(f"{task} is in {root} and in {tasks[task][0]}")
             tasks[task] = root, record
@@ -98,7 +98,7 @@ def faults(tree: TreeReader) -> list[str]:
     found += [
         f"{handle} has not ended and is nowhere" for handle in live - {one["handle"] for _, one in tasks.values()}
     ]
-    held = [task for who in tree.names("/queues") for task in tree.names(f"/queues/{who}")]
+    held = [task for worker_name in tree.names("/queues") for task in tree.names(f"/queues/{worker_name}")]
     found += [f"{task} is assigned twice" for task in {task for task in held if held.count(task) > 1}]
     found += [f"{task} is assigned and does not run" for task in set(held) - at["/running_tasks"].keys()]
     found += [f"{task} runs nowhere" for task in at["/running_tasks"].keys() - set(held)]

@@ -170,8 +170,8 @@ export class Worker {
     return worker;
   }
 
-  running = new Map(); // by lease
-  unanswered = new Map(); // by lease: the packet of a settlement
+  running = new Map(); // by token
+  unanswered = new Map(); // by token: the packet of a settlement
   verdicts = [];
 
   async reconnect() {
@@ -188,12 +188,12 @@ export class Worker {
     if (!this.ended) this.reconnect().catch(() => setTimeout(() => this.lost(), 100));
   }
 
-  async run(handle, lease, name, unique, info, payload) {
+  async run(handle, token, name, unique, info, payload) {
     const controller = new AbortController();
-    const job = { handle, lease, unique, info, controller, signal: controller.signal };
+    const job = { handle, token, unique, info, controller, signal: controller.signal };
     job.status = (...progress) => this.connection.send(WORK_STATUS, handle, ...progress.map(String));
-    this.running.set(lease, job);
-    const beat = () => this.connection.send(HEARTBEAT, JSON.stringify({ jobs: [[handle, lease]] }));
+    this.running.set(token, job);
+    const beat = () => this.connection.send(HEARTBEAT, JSON.stringify({ jobs: [[handle, token]] }));
     const timer = info.heartbeat ? setInterval(beat, (info.heartbeat * 1000) / 3) : undefined;
     let [outcome, detail, data] = ["succeeded", {}, ""];
     try {
@@ -204,16 +204,16 @@ export class Worker {
       if (controller.signal.aborted && controller.signal.reason === "cancelled") [outcome, detail] = ["cancelled", {}];
     }
     clearInterval(timer);
-    this.unanswered.set(lease, [SETTLE, handle, lease, outcome, json(detail), data]);
-    this.connection.send(...this.unanswered.get(lease));
-    this.running.delete(lease);
+    this.unanswered.set(token, [SETTLE, handle, token, outcome, json(detail), data]);
+    this.connection.send(...this.unanswered.get(token));
+    this.running.delete(token);
     if (!this.paused) this.connection.send(READY, "1");
   }
 
   handle(type, args) {
     if (type === ASSIGN) {
-      const [handle, lease, name, unique, info, payload] = args;
-      this.run(handle, lease, name, unique, JSON.parse(info), payload);
+      const [handle, token, name, unique, info, payload] = args;
+      this.run(handle, token, name, unique, JSON.parse(info), payload);
     } else if (type === SETTLED) {
       this.verdicts.push(args[2].toString());
       this.unanswered.delete(args[1]);
@@ -221,8 +221,8 @@ export class Worker {
       this.running.get(args[1])?.controller.abort(args[2].toString());
     } else if (type === BEATEN) {
       const { stop, lost } = JSON.parse(args[0]);
-      for (const [, lease] of stop) this.running.get(lease)?.controller.abort("cancelled");
-      for (const [, lease] of lost) this.running.get(lease)?.controller.abort("lost");
+      for (const [, token] of stop) this.running.get(token)?.controller.abort("cancelled");
+      for (const [, token] of lost) this.running.get(token)?.controller.abort("lost");
     } else if (type === PAUSED) {
       this.paused.resolve();
     } else if (type === ERROR) {

@@ -18,7 +18,7 @@ class Client(gear.Client):  # type: ignore[misc, unused-ignore]
         self.ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def handleWorkComplete(self, packet: Any) -> None:  # noqa: N802 - the library's name
-        say(packet.getJob(), "complete", packet.getArgument(1, last=True))
+        print_event(packet.getJob(), "complete", packet.getArgument(1, last=True))
         super().handleWorkComplete(packet)
         self.ended.put(None)
 
@@ -28,16 +28,16 @@ class Client(gear.Client):  # type: ignore[misc, unused-ignore]
         self.ended.put(None)
 
     def handleWorkException(self, packet: Any) -> None:  # noqa: N802
-        say(packet.getJob(), "exception", packet.getArgument(1, last=True))
+        print_event(packet.getJob(), "exception", packet.getArgument(1, last=True))
         super().handleWorkException(packet)
         self.ended.put(None)
 
     def handleWorkData(self, packet: Any) -> None:  # noqa: N802
-        say(packet.getJob(), "data", packet.getArgument(1, last=True))
+        print_event(packet.getJob(), "data", packet.getArgument(1, last=True))
         super().handleWorkData(packet)
 
     def handleWorkWarning(self, packet: Any) -> None:  # noqa: N802
-        say(packet.getJob(), "warning", packet.getArgument(1, last=True))
+        print_event(packet.getJob(), "warning", packet.getArgument(1, last=True))
         super().handleWorkWarning(packet)
 
     def handleWorkStatus(self, packet: Any) -> None:  # noqa: N802
@@ -45,7 +45,7 @@ class Client(gear.Client):  # type: ignore[misc, unused-ignore]
         super().handleWorkStatus(packet)
 
 
-def say(job: Any, what: str, data: bytes) -> None:
+def print_event(job: Any, what: str, data: bytes) -> None:
     print(job.name, what, data.hex(), flush=True)
 
 

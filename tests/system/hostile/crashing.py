@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.interop.packets import encode
-from tests.system.extension import More
+from tests.system.extension import ExtensionKind
 from tests.system.processes import node
 
 from .watching import watched
@@ -41,11 +41,11 @@ def poison(server: Server, *, innocents: int, seconds: float, timeout: float) ->
     (directory / "app.py").write_text(APP)
     options = ("--processes", "2", "--server", f"127.0.0.1:{server.port}")
     with server.extended() as client, watched(server):
-        culprit = client.put(b"poison")
+        culprit = client.submit_new(b"poison")
         retry = {"max_attempts": 3, "initial": 0.1}
         payload = b"[%g]" % seconds
-        others = {client.put(b"innocent", payload, retry=retry) for _ in range(innocents)}
-        client.write(b"".join(encode(More.WAIT, handle) for handle in [*others, culprit]))
+        others = {client.submit_new(b"innocent", payload, retry=retry) for _ in range(innocents)}
+        client.write(b"".join(encode(ExtensionKind.WAIT, handle) for handle in [*others, culprit]))
         begun = time.monotonic()
         took: dict[bytes, float] = {}
         failed = []

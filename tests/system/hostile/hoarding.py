@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tests.interop.packets import Kind, encode
-from tests.system.extension import More
+from tests.system.extension import ExtensionKind
 from tests.system.servers import eventually
 
 from .watching import MIB, attend, watched
@@ -23,7 +23,7 @@ def unread_results(server: Server, *, connections: int, waits: int, result: int)
         attackers = [stack.enter_context(server.extended()) for _ in range(connections)]
         with watched(server):
             for attacker in attackers:
-                attacker.write(encode(More.WAIT, handle) * waits)
+                attacker.write(encode(ExtensionKind.WAIT, handle) * waits)
             attend(client, 2.0)
             outcome = attackers[-1].result()
             assert (outcome.handle, outcome.state, len(outcome.data)) == (handle, b"succeeded", result)
@@ -32,7 +32,7 @@ def unread_results(server: Server, *, connections: int, waits: int, result: int)
 def ended(server: Server, function: bytes, result: bytes) -> bytes:
     """Run a job with this result, and return its handle."""
     with server.extended() as client, server.worker(function) as worker:
-        handle = client.put(function)
+        handle = client.submit_new(function)
         assert worker.settled_as(worker.job(), b"succeeded", result) == b"recorded"
     return handle
 

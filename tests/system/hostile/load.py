@@ -19,7 +19,7 @@ from tests.system.actors import (
     StreamingWorker,
     Submitter,
 )
-from tests.system.extension import More
+from tests.system.extension import ExtensionKind
 from tests.system.ledger import SingleServerLedger
 from tests.system.servers import eventually
 
@@ -47,7 +47,7 @@ class ResultClient(Client):
 
     def act(self, peer: ExtensionPeer) -> None:
         peer.extend()
-        peer.write(b"".join(encode(More.WAIT, handle) for handle in self.open))
+        peer.write(b"".join(encode(ExtensionKind.WAIT, handle) for handle in self.open))
         while self.stays():
             if not self.addresses.ending:
                 self._submit(peer)
@@ -57,7 +57,7 @@ class ResultClient(Client):
     def _submit(self, peer: ExtensionPeer) -> None:
         count = self.random.choice([1, 1, 4, 16])
         function = self.random.choice(FUNCTIONS)
-        peer.write(encode(More.SUBMIT, function, b"", b'{"wait": true}', b"payload") * count)
+        peer.write(encode(ExtensionKind.SUBMIT, function, b"", b'{"wait": true}', b"payload") * count)
         submitted = 0
         while submitted < count:
             submitted += self._receive(peer)
@@ -66,11 +66,11 @@ class ResultClient(Client):
         """Read a packet, and return whether it acknowledges a job."""
         packet = peer.next()
         handle = packet.arguments[0]
-        if packet.kind is More.SUBMITTED:
+        if packet.kind is ExtensionKind.SUBMITTED:
             self.open.add(handle)
             self.ledger.accept(handle, b"")
             return True
-        assert packet.kind is More.RESULT, packet
+        assert packet.kind is ExtensionKind.RESULT, packet
         if packet.arguments[1] != b"succeeded" or packet.arguments[4] != RESULT:
             self.ledger.break_promise(f"{packet} is the result of an acknowledged job")
         self.open.discard(handle)
@@ -93,7 +93,7 @@ class Load:
     def __init__(self, server: Server) -> None:
         self.ledger = SingleServerLedger()
         self._addresses = Addresses()
-        self._addresses.put("n1", server.port)
+        self._addresses.add("n1", server.port)
         self._actors = [
             kind(f"{kind.__name__} {number}", self._addresses, self.ledger, PACE, "hostile")
             for kind, count in ACTORS

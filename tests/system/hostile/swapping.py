@@ -75,7 +75,7 @@ def moved_away(directory: Path) -> None:
     place = directory / "moved"
     place.mkdir()
     with serving(place, "--http", "127.0.0.1:0") as server, server.extended() as client:
-        handle = client.put(b"f")
+        handle = client.submit_new(b"f")
         (place / "jobs.db").rename(place / "elsewhere.db")
         client.request(b"f")
         assert client.next().kind is Kind.ERROR

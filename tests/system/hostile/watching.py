@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.interop.packets import Kind, got
+from tests.interop.packets import Kind, packet_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Watch(threading.Thread):
     def _ping(self) -> None:
         begun = time.monotonic()
         self._peer.send(Kind.ECHO_REQ, b"ping")
-        assert self._peer.receive() == got(Kind.ECHO_RES, b"ping")
+        assert self._peer.receive() == packet_of(Kind.ECHO_RES, b"ping")
         self.longest = max(self.longest, time.monotonic() - begun)
         self.peak = max(self.peak, self.server.rss())
 
