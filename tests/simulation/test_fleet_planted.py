@@ -16,9 +16,9 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.model import State
-from mainspring.jobs.noting import Noting
 from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
+from mainspring.jobs.subscriptions import Subscriptions
 from mainspring.nodes.lease_manager import RETRY_DELAY, LeaseManager
 from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet
@@ -160,12 +160,12 @@ def test_a_new_term_that_the_window_does_not_learn(monkeypatch: Plant) -> None:
 
 
 def test_a_node_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
-    def rude(tables: Tables, operation: ops.Leave) -> set[int]:
+    def rude(tables: Tables, operation: ops.Unsubscribe) -> set[int]:
         for job_id in operation.ids:
             tables.waits.pop(job_id, None)
         return jobs.leave(tables, operation)
 
-    monkeypatch.setitem(engine._HANDLERS, ops.Leave, rude)
+    monkeypatch.setitem(engine._HANDLERS, ops.Unsubscribe, rude)
     is_caught(200, by="is not to be dropped")
 
 
@@ -181,20 +181,20 @@ def test_the_relay_as_the_only_source_of_work(monkeypatch: Plant) -> None:
 
 def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
     def find(
-        self: Noting, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int = 0
-    ) -> ops.Wait:
-        operation = ops.Wait(self._table.term, ids, room)
+        self: Subscriptions, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int = 0
+    ) -> ops.Subscribe:
+        operation = ops.Subscribe(self._table.term, ids, room)
         self._commits.put(operation, found, failed)
         return operation
 
-    monkeypatch.setattr(Noting, "find", find)
+    monkeypatch.setattr(Subscriptions, "find", find)
     is_caught(40, by="which is not its own")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_job_left_while_another_client_of_the_node_joins_it(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Noting, "waited", lambda _self, _job_id, _term: None)
+    monkeypatch.setattr(Subscriptions, "waited", lambda _self, _job_id, _term: None)
     is_caught(400, by="although a client waits")
 
 
@@ -206,14 +206,14 @@ def test_a_job_put_back_into_its_queue_twice(monkeypatch: Plant) -> None:
 
 
 def test_an_unknown_job_told_of_twice(monkeypatch: Plant) -> None:
-    def found(self: Noting, wanted: list[int], jobs: dict[int, Job]) -> None:
+    def found(self: Subscriptions, wanted: list[int], jobs: dict[int, Job]) -> None:
         for job_id in wanted:
             if job_id not in jobs:
                 self._tell_gone(job_id)
             elif State(jobs[job_id].state).ended:
                 self._look_up(job_id)
 
-    monkeypatch.setattr(Noting, "_found", found)
+    monkeypatch.setattr(Subscriptions, "_found", found)
     is_caught(200, by="for which it does not wait", first=300)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory import resources
-from mainspring.jobs.noting import Noting
+from mainspring.jobs.subscriptions import Subscriptions
 from mainspring.jobs.token_grants import GrantedAccount
 from mainspring.resources import rules
 
@@ -79,12 +79,12 @@ def test_tokens_passed_on_unused(monkeypatch: Plant) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_token_of_a_job_that_was_dropped_while_it_was_handed_out(monkeypatch: Plant) -> None:
-    def dropped(self: Noting, ids: set[int]) -> None:
+    def dropped(self: Subscriptions, ids: set[int]) -> None:
         for job_id in ids:
             held = self._table.find(job_id)
             if held is not None:
                 held.queue.leased -= 1
                 self._serving.release(held)
 
-    monkeypatch.setattr(Noting, "_dropped", dropped)
+    monkeypatch.setattr(Subscriptions, "_dropped", dropped)
     is_caught(400, by="never ends")

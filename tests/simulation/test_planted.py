@@ -13,7 +13,7 @@ from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.ends import Ends
 from mainspring.jobs.intake import Intake
-from mainspring.jobs.lookups import Lookups
+from mainspring.jobs.outcome_reader import OutcomeReader
 from mainspring.jobs.pending_grabs import PendingGrabs
 from mainspring.jobs.serving import Serving
 from mainspring.jobs.uniques import Uniques
@@ -142,13 +142,13 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
 
 
 def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> None:
-    def missing(self: Lookups, job_id: int, waits: list[Any]) -> None:
+    def missing(self: OutcomeReader, job_id: int, waits: list[Any]) -> None:
         self._end(waits)
         if self._handles.of(job_id) not in self._table.held:
             self._listeners.take(job_id)
             waits[0].unknown()
 
-    monkeypatch.setattr(Lookups, "_missing", missing)
+    monkeypatch.setattr(OutcomeReader, "_missing", missing)
     is_caught(400)
 
 

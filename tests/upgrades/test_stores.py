@@ -135,7 +135,7 @@ class Upgrade:
         store = s.store
         take_over(store)
         if store.engine.shared:
-            (inbox,) = store.group(ops.TakeInbox())
+            (inbox,) = store.group(ops.DrainInbox())
             assert inbox.pending == {(b"submitted", 1): 1}
         woken = store.wake(NOW + 2 * HOUR)
         assert [job.function for job, _ in woken.expired] == [b"late"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimedByKey
@@ -62,7 +62,7 @@ class Claiming:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         *,
         is_full: Callable[[FunctionQueue], bool],
         came: Callable[[FunctionQueue, list[Job]], None],
@@ -71,8 +71,8 @@ class Claiming:
         share: Callable[[FunctionQueue], ClaimQuota] | None = None,
         ask_for_tokens: Callable[[FunctionQueue], None] | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._timers, self._clock = footing.timers, footing.clock
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._timers, self._clock = context.timers, context.clock
         self._is_full = is_full
         self._came = came
         self._failed = failed

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.relay import Running
+    from mainspring.jobs.context import Context
+    from mainspring.jobs.due_jobs import DueJobs
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held
-    from mainspring.jobs.holders import Holders
     from mainspring.jobs.listeners import Listener
-    from mainspring.jobs.lookups import Lookups
     from mainspring.jobs.model import Job
-    from mainspring.jobs.noting import Noting
+    from mainspring.jobs.outcome_reader import OutcomeReader
+    from mainspring.jobs.remote_jobs import RemoteJobs
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
-    from mainspring.jobs.waking import Waking
+    from mainspring.jobs.subscriptions import Subscriptions
 
 PART = 500
 """Jobs that a client which has left leaves in one step: it may have waited for hundreds of thousands."""
@@ -35,33 +35,33 @@ PART = 500
 class Clients:
     """Waits for jobs, cancels them, tries them again and looks them up.
 
-    ``noting`` and ``holders`` are given where other nodes have the store open too.
+    ``subscriptions`` and ``remote_jobs`` are given where other nodes have the store open too.
     """
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         serving: Serving,
         settling: Settling,
         ends: Ends,
-        waking: Waking,
-        lookups: Lookups,
+        due_jobs: DueJobs,
+        outcomes: OutcomeReader,
         *,
-        noting: Noting | None = None,
-        holders: Holders | None = None,
+        subscriptions: Subscriptions | None = None,
+        remote_jobs: RemoteJobs | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._clock, self._handles, self._listeners = footing.clock, footing.handles, footing.listeners
-        self._hub = footing.hub
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._clock, self._handles, self._listeners = context.clock, context.handles, context.listeners
+        self._hub = context.hub
         self._serving = serving
         self._settling = settling
         self._ends = ends
-        self._waking = waking
-        self._uniques = footing.uniques
-        self._lookups = lookups
-        self._slices = footing.slices
-        self._noting = noting
-        self._holders = holders
+        self._due_jobs = due_jobs
+        self._uniques = context.uniques
+        self._outcomes = outcomes
+        self._slices = context.slices
+        self._subscriptions = subscriptions
+        self._remote_jobs = remote_jobs
 
     # ---- waiting ----
 
@@ -85,11 +85,11 @@ class Clients:
             self._listeners.remove(job_id, listener)
             unknown()
 
-        self._lookups.look(job_id, is_unknown, looked_up)
+        self._outcomes.look(job_id, is_unknown, looked_up)
 
     def has_room(self, listener: Listener) -> None:
         """A listener that had too much to read has room again."""
-        self._lookups.has_room(listener)
+        self._outcomes.has_room(listener)
 
     def gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
@@ -108,11 +108,11 @@ class Clients:
             held = self._table.find(job_id)
             if held is not None and not held.stored and not held.adopting and held.worker is None:
                 self._serving.release(held)
-        if self._noting is not None and alone:
-            self._noting.left(alone)
+        if self._subscriptions is not None and alone:
+            self._subscriptions.left(alone)
         if self._listeners.waits(listener):
             return True
-        self._lookups.gone(listener)
+        self._outcomes.gone(listener)
         return False
 
     # ---- cancelling and retrying ----
@@ -134,10 +134,10 @@ class Clients:
             if job is None:
                 failed(NotFoundError(f"no job has the handle {self._handles.of(job_id).decode()}"))
             elif outcome.before <= State.PENDING:
-                self._waking.ended(job, outcome.before)
+                self._due_jobs.ended(job, outcome.before)
                 done("cancelled")
-            elif State(outcome.before).held and self._holders is not None and job.term != self._table.term:
-                self._holders.stop(job.term, job_id, reason)
+            elif State(outcome.before).held and self._remote_jobs is not None and job.term != self._table.term:
+                self._remote_jobs.stop(job.term, job_id, reason)
                 done("running")
             elif State(outcome.before).held:
                 # It was claimed while the request was under way, or its settlement waits for the store.
@@ -245,11 +245,11 @@ class Clients:
         """Look a job up; where another node holds it, ask that node also what its worker does."""
 
         def found(job: Job | None) -> None:
-            holders = self._holders
-            if holders is None or job is None or not State(job.state).held or job.term == self._table.term:
+            remote_jobs = self._remote_jobs
+            if remote_jobs is None or job is None or not State(job.state).held or job.term == self._table.term:
                 done(job, None)
             else:
-                holders.ask(job, lambda running: done(job, running))
+                remote_jobs.ask(job, lambda running: done(job, running))
 
         self.find(job_id, found, failed, overtakes=True)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Counted
@@ -32,9 +32,9 @@ TOGETHER: Final = 250
 class Counting:
     """Asks the store for the counts of queues. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
 
-    def __init__(self, footing: Footing, serving: Serving, reads: Reads) -> None:
-        self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
-        self._clock = footing.clock
+    def __init__(self, context: Context, serving: Serving, reads: Reads) -> None:
+        self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
+        self._clock = context.clock
         self._serving = serving
         self._reads = reads
         self._next: dict[bytes, FunctionQueue] = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import LostAttempt
@@ -87,16 +87,16 @@ class Ends:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         serving: Serving,
         *,
         wake_at: Callable[[int], None],
         drop: Callable[[Settlement], None] | None = None,
         attempts_ended: Sequence[AttemptsEnded] = (),
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._timers, self._clock, self._listeners = footing.timers, footing.clock, footing.listeners
-        self._hub = footing.hub
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._timers, self._clock, self._listeners = context.timers, context.clock, context.listeners
+        self._hub = context.hub
         self._serving = serving
         self._wake_at = wake_at
         self._drop = drop

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake, Refused
     from mainspring.jobs.listeners import Listener
-    from mainspring.jobs.lookups import Lookups
-    from mainspring.jobs.noting import Noting
+    from mainspring.jobs.outcome_reader import OutcomeReader
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Found
+    from mainspring.jobs.subscriptions import Subscriptions
 
 _PENDING = int(State.PENDING)
 
@@ -38,33 +38,33 @@ class _Asking(NamedTuple):
 
 
 class Foreground:
-    """Takes foreground jobs into memory, or into a store that others share: ``noting`` is given there.
+    """Takes foreground jobs into memory, or into a store that others share: ``subscriptions`` is given there.
 
     ``limit`` bounds their payloads in memory.
     """
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         serving: Serving,
         intake: Intake,
-        lookups: Lookups,
+        outcomes: OutcomeReader,
         *,
         limit: int,
-        noting: Noting | None = None,
+        subscriptions: Subscriptions | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._listeners, self._hub = footing.listeners, footing.hub
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._listeners, self._hub = context.listeners, context.hub
         self._serving = serving
         self._intake = intake
-        self._uniques = footing.uniques
-        self._lookups = lookups
+        self._uniques = context.uniques
+        self._outcomes = outcomes
         self._limit = limit
-        self._noting = noting
+        self._subscriptions = subscriptions
 
     def asks_the_store(self, job: Job) -> bool:
         """Return whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
-        return bool(job.unique) or (self._noting is not None and not self._has_workers(job.function))
+        return bool(job.unique) or (self._subscriptions is not None and not self._has_workers(job.function))
 
     def _has_workers(self, function: bytes) -> bool:
         queue = self._dispatch.queues.get(function)
@@ -77,8 +77,8 @@ class Foreground:
         hears anything.
         """
         table = self._table
-        if self._noting is not None and self.asks_the_store(job):
-            self._store(_Asking(job, listener, accepted, refused), self._noting)
+        if self._subscriptions is not None and self.asks_the_store(job):
+            self._store(_Asking(job, listener, accepted, refused), self._subscriptions)
             return
         if job.unique:
             key = (job.function, job.unique)
@@ -126,7 +126,7 @@ class Foreground:
 
     # ---- where others may run it, or join it ----
 
-    def _store(self, asking: _Asking, noting: Noting) -> None:
+    def _store(self, asking: _Asking, subscriptions: Subscriptions) -> None:
         """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
         job, term = asking.job, self._table.term
         job.foreground = True
@@ -143,11 +143,11 @@ class Foreground:
             if other is None:
                 self._intake.stored([job])
             elif State(other.state).ended:
-                self._lookups.look(job_id)
+                self._outcomes.look(job_id)
             if self._listeners.of(job_id):
-                noting.waited(job_id, term)
+                subscriptions.waited(job_id, term)
             elif asking.listener.gone:
-                noting.left([job_id])
+                subscriptions.left([job_id])
 
         def failed(error: StoreError) -> None:
             self._intake.uncount([job])
@@ -159,8 +159,8 @@ class Foreground:
 
     def pass_on(self, held: Held) -> None:
         """Store a foreground job that waits in memory, where the store is shared: nobody here can run it any more, others may."""
-        noting = self._noting
-        if noting is None:
+        subscriptions = self._subscriptions
+        if subscriptions is None:
             return
         job, term, on_the_way = held.job, self._table.term, self._table.on_the_way
         self._serving.release(held)
@@ -173,9 +173,9 @@ class Foreground:
             on_the_way.discard(job.id)
             if self._listeners.of(job.id):
                 self._intake.stored([job])
-                noting.waited(job.id, term)
+                subscriptions.waited(job.id, term)
             else:
-                noting.left([job.id])
+                subscriptions.left([job.id])
 
         def failed(error: StoreError) -> None:
             del error

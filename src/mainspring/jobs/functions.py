@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue
     from mainspring.resources.model import Limits
     from mainspring.storage.query import Page
@@ -49,15 +49,15 @@ class Functions:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         reads: Reads,
         serve: Callable[[FunctionQueue], None],
         *,
         kept: bool,
         shared: bool,
     ) -> None:
-        self._table, self._dispatch = footing.table, footing.dispatch
-        self._commits, self._clock = footing.commits, footing.clock
+        self._table, self._dispatch = context.table, context.dispatch
+        self._commits, self._clock = context.commits, context.clock
         self.kept = kept
         self._reads = reads
         self._serve = serve

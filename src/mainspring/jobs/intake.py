@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.serving import Serving
@@ -34,15 +34,15 @@ class Intake:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         serving: Serving,
         wake_at: Callable[[int], None],
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._listeners, self._hub = footing.listeners, footing.hub
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._listeners, self._hub = context.listeners, context.hub
         self._serving = serving
         self._admits = serving.claiming.admits
-        self._uniques = footing.uniques
+        self._uniques = context.uniques
         self._wake_at = wake_at
 
     # ---- to the store ----

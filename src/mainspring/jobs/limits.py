@@ -9,7 +9,7 @@ from mainspring.jobs import rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
 
 
@@ -22,13 +22,13 @@ class Limits:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         *,
         expired: Callable[[Held], None],
         timed_out: Callable[[Held, float, bool], None],
         silent: Callable[[Held, float], None],
     ) -> None:
-        self._timers, self._clock = footing.timers, footing.clock
+        self._timers, self._clock = context.timers, context.clock
         self._expired = expired
         self._timed_out = timed_out
         self._silent = silent

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from mainspring.jobs.shrinking import shrink
+from mainspring.jobs.compaction import compact
 
 if TYPE_CHECKING:
     from mainspring.ids import Handles
@@ -174,7 +174,7 @@ class Listeners:
 
     def tidy(self) -> None:
         """Give back the memory of what nobody waits for any more."""
-        shrink(self._by_job)
+        compact(self._by_job)
 
     def __len__(self) -> int:
         return len(self._by_job)

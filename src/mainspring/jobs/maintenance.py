@@ -9,11 +9,11 @@ from mainspring.jobs.store import Assign, Sweep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mainspring.jobs.context import Context
+    from mainspring.jobs.due_jobs import DueJobs
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.serving import Serving
-    from mainspring.jobs.waking import Waking
 
 TICK = 0.25
 """Seconds between looks at what needs no exact time: windows, silent workers, what runs for long."""
@@ -39,21 +39,21 @@ class Maintenance:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         serving: Serving,
         ends: Ends,
-        waking: Waking,
+        due_jobs: DueJobs,
         *,
         retention: float,
         dead_retention: float,
         shared: bool,
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._timers, self._clock, self._listeners = footing.timers, footing.clock, footing.listeners
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._timers, self._clock, self._listeners = context.timers, context.clock, context.listeners
         self._serving = serving
         self._ends = ends
-        self._waking = waking
-        self._slices = footing.slices
+        self._due_jobs = due_jobs
+        self._slices = context.slices
         self._retention = retention
         self._dead_retention = dead_retention
         self._sweep_every = SWEEP_SHARED if shared else SWEEP_EVERY
@@ -75,7 +75,7 @@ class Maintenance:
                 self._ends.try_again()
             self._serving.next_suspect()
             self._look_at_functions(now)
-            self._waking.look()
+            self._due_jobs.look()
         if now - self._swept >= self._sweep_every:
             self._swept = now
             self._slices.run(self._dispatch.tidy())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mainspring.jobs.claiming import Claiming
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Worker
 
 LINGER = 0.002
@@ -22,8 +22,8 @@ LINGER_FUNCTIONS = 8
 class PendingGrabs:
     """The workers that wait for an answer: ``worker.grabbing`` says for how many."""
 
-    def __init__(self, footing: Footing, claiming: Claiming) -> None:
-        self._dispatch, self._timers, self._clock = footing.dispatch, footing.timers, footing.clock
+    def __init__(self, context: Context, claiming: Claiming) -> None:
+        self._dispatch, self._timers, self._clock = context.dispatch, context.timers, context.clock
         self._claiming = claiming
         self.since: dict[Worker, float] = {}
         """Workers that wait a moment, and since when, the longest first."""

@@ -11,7 +11,7 @@ from mainspring.jobs.store import FindSubscribers
 if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.events.relay import Relay
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
 
 WATCHERS_FOR: Final = 1.0
@@ -21,9 +21,9 @@ WATCHERS_FOR: Final = 1.0
 class Reports:
     """Passes on what is reported. ``relay`` is given where other nodes have the store too."""
 
-    def __init__(self, footing: Footing, relay: Relay | None) -> None:
-        self._table, self._commits, self._clock = footing.table, footing.commits, footing.clock
-        self._handles, self._listeners = footing.handles, footing.listeners
+    def __init__(self, context: Context, relay: Relay | None) -> None:
+        self._table, self._commits, self._clock = context.table, context.commits, context.clock
+        self._handles, self._listeners = context.handles, context.listeners
         self._relay = relay
 
     def data(self, held: Held, data: bytes) -> None:

@@ -8,33 +8,33 @@ from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.clients import Clients
+from mainspring.jobs.context import Context
 from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.due_jobs import DueJobs
 from mainspring.jobs.ends import Ends
-from mainspring.jobs.following import Following
-from mainspring.jobs.footing import Footing
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
-from mainspring.jobs.holders import Holders
 from mainspring.jobs.intake import Intake
+from mainspring.jobs.lifecycle import NodeJobLifecycle
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
-from mainspring.jobs.lookups import Lookups
 from mainspring.jobs.maintenance import Maintenance
-from mainspring.jobs.noting import Noting
+from mainspring.jobs.outcome_reader import OutcomeReader
 from mainspring.jobs.registered import Registered, nobody
-from mainspring.jobs.remembered import Remembered
+from mainspring.jobs.remote_jobs import RemoteJobs
 from mainspring.jobs.reports import Reports
 from mainspring.jobs.roster import Roster
 from mainspring.jobs.serving import Serving
+from mainspring.jobs.settled_deliveries import SettledDeliveries
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import Recover
+from mainspring.jobs.subscriptions import Subscriptions
 from mainspring.jobs.table import JobTable
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.uniques import Uniques
-from mainspring.jobs.waking import Waking
 from mainspring.jobs.workers import Workers
 from mainspring.slices import Slices
 
@@ -99,15 +99,15 @@ class JobService:
         self.timers = timers = Timers(earlier)
         self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
         self.listeners = listeners = Listeners(handles)
-        self.remembered = Remembered()
+        self.settled_deliveries = SettledDeliveries()
         leased = None if alone else GrantedAccounts()
         accounts = (lambda _: open_own) if leased is None else leased.opener
         self.table = table = JobTable(dispatch, clock, handles, accounts)
         self.uniques = uniques = Uniques(commits)
-        footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
-        limits = Limits(footing, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
+        context = Context(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
+        limits = Limits(context, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self.serving = serving = Serving(
-            footing,
+            context,
             limits,
             give_back=self._give_back,
             hand_back=self.hand_back,
@@ -116,59 +116,59 @@ class JobService:
             leased=leased,
             share=None if shared is None else shared.share,
         )
-        self._waking = waking = Waking(footing, serving)
-        self.noting = noting = None if alone else Noting(footing, serving, self._noted)
-        self.lookups = lookups = Lookups(footing) if noting is None else noting.lookups
+        self._due_jobs = due_jobs = DueJobs(context, serving)
+        self.subscriptions = subscriptions = None if alone else Subscriptions(context, serving, self._noted)
+        self.outcomes = outcomes = OutcomeReader(context) if subscriptions is None else subscriptions.outcomes
         self.attempts = Attempts()
         self.ends = ends = Ends(
-            footing,
+            context,
             serving,
-            wake_at=waking.wake_at,
-            drop=None if noting is None else noting.drop,
+            wake_at=due_jobs.wake_at,
+            drop=None if subscriptions is None else subscriptions.drop,
             attempts_ended=(self.attempts.ended, *attempts_ended),
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
-        self.intake = intake = Intake(footing, serving, waking.wake_at)
+        self.intake = intake = Intake(context, serving, due_jobs.wake_at)
         self.foreground = foreground = Foreground(
-            footing, serving, intake, lookups, limit=foreground_bytes, noting=noting
+            context, serving, intake, outcomes, limit=foreground_bytes, subscriptions=subscriptions
         )
         self._maintenance = Maintenance(
-            footing,
+            context,
             serving,
             ends,
-            waking,
+            due_jobs,
             retention=retention,
             dead_retention=dead_retention,
             shared=not alone,
         )
-        holders = None if shared is None else Holders(footing, shared.relay)
+        remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
         self.clients = clients = Clients(
-            footing, serving, settling, ends, waking, lookups, noting=noting, holders=holders
+            context, serving, settling, ends, due_jobs, outcomes, subscriptions=subscriptions, remote_jobs=remote_jobs
         )
-        self.functions = Functions(footing, reads, serving.serve, kept=keeps_limits, shared=not alone)
-        self._workers = there = Workers(footing, serving, settling, foreground, self.functions)
-        self._counting = Counting(footing, serving, reads)
+        self.functions = Functions(context, reads, serving.serve, kept=keeps_limits, shared=not alone)
+        self._workers = there = Workers(context, serving, settling, foreground, self.functions)
+        self._counting = Counting(context, serving, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits, reads, clock)
-        reports = Reports(footing, None if shared is None else shared.relay)
+        reports = Reports(context, None if shared is None else shared.relay)
         self.sharing: Sharing | None = None
         if shared is not None:
-            assert noting is not None
-            assert holders is not None
+            assert subscriptions is not None
+            assert remote_jobs is not None
             assert serving.token_grants is not None
             self.sharing = Sharing(
-                footing,
+                context,
                 serving,
                 shared.relay,
                 serving.token_grants,
-                noting,
-                holders,
+                subscriptions,
+                remote_jobs,
                 reports,
                 ends,
                 clients,
-                waking.wake_at,
+                due_jobs.wake_at,
             )
-        self.lifecycle = Following(footing, intake, clients)
+        self.lifecycle = NodeJobLifecycle(context, intake, clients)
         self._ends = False
 
         # What faces and the server call; the promises are where these are made.
@@ -200,7 +200,7 @@ class JobService:
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
         self.when_stored = ends.when_stored
-        self.remember = self.remembered.add
+        self.remember = self.settled_deliveries.add
         self.is_registered = self.registered.has
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
         self.registered_names, self.all_functions = self.registered.names, self.roster.functions
@@ -226,7 +226,7 @@ class JobService:
             self._counting.begin(lambda: counted(outcome.number), failed)
 
         def counted(number: int) -> None:
-            self._waking.wake()
+            self._due_jobs.wake()
             ready(number)
 
         self.functions.load(loaded, failed)
@@ -299,8 +299,8 @@ class JobService:
         """Hold jobs under a term from now on: the first, or after `fenced` another one, under which `resume` hands them out."""
         self.table.begin(term)
         self.term, self.next_id = term, self.table.next_id
-        if self.noting is not None:
-            self.noting.begin_again()
+        if self.subscriptions is not None:
+            self.subscriptions.begin_again()
 
     def recover(self, terms: Sequence[int]) -> None:
         """Give back the jobs of other nodes' terms, which have ended."""
@@ -367,7 +367,7 @@ class JobService:
         return self.settling.refuses(held)
 
     def _withheld(self, held: Held) -> bool:
-        return self.noting is not None and self.noting.withholds(held)
+        return self.subscriptions is not None and self.subscriptions.withholds(held)
 
     def _noted(self) -> None:
         if self.sharing is not None:

@@ -1,7 +1,7 @@
 """How jobs go out to workers, and come back: this serves queues whenever a job, a worker or a token has come.
 
 What is in memory stands in a `table`. What may be there, and how it comes from the store, is in `claiming`; who waits for it
-while it comes, in `pending_grabs`; which of it waits for its turn to be alone, in `suspects` and `isolated`.
+while it comes, in `pending_grabs`; which of it waits for its turn to be alone, in `suspects` and `isolation`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mainspring.clock import from_us
 from mainspring.jobs import rules
 from mainspring.jobs.claiming import Claiming
-from mainspring.jobs.isolated import Isolated
+from mainspring.jobs.isolation import IsolationQueue
 from mainspring.jobs.pending_grabs import PendingGrabs
 from mainspring.jobs.suspects import Suspects
 from mainspring.jobs.token_grants import TokenGrants
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.claiming import ClaimQuota
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.limits import Limits
     from mainspring.jobs.model import Job
@@ -44,7 +44,7 @@ class Serving:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         limits: Limits,
         *,
         give_back: Callable[[FunctionQueue], None],
@@ -54,8 +54,8 @@ class Serving:
         leased: GrantedAccounts | None = None,
         share: Callable[[FunctionQueue], ClaimQuota] | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._timers, self._clock, self._hub = footing.timers, footing.clock, footing.hub
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._timers, self._clock, self._hub = context.timers, context.clock, context.hub
         self._limits = limits
         self._give_back = give_back
         self._hand_back = hand_back
@@ -64,21 +64,21 @@ class Serving:
         self._deliveries = 0
         self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
         """When queues are served again because time lets more of their jobs start."""
-        self.suspects = Suspects(footing, self._serve_or_give_back)
-        self.isolated = Isolated(footing.dispatch, self.serve)
+        self.suspects = Suspects(context, self._serve_or_give_back)
+        self.isolation = IsolationQueue(context.dispatch, self.serve)
         self.token_grants = None
         if leased is not None:
-            self.token_grants = TokenGrants(footing, leased, self.serve, self.serve_at)
+            self.token_grants = TokenGrants(context, leased, self.serve, self.serve_at)
         self.claiming = Claiming(
-            footing,
-            is_full=self.isolated.is_full,
+            context,
+            is_full=self.isolation.is_full,
             came=self._take_claimed,
             failed=self.answer,
             shared=leased is not None,
             share=share,
             ask_for_tokens=None if self.token_grants is None else self.token_grants.serve,
         )
-        self.pending_grabs = PendingGrabs(footing, self.claiming)
+        self.pending_grabs = PendingGrabs(context, self.claiming)
 
     # ---- coming in, and leaving ----
 
@@ -99,7 +99,7 @@ class Serving:
             if job.suspects and rules.may_kill_nodes(job):
                 self.suspects.add(held)
             elif job.suspects and rules.may_kill_workers(job):
-                self.isolated.add(held)
+                self.isolation.add(held)
             else:
                 claimed.append(held)
         self._dispatch.merge(queue, claimed)
@@ -119,14 +119,14 @@ class Serving:
     def again(self, held: Held) -> None:
         """Let a job wait again that had its turn, before the others of its priority."""
         if rules.may_kill_workers(held.job):
-            self.isolated.add(held)
+            self.isolation.add(held)
         else:
             self._dispatch.push(held, first=True)
         self.serve(held.queue)
 
     def waiting_apart(self, queue: FunctionQueue) -> list[Held]:
         """Return the jobs of a function that are here and stand in no queue before their turn."""
-        return self.suspects.of(queue) + self.isolated.of(queue)
+        return self.suspects.of(queue) + self.isolation.of(queue)
 
     def release(self, held: Held) -> None:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
@@ -166,8 +166,8 @@ class Serving:
 
     def serve(self, queue: FunctionQueue) -> None:
         """Hand waiting jobs to waiting workers, and claim more where there is room."""
-        if self.isolated.waiting:
-            self.isolated.next(queue)
+        if self.isolation.waiting:
+            self.isolation.next(queue)
         if queue.size and (queue.takers or queue.sleepers):
             for worker, held in self._dispatch.match(queue):
                 if held is None:
@@ -284,7 +284,7 @@ class Serving:
             worker.ended = True
             del worker.running[held.handle]
         if held.job.suspects:
-            self.isolated.left(held)
+            self.isolation.left(held)
 
     # ---- what is in the store ----
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.events.relay import Abandoned, Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs.counting import count_coming
-from mainspring.jobs.store import ReadBacklog, Recover, TakeInbox
+from mainspring.jobs.store import DrainInbox, ReadBacklog, Recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Relay
     from mainspring.jobs.claiming import ClaimQuota
     from mainspring.jobs.clients import Clients
+    from mainspring.jobs.context import Context
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import FunctionQueue
-    from mainspring.jobs.holders import Holders
-    from mainspring.jobs.noting import Noting
+    from mainspring.jobs.remote_jobs import RemoteJobs
     from mainspring.jobs.reports import Reports
     from mainspring.jobs.serving import Serving
-    from mainspring.jobs.store import Backlog, Recovered, Taken
+    from mainspring.jobs.store import Backlog, DrainedInbox, Recovered
+    from mainspring.jobs.subscriptions import Subscriptions
     from mainspring.jobs.token_grants import TokenGrants
 
 LOOK_EVERY = 1.0
@@ -59,28 +59,28 @@ class Sharing:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         serving: Serving,
         relay: Relay,
         token_grants: TokenGrants,
-        noting: Noting,
-        holders: Holders,
+        subscriptions: Subscriptions,
+        remote_jobs: RemoteJobs,
         reports: Reports,
         ends: Ends,
         clients: Clients,
         wake_at: Callable[[int], None],
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._timers, self._clock = footing.timers, footing.clock
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._timers, self._clock = context.timers, context.clock
         self._serving = serving
         self._token_grants = token_grants
-        self._noting = noting
-        self._holders = holders
+        self._subscriptions = subscriptions
+        self._remote_jobs = remote_jobs
         self._reports = reports
         self._ends = ends
         self._clients = clients
         self._wake_at = wake_at
-        self._looking = self._taking = False
+        self._looking = self._draining = False
         self._idle = False
         """Nothing waited in the store at the last look."""
         self._nodes = 1
@@ -105,15 +105,15 @@ class Sharing:
                     if queue is not None and queue.workers:
                         self._serving.hint(queue)
             case Settled(ids):
-                self._noting.ask(ids)
+                self._subscriptions.ask(ids)
             case Abandoned(terms):
                 self.recover(terms)
             case Progress():
                 self._reports.reported_elsewhere(message)
             case Ask(job_id, by):
-                self._holders.asked(job_id, by)
+                self._remote_jobs.asked(job_id, by)
             case Running():
-                self._holders.answered(message)
+                self._remote_jobs.answered(message)
             case Stop(job_id, reason):
                 held = self._table.find(job_id)
                 if held is not None:
@@ -128,7 +128,7 @@ class Sharing:
             self.look()
         if now - self._asked >= ASK_EVERY:
             self._asked = now
-            self._noting.ask_all()
+            self._subscriptions.ask_all()
 
     def among(self, nodes: int) -> None:
         """Learn how many nodes have the store, with this one."""
@@ -144,7 +144,7 @@ class Sharing:
 
     def recover(self, terms: Sequence[int]) -> None:
         """Give the jobs of ended terms back, a part at a time."""
-        if self._noting.under_way:
+        if self._subscriptions.under_way:
             self._unrecovered.append(terms)
             return
 
@@ -232,23 +232,23 @@ class Sharing:
                 self._serving.serve(queue)
         if outlook.next_us:
             self._wake_at(outlook.next_us)
-        if outlook.inbox and not self._taking:
-            self._take_inbox()
+        if outlook.inbox and not self._draining:
+            self._drain_inbox()
 
-    def _take_inbox(self) -> None:
+    def _drain_inbox(self) -> None:
         """Move on what users' own transactions have submitted."""
 
-        def taken(outcome: Taken) -> None:
-            self._taking = False
+        def taken(outcome: DrainedInbox) -> None:
+            self._draining = False
             self._serving.now_pending(outcome.pending, were_away=False)
             if outcome.next_us:
                 self._wake_at(outcome.next_us)
             if outcome.more:
-                self._take_inbox()
+                self._drain_inbox()
 
         def not_taken(error: StoreError) -> None:
             del error  # the next look finds it again
-            self._taking = False
+            self._draining = False
 
-        self._taking = True
-        self._commits.put(TakeInbox(), taken, not_taken)
+        self._draining = True
+        self._commits.put(DrainInbox(), taken, not_taken)

@@ -19,7 +19,7 @@ from mainspring.jobs.store import Assign
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
 
 ALONE_FOR: Final = 10.0
@@ -33,9 +33,9 @@ MOST: Final = 8
 class Suspects:
     """The suspects of a node. They are held, and stand in no queue before their turn. ``serve`` hands out what is in a queue."""
 
-    def __init__(self, footing: Footing, serve: Callable[[FunctionQueue], None]) -> None:
-        self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
-        self._clock = footing.clock
+    def __init__(self, context: Context, serve: Callable[[FunctionQueue], None]) -> None:
+        self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
+        self._clock = context.clock
         self._serve = serve
         self._waiting: dict[FunctionQueue, deque[Held]] = {}
         """By function, the one whose turn is next first."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from mainspring.ids import Term, job_ids
 from mainspring.jobs.admission import AdmissionQueue
+from mainspring.jobs.compaction import compact
 from mainspring.jobs.held import Held
-from mainspring.jobs.shrinking import shrink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,5 +132,5 @@ class JobTable:
 
     def tidy(self) -> None:
         """Give back the memory of jobs that are gone."""
-        shrink(self.held)
-        shrink(self.foreground)
+        compact(self.held)
+        compact(self.foreground)

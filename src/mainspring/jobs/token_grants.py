@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.accounts import Account, OpenAccount
     from mainspring.jobs.admission import AdmissionQueue
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.resources.model import Rate
 
@@ -222,13 +222,13 @@ class TokenGrants:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         accounts: GrantedAccounts,
         serve: Callable[[FunctionQueue], None],
         serve_at: Callable[[FunctionQueue, int], None],
     ) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._clock = footing.clock
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._clock = context.clock
         self._accounts = accounts.of
         self._serve = serve
         self._serve_at = serve_at

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.foreground import Foreground
     from mainspring.jobs.functions import Functions
     from mainspring.jobs.held import Ability, FunctionQueue, Worker
@@ -23,18 +23,18 @@ class Workers:
 
     def __init__(
         self,
-        footing: Footing,
+        context: Context,
         serving: Serving,
         settling: Settling,
         foreground: Foreground,
         functions: Functions,
     ) -> None:
-        self._dispatch = footing.dispatch
+        self._dispatch = context.dispatch
         self._serving = serving
         self._settling = settling
         self._foreground = foreground
         self._functions = functions
-        self._slices = footing.slices
+        self._slices = context.slices
 
     def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
         """A worker can run a function."""

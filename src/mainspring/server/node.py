@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.errors import StoreBrokenError, StoreFencedError, StoreUnavailableError
-from mainspring.jobs.lookups import AGAIN
+from mainspring.jobs.outcome_reader import AGAIN
 from mainspring.server.stopping import show_released, show_waiting
 
 if TYPE_CHECKING:

@@ -147,7 +147,7 @@ def test_what_is_not_usual_has_its_own_outcome(postgres: PostgresServer, databas
                 case "twice":
                     assert await one.group(one.settle(live), one.settle(live)) == [set(), {live.id}]
                 case "waited":
-                    await one.group(ops.Wait(one.term, [waited.id]))
+                    await one.group(ops.Subscribe(one.term, [waited.id]))
                     assert await one.group(one.settle(waited, live)) == [set()]
                     async with session(database) as other:
                         assert await other.fetchval("SELECT count(*) FROM waits") == 0

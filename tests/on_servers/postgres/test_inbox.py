@@ -29,9 +29,9 @@ async def insert(other: asyncpg.Connection[asyncpg.Record], **columns: object) -
     return found
 
 
-async def take(one: Node, limit: int = 1000) -> ops.Taken:
-    (taken,) = await one.group(ops.TakeInbox(limit))
-    assert isinstance(taken, ops.Taken)
+async def take(one: Node, limit: int = 1000) -> ops.DrainedInbox:
+    (taken,) = await one.group(ops.DrainInbox(limit))
+    assert isinstance(taken, ops.DrainedInbox)
     return taken
 
 
@@ -145,7 +145,7 @@ def test_what_is_in_the_inbox_still_can_be_found_waited_for_and_cancelled(databa
             cancelled, before = await cancel(one, ids[2])
             assert cancelled is not None
             assert (cancelled.id, cancelled.state, before) == (ids[2], State.CANCELLED, State.PENDING)
-            (found,) = await one.group(ops.Wait(one.term, [ids[3]]))
+            (found,) = await one.group(ops.Subscribe(one.term, [ids[3]]))
             assert found[ids[3]].state == State.PENDING
             assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
             assert await other.fetchval("SELECT count(*) FROM inbox") == 0
@@ -160,7 +160,7 @@ def test_an_id_that_has_joined_leads_to_the_other_job(database: str) -> None:
             (live,) = await one.submitted(unique=b"u")
             alias = await insert(other, uniq=b"u")
             assert await take(one) == ({}, 0, False)
-            (found,) = await two.group(ops.Wait(two.term, [alias]))
+            (found,) = await two.group(ops.Subscribe(two.term, [alias]))
             assert (found[alias].id, found[alias].state) == (live.id, State.PENDING)
             (job,) = (await one.group(one.claim()))[0][0]
             await one.group(ops.Settle([Settlement(job, Event.FAIL, 1, ended_us=NOW)]))

@@ -100,10 +100,10 @@ class Busy:
         return ops.Redrive(self.pick(2)[0])
 
     def wait(self) -> Operation:
-        return ops.Wait(self.one.term, self.pick(10))
+        return ops.Subscribe(self.one.term, self.pick(10))
 
     def leave(self) -> Operation:
-        return ops.Leave(self.one.term, self.pick(10))
+        return ops.Unsubscribe(self.one.term, self.pick(10))
 
     # ---- outcomes ----
 
@@ -129,7 +129,7 @@ class Busy:
                 self.ends[job_id] -= outcome.redriven
             case ops.Wake():
                 self.ends.update(job.id for job, _ in outcome.expired)
-            case ops.Leave():
+            case ops.Unsubscribe():
                 for job_id in outcome:
                     self.held.pop(job_id, None)
 

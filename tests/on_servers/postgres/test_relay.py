@@ -65,4 +65,4 @@ def test_stores_of_one_database_do_not_hear_each_other(database: str) -> None:
 
 async def wait(one: Node, *ids: int) -> None:
     """Say that clients of a node wait for jobs."""
-    await one.group(ops.Wait(one.term, list(ids)))
+    await one.group(ops.Subscribe(one.term, list(ids)))

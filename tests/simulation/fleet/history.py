@@ -81,7 +81,7 @@ class FleetHistory:
             case ops.Submit():
                 for job in operation.jobs:
                     self._submit(node, job, outcome.get(job.id), operation.waiter)
-            case ops.Leave():
+            case ops.Unsubscribe():
                 for job_id in operation.ids:
                     dropped = self._leave(job_id, operation.term)
                     assert dropped == (job_id in outcome), f"{job_id} is{'' if dropped else ' not'} to be dropped"
@@ -93,7 +93,7 @@ class FleetHistory:
                 for job in outcome.jobs:
                     assert job.id in self.live, f"{job.id} is claimed although it has ended"
                     self._lease(node, job.id, job.term)
-            case ops.Wait():
+            case ops.Subscribe():
                 for job in outcome.values():
                     if not State(job.state).ended:
                         self._wait(node, job.id, operation.term)

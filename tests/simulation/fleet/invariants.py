@@ -56,14 +56,14 @@ def left(world: FleetWorld) -> list[str]:
         if service.dispatch.paused:
             found.append(f"{life.name} takes no part")
         assert service.sharing is not None
-        assert service.noting is not None
+        assert service.subscriptions is not None
         things: dict[str, Sized] = {
             "held jobs": service.table.held,
             "listeners": service.listeners,
             "jobs on the way": service.table.on_the_way,
             "settlements": service.ends.unsettled,
-            "jobs looked up": service.lookups,
-            "farewells": service.noting._leaves,
+            "jobs looked up": service.outcomes,
+            "farewells": service.subscriptions._unsubscribes,
             "unrecovered terms": service.sharing._unrecovered,
             "groups": () if life.commits.idle else ("one",),
         }

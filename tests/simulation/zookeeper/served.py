@@ -139,13 +139,13 @@ class Served(Node):
             return [f"{self.name} starts or leaves"]
         service = server.service
         assert service.sharing is not None
-        assert service.noting is not None
+        assert service.subscriptions is not None
         things: dict[str, Sized] = {
             "held jobs": service.table.held,
             "jobs on the way": service.table.on_the_way,
             "settlements": service.ends.unsettled,
-            "jobs looked up": service.lookups,
-            "farewells": service.noting._leaves,
+            "jobs looked up": service.outcomes,
+            "farewells": service.subscriptions._unsubscribes,
             "unrecovered terms": service.sharing._unrecovered,
             "clients": [client for client in self.clients if client.waits and not client.gone],
         }

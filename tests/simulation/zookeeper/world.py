@@ -155,9 +155,9 @@ class World:
         elif number < 0.86:
             node.put(ops.Redrive(some), _ignore, _ignore)
         elif number < 0.92:
-            node.put(ops.Wait(node.term, [some]), _ignore, _ignore)
+            node.put(ops.Subscribe(node.term, [some]), _ignore, _ignore)
         elif number < 0.94:
-            node.put(ops.Leave(node.term, [some]), _ignore, _ignore)
+            node.put(ops.Unsubscribe(node.term, [some]), _ignore, _ignore)
         elif number < 0.97:
             node.put(ops.Find([some]), _ignore, _ignore)
         else:

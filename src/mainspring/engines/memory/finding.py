@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 _LIVE = [(int(state), int(priority)) for state in State if not state.ended for priority in Priority]
 
 
-def find(tables: Tables, operation: ops.Find | ops.Wait) -> dict[int, Job]:
+def find(tables: Tables, operation: ops.Find | ops.Subscribe) -> dict[int, Job]:
     """Look jobs up; see ``Find``."""
     found = {job_id: copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
     ops.leave_unread(found, operation.room)
     return found
 
 
-def wait(tables: Tables, operation: ops.Wait) -> dict[int, Job]:
-    """Note who waits, and look the jobs up; see ``Wait``."""
+def wait(tables: Tables, operation: ops.Subscribe) -> dict[int, Job]:
+    """Note who waits, and look the jobs up; see ``Subscribe``."""
     found = find(tables, operation)
     for job in found.values():
         if not State(job.state).ended:
@@ -84,7 +84,7 @@ def look(tables: Tables, operation: ops.ReadBacklog) -> ops.Backlog:
 
 
 HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
-    ops.Wait: wait,
+    ops.Subscribe: wait,
     ops.Find: find,
     ops.FindUnique: find_unique,
     ops.FindSubscribers: watchers,

@@ -158,8 +158,8 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     return ops.Recovered(len(held), pending, more, lost)
 
 
-def leave(tables: Tables, operation: ops.Leave) -> set[int]:
-    """Nobody waits here any more; see ``Leave``."""
+def leave(tables: Tables, operation: ops.Unsubscribe) -> set[int]:
+    """Nobody waits here any more; see ``Unsubscribe``."""
     return _leave(tables, operation.ids, operation.term)
 
 
@@ -280,5 +280,5 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submit,
-    ops.Leave: leave,
+    ops.Unsubscribe: leave,
 }

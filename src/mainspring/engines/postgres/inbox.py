@@ -30,12 +30,12 @@ log = structlog.get_logger("mainspring.postgres")
 _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 
 
-async def take_inbox(tx: Transaction, operations: Sequence[ops.TakeInbox]) -> list[ops.Taken]:
-    """Move committed submissions on; see ``TakeInbox``."""
+async def drain_inbox(tx: Transaction, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
+    """Move committed submissions on; see ``DrainInbox``."""
     return [await _take(tx, operation.rows) for operation in operations]
 
 
-async def _take(tx: Transaction, limit: int) -> ops.Taken:
+async def _take(tx: Transaction, limit: int) -> ops.DrainedInbox:
     floors = tx.memory(Floors)
     floor = floors.inbox
     now = floors.clock()
@@ -50,7 +50,7 @@ async def _take(tx: Transaction, limit: int) -> ops.Taken:
     stored = await _move(tx, records)
     pending = Counter((job.function, job.priority) for job in stored if job.state == _PENDING)
     next_us = min((job.due_us for job in stored if job.state == _SCHEDULED), default=0)
-    return ops.Taken(dict(pending), next_us, len(records) == limit)
+    return ops.DrainedInbox(dict(pending), next_us, len(records) == limit)
 
 
 async def admit(tx: Transaction, ids: Iterable[int]) -> None:

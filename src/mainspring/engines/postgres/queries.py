@@ -23,7 +23,7 @@ async def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int
     return await with_results(tx, operations)
 
 
-async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Wait]) -> list[dict[int, Job]]:
+async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Subscribe]) -> list[dict[int, Job]]:
     """Look jobs up for operations. A result that has room in any of them is read once, for all of them."""
     found = await look_up(tx, (job_id for operation in operations for job_id in operation.ids))
     outcomes = [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 
-async def wait(tx: Transaction, operations: Sequence[ops.Wait]) -> list[dict[int, Job]]:
-    """Note who waits, and look the jobs up; see ``Wait``.
+async def wait(tx: Transaction, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
+    """Note who waits, and look the jobs up; see ``Subscribe``.
 
     The jobs' rows are locked by it: whoever settles one comes before, and then it is found ended here, or after, and then finds
     the note.
@@ -34,8 +34,8 @@ async def wait(tx: Transaction, operations: Sequence[ops.Wait]) -> list[dict[int
     return await with_results(tx, operations)
 
 
-async def leave(tx: Transaction, operations: Sequence[ops.Leave]) -> list[set[int]]:
-    """Nobody waits here any more; see ``Leave``."""
+async def leave(tx: Transaction, operations: Sequence[ops.Unsubscribe]) -> list[set[int]]:
+    """Nobody waits here any more; see ``Unsubscribe``."""
     wanted = [job_id for operation in operations for job_id in operation.ids]
     aliases = await inbox.aliases(tx, wanted)
     pairs = [(aliases.get(job_id, job_id), operation.term) for operation in operations for job_id in operation.ids]

@@ -35,7 +35,7 @@ async def find(session: Session, operations: Sequence[ops.Find]) -> list[dict[in
 
 
 async def look_up(
-    operations: Sequence[ops.Find | ops.Wait],
+    operations: Sequence[ops.Find | ops.Subscribe],
     look: Callable[[Sequence[int]], Awaitable[Mapping[int, Job]]],
 ) -> list[dict[int, Job]]:
     """Look jobs up for operations, by a function that reads a portion.

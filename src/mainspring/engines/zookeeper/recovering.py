@@ -220,7 +220,7 @@ class Recovery:
                 said = [records.decode(node.data) for node in await self._tree.get_many(some) if node is not None]
                 ids = [one["id"] for one in said if not records.is_published(one) and term in one.get("waiters", ())]
                 if ids:
-                    await waiting.leave(self._session, [ops.Leave(term, ids)])
+                    await waiting.leave(self._session, [ops.Unsubscribe(term, ids)])
             if left <= 0:
                 return
 

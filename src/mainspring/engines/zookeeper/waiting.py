@@ -36,8 +36,8 @@ def awaited(seen: LocatedJob | None, term: int) -> Plan[Job | None]:
     return note(seen, [*seen.waiters, term]), seen.job()
 
 
-async def wait(session: Session, operations: Sequence[ops.Wait]) -> list[dict[int, Job]]:
-    """Note who waits, and look the jobs up; see ``Wait``."""
+async def wait(session: Session, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
+    """Note who waits, and look the jobs up; see ``Subscribe``."""
     terms = {operation.term for operation in operations}  # a group is one node's: there is one, unless it was fenced
 
     async def look(ids: Sequence[int]) -> dict[int, Job]:
@@ -87,8 +87,8 @@ def dropped(seen: LocatedJob) -> Entry:
     return Entry(changes, ((job.function, job.state, job.priority, -1),))
 
 
-async def leave(session: Session, operations: Sequence[ops.Leave]) -> list[set[int]]:
-    """Nobody waits here any more; see ``Leave``."""
+async def leave(session: Session, operations: Sequence[ops.Unsubscribe]) -> list[set[int]]:
+    """Nobody waits here any more; see ``Unsubscribe``."""
     gone: dict[int, set[int]] = {}
     for term, ids in _by_term(operations).items():
         decided = await decide(session, ids, partial(_plan, left, term))
@@ -98,7 +98,7 @@ async def leave(session: Session, operations: Sequence[ops.Leave]) -> list[set[i
     return [gone[operation.term].intersection(operation.ids) for operation in operations]
 
 
-def _by_term(operations: Sequence[ops.Wait] | Sequence[ops.Leave]) -> dict[int, list[int]]:
+def _by_term(operations: Sequence[ops.Subscribe] | Sequence[ops.Unsubscribe]) -> dict[int, list[int]]:
     ids: dict[int, list[int]] = {}
     for operation in operations:
         ids.setdefault(operation.term, []).extend(operation.ids)
@@ -140,15 +140,15 @@ async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]
     }
 
 
-async def take_inbox(session: Session, operations: Sequence[ops.TakeInbox]) -> list[ops.Taken]:
+async def drain_inbox(session: Session, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
     """There are no users' own transactions here: nothing is ever found."""
     del session
-    return [ops.Taken({}, 0, more=False) for _ in operations]
+    return [ops.DrainedInbox({}, 0, more=False) for _ in operations]
 
 
 HANDLERS: Handlers = {
-    ops.Wait: wait,
-    ops.Leave: leave,
+    ops.Subscribe: wait,
+    ops.Unsubscribe: leave,
     ops.FindSubscribers: watchers,
-    ops.TakeInbox: take_inbox,
+    ops.DrainInbox: drain_inbox,
 }

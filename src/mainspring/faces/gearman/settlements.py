@@ -8,8 +8,8 @@ import msgspec
 
 from mainspring.faces.gearman.extension_json import SettleDetail, decode_settle
 from mainspring.jobs.failures import ASKED, JobFailure, failure
-from mainspring.jobs.lookups import AGAIN
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.outcome_reader import AGAIN
 from mainspring.jobs.retry import LONGEST_WAIT
 from mainspring.wire.gearman.packets import Type, response
 
@@ -114,7 +114,7 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
         peer.unanswered.remove(1, len(data))
 
     peer.unanswered.add(1, len(data))
-    if (handle, token, outcome) in service.remembered:
+    if (handle, token, outcome) in service.settled_deliveries:
         answer(b"recorded")
         return
     job_id = service.id_of(handle)
@@ -124,7 +124,7 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
 
     def found(job: Job | None) -> None:
         # The first settlement may not have been committed yet when this one arrived.
-        is_recorded = (handle, token, outcome) in service.remembered
+        is_recorded = (handle, token, outcome) in service.settled_deliveries
         is_recorded = is_recorded or (job is not None and _ended_by(job, token, outcome, data))
         if not is_recorded and service.settles:
             retry()

@@ -20,7 +20,7 @@ class Submit(Operation):
     Guard: no live job of the same function has the same unique. With ``options.keep_unique`` also: no such job that was submitted
     with ``keep_unique`` has succeeded so recently; a live job comes before it. Jobs of one operation are stored in order.
     A background job that joins a live foreground one makes that a background one. With a ``waiter``, the term of a node of a
-    shared store, a client of that node waits for each job that is stored or joined, as after ``Wait``.
+    shared store, a client of that node waits for each job that is stored or joined, as after ``Subscribe``.
     Outcome: ``dict[int, Found]``: for each job that was not stored (by its id), the one that it joins. Usually empty.
     """
 

@@ -74,7 +74,7 @@ def lost_attempts(settlements: Iterable[Settlement]) -> frozenset[LostAttempt]:
     )
 
 
-class Wait(Operation):
+class Subscribe(Operation):
     """Say that clients of a node of a shared store wait for jobs: whoever settles one elsewhere tells that node.
 
     Outcome: as that of ``Find``; ended jobs need no waiting.
@@ -97,7 +97,7 @@ class Wait(Operation):
         self.rows = len(ids)
 
 
-class Leave(Operation):
+class Unsubscribe(Operation):
     """Say that nobody at a node of a shared store waits for jobs any more.
 
     A foreground job that waits (SCHEDULED, PENDING, or LEASED under this term) and for which nobody waits at any node is
@@ -169,11 +169,11 @@ class Backlog(NamedTuple):
     """Whether users' own transactions have submitted jobs that nobody has moved on."""
 
 
-class TakeInbox(Operation):
+class DrainInbox(Operation):
     """Move jobs on that users' own transactions have submitted and committed, as many as the limit says.
 
     Jobs whose unique is taken join, as in ``Submit``; their ids lead to the job that they have joined, wherever one is looked up.
-    Outcome: ``Taken``.
+    Outcome: ``DrainedInbox``.
     """
 
     __slots__ = ()
@@ -185,7 +185,7 @@ class TakeInbox(Operation):
         self.rows = limit
 
 
-class Taken(NamedTuple):
+class DrainedInbox(NamedTuple):
     """The outcome of TakeInbox."""
 
     pending: dict[tuple[bytes, int], int]

@@ -26,14 +26,14 @@ def waited(store: Store, **values: Any) -> Job:
 
 def wait(store: Store, *ids: int) -> dict[int, Job]:
     """Note that clients of this node wait for jobs."""
-    (found,) = store.group(ops.Wait(store.term, list(ids), room=2**40))
+    (found,) = store.group(ops.Subscribe(store.term, list(ids), room=2**40))
     assert isinstance(found, dict)
     return found
 
 
 def leave(store: Store, *ids: int) -> set[int]:
     """Nobody at this node waits for jobs any more."""
-    (dropped,) = store.group(ops.Leave(store.term, list(ids)))
+    (dropped,) = store.group(ops.Unsubscribe(store.term, list(ids)))
     assert isinstance(dropped, set)
     return dropped
 

@@ -24,7 +24,7 @@ class Departing:
             submit(store, job),
             ops.Settle([done(held)]),
             ops.Claim(store.term, [ops.ClaimRequest(b"f", 1)]),
-            ops.Wait(store.term, [held.id]),
+            ops.Subscribe(store.term, [held.id]),
         ):
             with pytest.raises(StoreFencedError):
                 store.group(operation)

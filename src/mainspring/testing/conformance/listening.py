@@ -65,7 +65,7 @@ class Listening:
             job = store.leased()
             _, found = store.groups(
                 (store, [ops.Settle([done(job)])]),
-                (other, [ops.Wait(other.term, [job.id])]),
+                (other, [ops.Subscribe(other.term, [job.id])]),
             )
             assert isinstance(found, list)
             if not State(found[0][job.id].state).ended:
@@ -169,7 +169,7 @@ class Listening:
             job = waited(store, foreground=True, unique=unique)
             new = other.job(unique=unique, foreground=True)
             dropped, joined = store.groups(
-                (store, [ops.Leave(store.term, [job.id])]),
+                (store, [ops.Unsubscribe(store.term, [job.id])]),
                 (other, [submit(other, new, waiter=True)]),
             )
             assert isinstance(dropped, list)

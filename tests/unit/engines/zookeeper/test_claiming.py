@@ -188,7 +188,7 @@ async def drop_what_has_arrived(node: Member) -> int:
     assert await node.claim() == []
     dropped = await node.submitted(unique=b"u", foreground=True, waiter=node.session.term)
     await eventually(lambda: node.master.claims.waiting == 1)
-    assert await node.one(ops.Leave(node.session.term, [dropped.id])) == {dropped.id}
+    assert await node.one(ops.Unsubscribe(node.session.term, [dropped.id])) == {dropped.id}
     return dropped.id
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 async def wait(node: Member, job: Job) -> None:
     """Note that somebody at a node waits for a job."""
-    operation = ops.Wait(node.session.term, [job.id])
-    await waiting.HANDLERS[ops.Wait](node.session, [operation])
+    operation = ops.Subscribe(node.session.term, [job.id])
+    await waiting.HANDLERS[ops.Subscribe](node.session, [operation])
 
 
 async def end(node: Member, job: Job, error: bytes) -> Completion:

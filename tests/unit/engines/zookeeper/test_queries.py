@@ -51,7 +51,7 @@ def test_jobs_are_found_by_id_wherever_they_are() -> None:
     "asks",
     [
         lambda term, job: (ops.Find([job.id]), lambda found: job.id in found),
-        lambda term, job: (ops.Wait(term, [job.id]), lambda found: job.id in found),
+        lambda term, job: (ops.Subscribe(term, [job.id]), lambda found: job.id in found),
         lambda term, job: (ops.FindUnique([(b"f", b"u")]), lambda found: found[0].id == job.id),
         lambda term, job: (ops.Cancel(job.id, b"", NOW), lambda found: found.before == State.PENDING),
         lambda term, job: (ops.Count(), lambda found: sum(found.values()) == 1),

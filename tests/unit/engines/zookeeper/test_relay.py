@@ -202,7 +202,7 @@ def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
 
             one, two = await nodes.join("n1"), await nodes.join("n2", told=told)
             job = await two.held()
-            await one.one(ops.Wait(one.session.term, [job.id]))
+            await one.one(ops.Subscribe(one.session.term, [job.id]))
             ear = Ear(two)
             order: list[Any] = []
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 async def wait(node: Node, *ids: int) -> dict[int, Job]:
-    found: dict[int, Job] = await node.one(ops.Wait(node.session.term, list(ids), 2**20))
+    found: dict[int, Job] = await node.one(ops.Subscribe(node.session.term, list(ids), 2**20))
     return found
 
 
 async def leave(node: Node, *ids: int) -> set[int]:
-    dropped: set[int] = await node.one(ops.Leave(node.session.term, list(ids)))
+    dropped: set[int] = await node.one(ops.Unsubscribe(node.session.term, list(ids)))
     return dropped
 
 
@@ -239,6 +239,6 @@ def test_a_node_whose_term_has_ended_waits_for_nothing() -> None:
 def test_there_is_no_inbox() -> None:
     async def check() -> None:
         async with one_node() as node:
-            assert await node.one(ops.TakeInbox()) == ({}, 0, False)
+            assert await node.one(ops.DrainInbox()) == ({}, 0, False)
 
     run(check())

@@ -538,7 +538,7 @@ def test_no_more_results_are_read_for_a_peer_that_does_not_read_and_none_is_lost
         node.commit()
     assert client.received() == []
     outgoing = client.wire.peer.outgoing
-    assert (len(node.service.lookups), outgoing.full) == (4, True)
+    assert (len(node.service.outcomes), outgoing.full) == (4, True)
     assert outgoing.unread < size + 200
     packets: list[str] = []
     for _ in range(20):
@@ -551,7 +551,7 @@ def test_no_more_results_are_read_for_a_peer_that_does_not_read_and_none_is_lost
         client.wire.protocol.pause_writing()
     assert sorted(packets) == sorted(handles)
     assert not outgoing.full
-    assert not len(node.service.lookups)
+    assert not len(node.service.outcomes)
 
 
 def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:

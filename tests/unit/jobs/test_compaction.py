@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from mainspring.jobs import clients
-from mainspring.jobs.shrinking import LARGE, shrink
+from mainspring.jobs.compaction import LARGE, compact
 
 from .a_node import Client, Node
 
@@ -14,12 +14,12 @@ def test_a_table_of_which_most_is_gone_shrinks() -> None:
     table = dict.fromkeys(range(100_000))
     large = sys.getsizeof(table)
     assert large > LARGE
-    shrink(table)
+    compact(table)
     assert sys.getsizeof(table) == large, "it is full"
     for number in range(99_900):
         del table[number]
     assert sys.getsizeof(table) == large, "it does not shrink by itself"
-    shrink(table)
+    compact(table)
     assert sys.getsizeof(table) < 10_000
     assert list(table) == list(range(99_900, 100_000))
 

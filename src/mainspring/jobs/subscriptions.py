@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs import rules
 from mainspring.jobs.failures import failure
-from mainspring.jobs.lookups import Lookups
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.store import Find, Leave, Wait
+from mainspring.jobs.outcome_reader import OutcomeReader
+from mainspring.jobs.store import Find, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.serving import Serving
@@ -28,27 +28,27 @@ ASK_MOST: Final = 1000
 GONE: Final = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
 
 
-class Noting:
+class Subscriptions:
     """Notes who waits and who has left, and asks what has become of what clients here wait for.
 
     ``noted`` is called once all that was waited for is noted under a new term.
     """
 
-    def __init__(self, footing: Footing, serving: Serving, noted: Callable[[], None]) -> None:
-        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._handles, self._listeners = footing.handles, footing.listeners
+    def __init__(self, context: Context, serving: Serving, noted: Callable[[], None]) -> None:
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._handles, self._listeners = context.handles, context.listeners
         self._serving = serving
         self._noted = noted
-        self.lookups = Lookups(footing, self.find)
-        self._leaves: dict[Leave, list[Held]] = {}
+        self.outcomes = OutcomeReader(context, self.find)
+        self._unsubscribes: dict[Unsubscribe, list[Held]] = {}
         """Operations under way about clients that have left, with the jobs that are not handed out before the answer."""
-        self._noting = 0
+        self._questions = 0
         """Questions under way since the node has had its term, for all that somebody waits for here."""
 
     @property
     def under_way(self) -> bool:
         """Whether what is waited for is being noted under a new term."""
-        return bool(self._noting)
+        return bool(self._questions)
 
     def ask_all(self) -> None:
         """Ask the store for all that somebody waits for here, and note it again."""
@@ -67,11 +67,11 @@ class Noting:
             self._look_up(job_id)
 
     def _look_up(self, job_id: int) -> None:
-        self.lookups.look(job_id, lambda: self._tell_gone(job_id), of_all=True)
+        self.outcomes.look(job_id, lambda: self._tell_gone(job_id), of_all=True)
 
     def _askable(self, ids: Sequence[int]) -> list[int]:
         """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up anyway."""
-        on_the_way, will_look = self._table.on_the_way, self.lookups.will_look
+        on_the_way, will_look = self._table.on_the_way, self.outcomes.will_look
         waited = [job_id for job_id in ids if self._listeners.of(job_id)]
         return [job_id for job_id in waited if job_id not in on_the_way and not will_look(job_id)]
 
@@ -81,7 +81,7 @@ class Noting:
         found: Callable[[dict[int, Job]], None],
         failed: Callable[[StoreError], None],
         room: int = 0,
-    ) -> Find | Wait:
+    ) -> Find | Subscribe:
         """Look jobs up, and note that somebody here waits for them, once this node has a term to note it under."""
         term = self._table.term
 
@@ -90,13 +90,13 @@ class Noting:
             for job_id in ids:
                 self.waited(job_id, term)
 
-        operation = Wait(term, ids, room) if term else Find(ids, room)
+        operation = Subscribe(term, ids, room) if term else Find(ids, room)
         self._commits.put(operation, noted, failed)
         return operation
 
     def waited(self, job_id: int, term: int) -> None:
         """Somebody here waits for a job, which was noted under a term."""
-        for leave in self._leaves:
+        for leave in self._unsubscribes:
             if leave.open and job_id in leave.ids:
                 leave.ids.remove(job_id)  # it was put while somebody else was on the way to the job
         if term != self._table.term:
@@ -106,8 +106,8 @@ class Noting:
         """Note under the node's new term what its clients wait for, before what it has noted under the last one is forgotten."""
 
         def asked() -> None:
-            self._noting -= 1
-            if not self._noting:
+            self._questions -= 1
+            if not self._questions:
                 self._noted()
 
         def ask(ids: list[int]) -> None:
@@ -118,7 +118,7 @@ class Noting:
             self.find(ids, found, lambda _: asked())
 
         parts = [self._askable(ids) for ids in self._waited_elsewhere()]
-        self._noting += len(parts)
+        self._questions += len(parts)
         for ids in parts:
             ask(ids)
 
@@ -154,14 +154,14 @@ class Noting:
 
         def done(gone: set[int]) -> None:
             dropped(gone)
-            self._stay(self._leaves.pop(operation))
+            self._stay(self._unsubscribes.pop(operation))
 
         def failed(error: StoreError) -> None:
             del error
-            self._stay(self._leaves.pop(operation))
+            self._stay(self._unsubscribes.pop(operation))
 
-        operation = Leave(self._table.term, ids)
-        self._leaves[operation] = withdrawn
+        operation = Unsubscribe(self._table.term, ids)
+        self._unsubscribes[operation] = withdrawn
         self._commits.put(operation, done, failed)
 
     def drop(self, settlement: Settlement) -> None:
@@ -183,7 +183,7 @@ class Noting:
 
     def withholds(self, held: Held) -> bool:
         """Return whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""
-        for operation, withdrawn in self._leaves.items():
+        for operation, withdrawn in self._unsubscribes.items():
             if held.job.id in operation.ids:
                 withdrawn.append(held)
                 return True

@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.events.relay import Relay
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.model import Job
 
 ANSWER_WITHIN: Final = 1.0
 """Seconds that a node has to answer."""
 
 
-class Holders:
+class RemoteJobs:
     """Asks the nodes that hold jobs, and answers for those that this node holds."""
 
-    def __init__(self, footing: Footing, relay: Relay) -> None:
-        self._table, self._timers, self._clock = footing.table, footing.timers, footing.clock
+    def __init__(self, context: Context, relay: Relay) -> None:
+        self._table, self._timers, self._clock = context.table, context.timers, context.clock
         self._relay = relay
         self._answers: dict[int, list[Callable[[Running | None], None]]] = {}
         """By job id, the functions that wait for an answer."""

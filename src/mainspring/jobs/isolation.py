@@ -22,7 +22,7 @@ FULL: Final = 1000
 """Where so many of one function wait, nothing more of it is claimed: they are in memory."""
 
 
-class Isolated:
+class IsolationQueue:
     """Those of a node. They are held, and stand in no queue before their turn.
 
     ``serve`` calls ``next`` for a queue, and hands out what is in it: its workers may be asleep.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.jobs import lookups
+from mainspring.jobs import outcome_reader
 from mainspring.jobs.listeners import LARGE
 
 from .a_node import Client, Node, side
@@ -24,7 +24,7 @@ NOWHERE = 10**15
 def reads(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
     """For each look-up: the jobs that were asked for and found, and the bytes of results that were read."""
     seen: list[dict[int, int]] = []
-    find = node.service.lookups.find
+    find = node.service.outcomes.find
 
     def spy(ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int) -> Any:
         def look(jobs: dict[int, Job]) -> None:
@@ -34,7 +34,7 @@ def reads(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
 
         return find(ids, look, failed, room)
 
-    monkeypatch.setattr(node.service.lookups, "find", spy)
+    monkeypatch.setattr(node.service.outcomes, "find", spy)
     return seen
 
 
@@ -53,7 +53,7 @@ def ended(node: Node, *results: bytes) -> list[int]:
 
 
 def is_empty(node: Node) -> bool:
-    return not len(node.service.lookups) and not node.service.listeners.withheld and not len(node.service.listeners)
+    return not len(node.service.outcomes) and not node.service.listeners.withheld and not len(node.service.listeners)
 
 
 @pytest.mark.parametrize("size", [10, LARGE + 1])
@@ -84,7 +84,7 @@ def test_who_asks_while_a_look_up_is_under_way_has_one_of_its_own(node: Node, re
 def test_the_results_of_a_look_up_are_bounded_before_they_are_read(
     node: Node, reads: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "ROOM", 100)
+    monkeypatch.setattr(outcome_reader, "ROOM", 100)
     ids = ended(node, *[b"r" * size for size in (60, 60, 40, 101, 30, 1000, 0)])
     client = Client()
     for job_id in ids:
@@ -102,7 +102,7 @@ def test_the_results_of_a_look_up_are_bounded_before_they_are_read(
 def test_a_look_up_has_a_bound_in_jobs(
     node: Node, reads: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "MOST", 3)
+    monkeypatch.setattr(outcome_reader, "MOST", 3)
     ids = ended(node, *[b"r"] * 8)
     clients = [node.wait_for(job_id) for job_id in ids]
     node.commit()
@@ -207,6 +207,6 @@ def test_a_store_that_fails_is_asked_again_for_all(node: Node, reads: list[dict[
     two, unknown = node.wait_for(second), node.wait_for(NOWHERE)
     node.commit()
     assert (one.heard, two.heard, reads) == ([], [], []), "no faster than the store can answer"
-    node.wait(lookups.AGAIN)
+    node.wait(outcome_reader.AGAIN)
     assert (one.heard, two.heard, unknown.heard) == (["succeeded 1"], ["succeeded 2"], ["unknown"])
     assert is_empty(node)

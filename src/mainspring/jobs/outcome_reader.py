@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Wait
+    from mainspring.jobs.store import Subscribe
 
-    FindJobs = Callable[[list[int], Callable[[dict[int, Job]], None], Callable[[StoreError], None], int], Find | Wait]
+    FindJobs = Callable[
+        [list[int], Callable[[dict[int, Job]], None], Callable[[StoreError], None], int], Find | Subscribe
+    ]
     """Puts a look-up for ids with room for so many bytes of results, and returns it."""
 
 AGAIN: Final = 0.25
@@ -49,20 +51,20 @@ def _nothing() -> None:
     pass
 
 
-class Lookups:
+class OutcomeReader:
     """Looks jobs up, and has those who wait for ended ones told.
 
     ``find`` puts a look-up where the store is shared: it is also noted there that somebody waits.
     """
 
-    def __init__(self, footing: Footing, find: FindJobs | None = None) -> None:
-        self._commits = footing.commits
-        self._table, self._timers, self._clock = footing.table, footing.timers, footing.clock
-        self._handles, self._listeners = footing.handles, footing.listeners
+    def __init__(self, context: Context, find: FindJobs | None = None) -> None:
+        self._commits = context.commits
+        self._table, self._timers, self._clock = context.table, context.timers, context.clock
+        self._handles, self._listeners = context.handles, context.listeners
         self.find = find or self._find
         self._queue: dict[int, list[_Wait]] = {}
         self._under_way: dict[int, list[_Wait]] = {}
-        self._open: Find | Wait | None = None
+        self._open: Find | Subscribe | None = None
         """The look-up under way, while ids may still be added."""
         self._withheld: dict[int, list[_Wait]] = {}
         """What is to be done for jobs that nobody has room for now."""

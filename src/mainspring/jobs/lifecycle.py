@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.jobs.clients import Clients
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.intake import Intake
     from mainspring.jobs.model import Job
 
 
-class Following:
+class NodeJobLifecycle:
     """The node's side of ``jobs.slices.JobLifecycle``."""
 
-    def __init__(self, footing: Footing, intake: Intake, clients: Clients) -> None:
-        self._table, self._dispatch = footing.table, footing.dispatch
+    def __init__(self, context: Context, intake: Intake, clients: Clients) -> None:
+        self._table, self._dispatch = context.table, context.dispatch
         self._intake = intake
-        self._uniques = footing.uniques
+        self._uniques = context.uniques
         self._clients = clients
 
     def next_id(self) -> int:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 LIMIT = 10_000
 
 
-class Remembered:
+class SettledDeliveries:
     """A bounded set of (handle, lease, outcome): of a delivery that was handed back, a success that comes later is stale."""
 
     def __init__(self) -> None:

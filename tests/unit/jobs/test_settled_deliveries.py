@@ -2,16 +2,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs import remembered
-from mainspring.jobs.remembered import Remembered
+from mainspring.jobs import settled_deliveries
+from mainspring.jobs.settled_deliveries import SettledDeliveries
 
 if TYPE_CHECKING:
     import pytest
 
 
 def test_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "LIMIT", 2)
-    last = Remembered()
+    monkeypatch.setattr(settled_deliveries, "LIMIT", 2)
+    last = SettledDeliveries()
     for number in (b"1", b"2", b"2", b"3"):
         last.add(b"H:n:1", number, b"succeeded")
     assert (b"H:n:1", b"1", b"succeeded") not in last

@@ -18,7 +18,7 @@ SPARSE: Final = 400
 """Bytes for each entry above which it is too large. A dict that has just grown has about 100."""
 
 
-def shrink(table: MutableMapping[Any, Any]) -> None:
+def compact(table: MutableMapping[Any, Any]) -> None:
     """Make a table as large as its content, in place, and in the same order. It costs what is left in it."""
     size = sys.getsizeof(table)
     if size > LARGE and size > SPARSE * len(table):

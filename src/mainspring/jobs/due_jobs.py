@@ -9,7 +9,7 @@ from mainspring.jobs.store import Wake
 
 if TYPE_CHECKING:
     from mainspring.errors import StoreError
-    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.context import Context
     from mainspring.jobs.model import Job
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Woken
@@ -20,15 +20,15 @@ SLEW: Final = 0.001
 """Seconds to wait at least when the wall clock says that the time has not come, although it should have."""
 
 
-class Waking:
+class DueJobs:
     """Has the store make jobs pending when they are due, and expire late ones."""
 
-    def __init__(self, footing: Footing, serving: Serving) -> None:
-        self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
-        self._clock, self._listeners, self._hub = footing.clock, footing.listeners, footing.hub
+    def __init__(self, context: Context, serving: Serving) -> None:
+        self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
+        self._clock, self._listeners, self._hub = context.clock, context.listeners, context.hub
         self._serving = serving
         self._next_us = 0
-        self._waking = False
+        self._in_progress = False
 
     def wake_at(self, due_us: int) -> None:
         """Look for due jobs at a wall time, if not before."""
@@ -51,13 +51,13 @@ class Waking:
 
     def wake(self) -> None:
         """Make due jobs pending and expire late ones, now."""
-        if not self._waking:
-            self._waking = True
+        if not self._in_progress:
+            self._in_progress = True
             self._next_us = 0
             self._commits.put(Wake(round(self._clock.wall() * 1_000_000)), self._woke, self._not_woken)
 
     def _woke(self, woken: Woken) -> None:
-        self._waking = False
+        self._in_progress = False
         self._serving.now_pending(woken.due, were_away=True)
         for job, before in woken.expired:
             self.ended(job, before)
@@ -66,7 +66,7 @@ class Waking:
 
     def _not_woken(self, error: StoreError) -> None:
         del error
-        self._waking = False
+        self._in_progress = False
         self.wake_at(round((self._clock.wall() + 1) * 1_000_000))
 
     def look(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
 
 
-class Footing(NamedTuple):
+class Context(NamedTuple):
     """Passive things: none of them knows the parts that are made on them. Parts take what they need of it when they are made."""
 
     table: JobTable
