@@ -35,7 +35,7 @@ def test_an_ensemble_that_loses_its_leader(ensemble: Ensemble, chroot: str) -> N
 
 def test_an_ensemble_without_a_majority(ensemble: Ensemble, chroot: str) -> None:
     async def test() -> None:
-        async with session(ensemble.url(chroot), 4.0, patience=0.5) as tree:
+        async with session(ensemble.url(chroot), 4.0, request_timeout=0.5) as tree:
             await tree.commit([Create("/before")])
             ended = [index for index in range(3) if index != ensemble.leader()]
             for index in ended:
@@ -59,7 +59,7 @@ def test_a_member_that_is_read_only_counts_as_away(zookeeper_program: str, chroo
     with Ensemble(3, parent=tmp_path, java=["-Dreadonlymode.enabled=true"]) as ensemble:
 
         async def test() -> None:
-            async with session(ensemble.url(chroot), 6.0, patience=1.0) as tree:
+            async with session(ensemble.url(chroot), 6.0, request_timeout=1.0) as tree:
                 changed = Watched()
                 tree.on_session(changed)
                 first = tree.session
@@ -69,7 +69,7 @@ def test_a_member_that_is_read_only_counts_as_away(zookeeper_program: str, chroo
                 with pytest.raises(StoreUnavailableError):
                     await tree.get("/")
                 with pytest.raises(StoreUnavailableError, match=r"zookeeper://127"):
-                    async with session(ensemble.url(chroot), 6.0, patience=1.0):
+                    async with session(ensemble.url(chroot), 6.0, request_timeout=1.0):
                         pass
                 await do(ensemble.heal)
                 assert isinstance(await insist(tree, [Create("/after")]), Done)

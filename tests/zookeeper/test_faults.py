@@ -115,7 +115,7 @@ def test_a_connection_that_is_lost_during_a_multi(zookeeper: str, chroot: str, w
 def test_a_session_that_ends_while_its_client_is_cut_off(zookeeper: str, chroot: str, way: Proxy) -> None:
     async def test() -> None:
         async with (
-            session(f"zookeeper://127.0.0.1:{way.port}{chroot}", patience=0.5) as tree,
+            session(f"zookeeper://127.0.0.1:{way.port}{chroot}", request_timeout=0.5) as tree,
             session(f"zookeeper://{zookeeper}{chroot}", 4.0) as other,
         ):
             assert tree.session_timeout == LEASE
@@ -152,7 +152,7 @@ def test_a_session_that_ends_while_its_client_is_cut_off(zookeeper: str, chroot:
 
 def test_what_waits_for_a_connection_is_sent_in_its_own_session_only(chroot: str, way: Proxy) -> None:
     async def test() -> None:
-        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", patience=10.0) as tree:
+        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", request_timeout=10.0) as tree:
             changed = Watched()
             tree.on_session(changed)
             first = tree.session
@@ -185,7 +185,7 @@ def test_what_came_just_after_the_connection_was_lost_is_given_up_in_time(chroot
     """The loop has not heard of the loss, so that kazoo is given the multi, and keeps it for the next connection."""
 
     async def test() -> None:
-        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, patience=0.5) as tree:
+        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, request_timeout=0.5) as tree:
             first = tree.session
             way.refuse()
             while tree._client.state != KazooState.SUSPENDED:
@@ -246,7 +246,7 @@ def test_a_server_that_takes_a_connection_and_forgets_it_does_not_use_up_the_ses
 def test_a_read_is_waited_for_as_long_as_its_patience(way: Proxy, chroot: str) -> None:
     async def test() -> None:
         # The client itself would notice after two thirds of the session that nobody answers.
-        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 30.0, patience=0.5) as tree:
+        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 30.0, request_timeout=0.5) as tree:
             await do(way.freeze)
             began = time.monotonic()
             with pytest.raises(StoreUnavailableError):
@@ -315,7 +315,7 @@ def test_each_entry_is_written_once_whatever_the_connection_does(zookeeper: str,
     async def test() -> None:
         rng = random.Random(7)
         async with (
-            session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, patience=1.0) as tree,
+            session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, request_timeout=1.0) as tree,
             session(f"zookeeper://{zookeeper}{chroot}") as other,
         ):
             who = "n1-1"

@@ -1,4 +1,4 @@
-"""The way to a real ensemble: what the port promises, on one server that nobody disturbs."""
+"""The port ``Tree`` on a real ensemble: its promises on one undisturbed server."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.tree import Change
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 @pytest.fixture
 def run(zookeeper: str, chroot: str) -> Callable[[Callable[[KazooTree, KazooTree], Coroutine[Any, Any, None]]], None]:
-    """Return what runs a test on two sessions of one chroot, below another node."""
+    """Return a function that runs a test on two sessions of one chroot, below another node."""
 
     def run(test: Callable[[KazooTree, KazooTree], Coroutine[Any, Any, None]]) -> None:
-        async def whole() -> None:
+        async def run_with_trees() -> None:
             trees = [KazooTree(parse(f"zookeeper://{zookeeper}{chroot}/below"), 4.0) for _ in range(2)]
             try:
                 for tree in trees:
                     await tree.open()
-                await asyncio.wait_for(test(*trees), PATIENCE)
+                await asyncio.wait_for(test(*trees), TIMEOUT)
             finally:
                 for tree in trees:
                     await tree.close()
 
-        asyncio.run(whole())
+        asyncio.run(run_with_trees())
 
     return run
 
@@ -60,10 +60,10 @@ def run(zookeeper: str, chroot: str) -> Callable[[Callable[[KazooTree, KazooTree
 def test_a_commit_is_all_or_nothing(run: Any) -> None:
     async def test(tree: KazooTree, other: KazooTree) -> None:
         before_us = time.time_ns() // 1000 - 2000
-        made = await tree.commit(
+        result = await tree.commit(
             [Create("/a", b"1"), Create("/a/b", ephemeral=True), Write("/a", b"2"), Check("/a", 1)]
         )
-        assert made == Done(["/a", "/a/b", "/a", "/a"])
+        assert result == Done(["/a", "/a/b", "/a", "/a"])
         await other.sync()
         node = await other.get("/a")
         assert node is not None
@@ -89,8 +89,8 @@ def test_a_commit_is_all_or_nothing(run: Any) -> None:
         with pytest.raises(StoreError):
             await tree.commit([Create("/a/b/c")])
         assert await tree.commit([]) == Done([])
-        made = await tree.commit([Create("/a/m-", sequence=True), Create("/a/", b"", sequence=True)])
-        assert made == Done(["/a/m-0000000001", "/a/0000000002"])
+        result = await tree.commit([Create("/a/m-", sequence=True), Create("/a/", b"", sequence=True)])
+        assert result == Done(["/a/m-0000000001", "/a/0000000002"])
 
     run(test)
 
@@ -108,7 +108,7 @@ def test_watches_are_called_once(run: Any) -> None:
             return watch
 
         async def next_one() -> None:
-            await asyncio.wait_for(happened.wait(), PATIENCE)
+            await asyncio.wait_for(happened.wait(), TIMEOUT)
             happened.clear()
 
         assert await other.get("/a", note("created")) is None
@@ -133,14 +133,14 @@ def test_watches_are_called_once(run: Any) -> None:
     run(test)
 
 
-def test_a_watch_is_called_whose_event_is_here_before_its_reply_is_read(run: Any, zookeeper: str, chroot: str) -> None:
+def test_a_watch_is_called_if_its_event_arrives_before_its_reply_is_read(run: Any, zookeeper: str, chroot: str) -> None:
     async def test(tree: KazooTree, other: KazooTree) -> None:
         await tree.commit([Create("/a")])
         stranger = KazooClient(hosts=zookeeper)
         await asyncio.to_thread(stranger.start)
 
-        def stand_still() -> None:
-            """Hold the loop until both the replies and the events are here."""
+        def block_loop() -> None:
+            """Block the loop until both the replies and the events have arrived."""
             time.sleep(0.1)
             stranger.set(f"{chroot}/below/a", b"x")
             stranger.create(f"{chroot}/below/a/b")
@@ -152,8 +152,8 @@ def test_a_watch_is_called_whose_event_is_here_before_its_reply_is_read(run: Any
                 asyncio.create_task(one) for one in (tree.get("/a", written.set), tree.children("/a", child.set))
             ]
             await asyncio.sleep(0)
-            assert tree._questions._under_way == 2  # noqa: SLF001 - how many questions are under way shows nowhere else
-            stand_still()
+            assert tree._requests._in_flight == 2  # noqa: SLF001 - the number of requests in flight shows nowhere else
+            block_loop()
             await asyncio.gather(*reading)
             for called in (written, child):
                 await asyncio.wait_for(called.wait(), 5)
@@ -164,17 +164,17 @@ def test_a_watch_is_called_whose_event_is_here_before_its_reply_is_read(run: Any
     run(test)
 
 
-def test_what_one_caller_sends_stays_in_order(run: Any) -> None:
+def test_requests_of_one_caller_stay_in_order(run: Any) -> None:
     async def test(tree: KazooTree, other: KazooTree) -> None:
         for number in range(20):
-            made, seen = await asyncio.gather(tree.commit([Create(f"/{number}")]), tree.get(f"/{number}"))
-            assert isinstance(made, Done)
+            result, seen = await asyncio.gather(tree.commit([Create(f"/{number}")]), tree.get(f"/{number}"))
+            assert isinstance(result, Done)
             assert seen is not None
 
     run(test)
 
 
-def test_many_are_read_at_once(run: Any) -> None:
+def test_many_nodes_are_read_at_once(run: Any) -> None:
     async def test(tree: KazooTree, other: KazooTree) -> None:
         await tree.commit([Create(f"/{number}", b"%d" % number) for number in range(400)])
         nodes = await tree.get_many([f"/{number}" for number in range(1, 2000)])
@@ -192,7 +192,7 @@ def test_ephemeral_nodes_end_with_the_session(run: Any) -> None:
         assert await other.get("/e", gone.set) is not None
         await tree.close()
         await tree.close()
-        await asyncio.wait_for(gone.wait(), PATIENCE)
+        await asyncio.wait_for(gone.wait(), TIMEOUT)
         assert tree.session == 0
         with pytest.raises(SessionEndedError):
             await tree.commit([Create("/x")])
@@ -202,12 +202,12 @@ def test_ephemeral_nodes_end_with_the_session(run: Any) -> None:
     run(test)
 
 
-def test_a_member_that_passes_over_a_request_is_left(run: Any) -> None:
+def test_a_member_that_skips_a_request_is_disconnected(run: Any) -> None:
     async def test(tree: KazooTree, _: KazooTree) -> None:
         client = tree._client  # noqa: SLF001 - the defect is in the library behind it
         session = tree.session
         lost = client.handler.async_result()
-        # As if a request had been sent before, and its reply never came.
+        # As if a request had been sent before, and its reply were missing.
         client._pending.append((None, lost, 999))  # noqa: SLF001 - as the library does it
         with pytest.raises(UnknownOutcomeError):
             await tree.commit([Create("/a")])
@@ -217,13 +217,13 @@ def test_a_member_that_passes_over_a_request_is_left(run: Any) -> None:
                 assert await tree.commit([Check("/")]) == Done(["/"])
                 break
             except StoreUnavailableError:
-                await asyncio.sleep(0.01)  # the connection's loss is not known here yet
+                await asyncio.sleep(0.01)  # the loss of the connection has not been processed yet
         assert tree.session == session, "kazoo's thread goes on"
 
     run(test)
 
 
-def test_nobody_answers(free_port: int) -> None:
+def test_an_unreachable_ensemble_is_reported_without_the_password(free_port: int) -> None:
     async def test() -> None:
         tree = KazooTree(parse(f"zookeeper://user:secret@127.0.0.1:{free_port}/x"), 1.0)
         with pytest.raises(StoreUnavailableError, match=r"zookeeper://user@127") as caught:
@@ -235,7 +235,7 @@ def test_nobody_answers(free_port: int) -> None:
 
 
 @pytest.mark.parametrize("below", ["/workers", "/pending_tasks/00", "/fires/x"])
-def test_a_chroot_among_what_another_store_keeps_is_refused(zookeeper: str, chroot: str, below: str) -> None:
+def test_a_chroot_inside_another_store_is_refused(zookeeper: str, chroot: str, below: str) -> None:
     async def check() -> None:
         store = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
         inside = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}{below}"), 4.0)
@@ -251,7 +251,7 @@ def test_a_chroot_among_what_another_store_keeps_is_refused(zookeeper: str, chro
             for tree in (store, inside, beside):
                 await tree.close()
 
-    asyncio.run(asyncio.wait_for(check(), PATIENCE))
+    asyncio.run(asyncio.wait_for(check(), TIMEOUT))
 
 
 def test_nodes_of_a_client_with_credentials_are_its_own(zookeeper: str, chroot: str) -> None:
@@ -267,75 +267,77 @@ def test_nodes_of_a_client_with_credentials_are_its_own(zookeeper: str, chroot: 
         with pytest.raises(SettingsError, match="may not") as caught:
             await stranger.open()
         assert "wrong" not in str(caught.value)
-        nobody = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        anonymous = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
         with pytest.raises(SettingsError):
-            await nobody.open()
+            await anonymous.open()
         await own.close()
         await same.close()
 
     asyncio.run(test())
 
 
-def test_nodes_can_be_everybodys(zookeeper: str, chroot: str) -> None:
+def test_acl_world_gives_every_client_access(zookeeper: str, chroot: str) -> None:
     async def test() -> None:
         own = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}?acl=world"), 4.0)
         await own.open()
         await own.commit([Create("/a", b"1")])
-        nobody = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
-        await nobody.open()
-        await nobody.sync()
-        assert await nobody.commit([Write("/a", b"2")]) == Done(["/a"])
+        anonymous = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        await anonymous.open()
+        await anonymous.sync()
+        assert await anonymous.commit([Write("/a", b"2")]) == Done(["/a"])
         await own.close()
-        await nobody.close()
+        await anonymous.close()
 
     asyncio.run(test())
 
 
-def test_what_belongs_to_somebody_else_is_neither_read_nor_written(zookeeper: str, chroot: str) -> None:
+def test_nodes_of_another_user_are_neither_read_nor_written(zookeeper: str, chroot: str) -> None:
     async def test() -> None:
-        nobody = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
-        await nobody.open()
-        somebody = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
-        await somebody.open()
-        await somebody.commit([Create("/a", b"1")])
-        await nobody.sync()
-        for forbidden in (nobody.get("/a"), nobody.commit([Create("/b"), Write("/a", b"2")])):
+        anonymous = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        await anonymous.open()
+        user = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        await user.open()
+        await user.commit([Create("/a", b"1")])
+        await anonymous.sync()
+        for forbidden in (anonymous.get("/a"), anonymous.commit([Create("/b"), Write("/a", b"2")])):
             with pytest.raises(StoreForeignError, match="no permission"):
                 await forbidden
-        assert await nobody.get("/b") is None
-        await nobody.close()
-        await somebody.close()
+        assert await anonymous.get("/b") is None
+        await anonymous.close()
+        await user.close()
 
     asyncio.run(test())
 
 
-def test_an_ensemble_that_takes_nobody_without_credentials(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
+def test_an_ensemble_that_requires_credentials_refuses_a_client_without(
+    zookeeper_program: str, chroot: str, tmp_path: Path
+) -> None:
     options = ["-Dzookeeper.enforce.auth.enabled=true", "-Dzookeeper.enforce.auth.schemes=digest"]
     with Ensemble(parent=tmp_path, java=options) as server:
 
         async def test() -> None:
-            nobody = KazooTree(parse(server.url(chroot)), 4.0)
-            with pytest.raises(SettingsError, match="nobody without user and password"):
-                await nobody.open()
-            somebody = KazooTree(parse(server.url(chroot).replace("//", "//user:secret@")), 4.0)
-            await somebody.open()
-            await somebody.close()
+            anonymous = KazooTree(parse(server.url(chroot)), 4.0)
+            with pytest.raises(SettingsError, match="requires a user and password"):
+                await anonymous.open()
+            user = KazooTree(parse(server.url(chroot).replace("//", "//user:secret@")), 4.0)
+            await user.open()
+            await user.close()
 
         asyncio.run(test())
 
 
-def test_credentials_that_are_refused(zookeeper: str, chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server takes any digest; of a scheme that it does not know it says so."""
+def test_refused_credentials_fail_the_opening(zookeeper: str, chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server accepts any digest, but refuses an unknown scheme."""
 
     async def test() -> None:
         tree = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
 
-        def made(*arguments: Any) -> Any:
+        def make_with_unknown_scheme(*arguments: Any) -> Any:
             client = make_client(*arguments)
-            client.auth_data = {("unheard-of", "user:secret")}
+            client.auth_data = {("unknown", "user:secret")}
             return client
 
-        monkeypatch.setattr("mainspring.engines.zookeeper.ensemble.client.make_client", made)
+        monkeypatch.setattr("mainspring.engines.zookeeper.ensemble.client.make_client", make_with_unknown_scheme)
         began = time.monotonic()
         with pytest.raises(SettingsError, match="refuses user and password") as caught:
             await tree.open()

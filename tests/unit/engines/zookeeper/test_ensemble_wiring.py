@@ -1,4 +1,4 @@
-"""What kazoo's thread waits on, without an ensemble."""
+"""The connections, pipe and answers of kazoo's thread, without an ensemble."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kazoo.exceptions import ConnectionDropped
 
 from mainspring.engines.zookeeper.ensemble.multi import multi
-from mainspring.engines.zookeeper.ensemble.wiring import Answer, Bell, Handler, ReadAhead
+from mainspring.engines.zookeeper.ensemble.wiring import Answer, Handler, ReadAhead, WakeupPipe
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.tree import Change
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 ADDRESS = ("127.0.0.1", 1)
 
 
@@ -33,50 +33,50 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-def is_readable(one: Bell | ReadAhead) -> bool:
-    return bool(Handler(PATIENCE, PATIENCE).select([one], [], [], 0)[0])
+def is_readable(one: WakeupPipe | ReadAhead) -> bool:
+    return bool(Handler(TIMEOUT, TIMEOUT).select([one], [], [], 0)[0])
 
 
-def test_a_bell_is_rung_more_often_than_a_pipe_has_room() -> None:
+def test_the_wakeup_pipe_counts_more_requests_than_a_pipe_holds() -> None:
     with pair() as ends:
-        bell = Bell(ends)
-        assert not is_readable(bell)
+        pipe = WakeupPipe(ends)
+        assert not is_readable(pipe)
         for _ in range(100_000):
-            bell.send(b"\0")
-        assert bell.pending() == 100_000
-        assert select.select([bell], [], [], 0)[0]  # also for whoever waits in the system
+            pipe.send(b"\0")
+        assert pipe.pending() == 100_000
+        assert select.select([pipe], [], [], 0)[0]  # readable in a system call too
         for _ in range(100_000):
-            assert is_readable(bell)
-            bell.recv(1)
-        assert not is_readable(bell)
-        assert not select.select([bell], [], [], 0)[0]
+            assert is_readable(pipe)
+            pipe.recv(1)
+        assert not is_readable(pipe)
+        assert not select.select([pipe], [], [], 0)[0]
 
 
-def test_who_sleeps_is_woken_by_the_bell_for_each_request() -> None:
+def test_the_wakeup_pipe_wakes_a_sleeping_thread_for_each_request() -> None:
     with pair() as ends:
-        bell = Bell(ends)
-        handler = Handler(PATIENCE, PATIENCE)
-        taken = 0
+        pipe = WakeupPipe(ends)
+        handler = Handler(TIMEOUT, TIMEOUT)
+        received = 0
 
-        def take() -> None:
-            nonlocal taken
-            while taken < 5_000 and handler.select([bell], [], [], PATIENCE)[0]:
-                bell.recv(1)
-                taken += 1
+        def receive() -> None:
+            nonlocal received
+            while received < 5_000 and handler.select([pipe], [], [], TIMEOUT)[0]:
+                pipe.recv(1)
+                received += 1
 
-        thread = threading.Thread(target=take)
+        thread = threading.Thread(target=receive)
         thread.start()
         for _ in range(5_000):
-            bell.send(b"\0")
-        thread.join(PATIENCE)
+            pipe.send(b"\0")
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
-        assert taken == 5_000
+        assert received == 5_000
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.integers(1, 60))
-def test_what_was_read_ahead_is_handed_out_in_any_pieces(sent: list[bytes], size: int) -> None:
+def test_bytes_read_ahead_are_returned_in_pieces_of_any_size(sent: list[bytes], size: int) -> None:
     with pair() as (near, far):
-        connection = ReadAhead(near, ADDRESS, PATIENCE)
+        connection = ReadAhead(near, ADDRESS, TIMEOUT)
         connection.setblocking(0)
         for piece in sent:
             far.sendall(piece)
@@ -92,7 +92,7 @@ def test_what_was_read_ahead_is_handed_out_in_any_pieces(sent: list[bytes], size
         assert received == b"".join(sent)
 
 
-def test_a_connection_that_takes_nothing_is_given_up() -> None:
+def test_a_send_returns_zero_if_the_peer_reads_nothing() -> None:
     with pair() as (near, far):
         connection = ReadAhead(near, ADDRESS, 0.05)
         connection.setblocking(0)
@@ -105,39 +105,39 @@ def test_a_connection_that_takes_nothing_is_given_up() -> None:
         assert connection.send(b"x") == 1
 
 
-def test_a_connection_is_ended_under_who_waits_for_it() -> None:
+def test_a_connection_can_be_ended_while_a_thread_waits_for_it() -> None:
     with pair() as (near, _):
-        connection = ReadAhead(near, ADDRESS, PATIENCE)
+        connection = ReadAhead(near, ADDRESS, TIMEOUT)
         ended: list[bytes] = []
 
         def wait() -> None:
-            Handler(PATIENCE, PATIENCE).select([connection], [], [], PATIENCE)
+            Handler(TIMEOUT, TIMEOUT).select([connection], [], [], TIMEOUT)
             ended.append(connection.recv(1))
 
         thread = threading.Thread(target=wait)
         thread.start()
         connection.hang_up()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert ended == [b""]
 
 
-def test_an_answer_is_told_once_whoever_comes_first() -> None:
+def test_a_callback_is_called_once_if_set_and_linked_concurrently() -> None:
     for _ in range(300):
         answer = Answer()
-        told: list[object] = []
+        called: list[object] = []
         thread = threading.Thread(target=answer.set, args=("value",))
         thread.start()
-        answer.rawlink(lambda one, told=told: told.append(one.get()))  # type: ignore[misc]
+        answer.rawlink(lambda one, called=called: called.append(one.get()))  # type: ignore[misc]
         thread.join()
-        assert told == ["value"]
+        assert called == ["value"]
 
 
 def test_an_answer_may_be_an_error() -> None:
     answer = Answer()
     answer.set_exception(KeyError("x"))
-    told: list[Answer] = []
-    answer.rawlink(told.append)
-    assert told == [answer]
+    called: list[Answer] = []
+    answer.rawlink(called.append)
+    assert called == [answer]
     with pytest.raises(KeyError):
         answer.get()
 
@@ -151,7 +151,7 @@ def test_a_multi_is_not_sent_in_another_session() -> None:
         request.serialize()
 
 
-def test_the_root_is_the_chroot_and_a_number_may_be_a_whole_name() -> None:
+def test_the_root_is_the_chroot_and_a_sequence_number_may_be_a_whole_name() -> None:
     changes: list[Change] = [Write("/", b""), Create("/", sequence=True), Check("/a")]
     assert [one.path for one in multi(changes, "/p", [], lambda: True).operations] == ["/p", "/p/", "/p/a"]
     assert [one.path for one in multi(changes, "", [], lambda: True).operations] == ["/", "/", "/a"]

@@ -1,1 +1,1 @@
-"""Sessions with a real ensemble: kazoo, and what stands between it and the port."""
+"""Sessions with a real ensemble: the port ``Tree`` on kazoo."""

@@ -1,7 +1,7 @@
 """Sessions with a real ensemble: kazoo in its own thread, behind the port ``Tree``.
 
-Requests go to kazoo from the node's loop and never wait there; kazoo's thread leaves answers, changes of state and watches in
-one box, in their order, and wakes the loop once for all that came together.
+Requests go to kazoo from the node's loop and never block it. kazoo's thread puts answers, changes of state and watch events into
+one queue, in their order, and wakes the loop once for each batch.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kazoo.protocol.states import EventType, KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.ensemble import meaning
+from mainspring.engines.zookeeper.ensemble import translation
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
 from mainspring.engines.zookeeper.ensemble.multi import multi, size
-from mainspring.engines.zookeeper.ensemble.questions import Questions, Turn
+from mainspring.engines.zookeeper.ensemble.requests import RequestQueue, SendPermit
 from mainspring.engines.zookeeper.ensemble.watches import Watches, call
 from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError
 from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
@@ -30,50 +30,52 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.engines.zookeeper.address import Address
-    from mainspring.engines.zookeeper.ensemble.questions import Replied
+    from mainspring.engines.zookeeper.ensemble.requests import OnReply
     from mainspring.engines.zookeeper.ensemble.wiring import Answer
     from mainspring.engines.zookeeper.tree import Change, Node, Watch
 
-CLOSING: Final = 1.5
+CLOSE_TIMEOUT: Final = 1.5
 """Seconds that an ensemble has to confirm the end of a session."""
-LARGEST: Final = 1_048_575
-"""Bytes of a packet that a server takes, unless its ``jute.maxbuffer`` says otherwise: it hangs up on a larger one."""
+MAX_PACKET: Final = 1_048_575
+"""Bytes of a packet that a server accepts by default (``jute.maxbuffer``); it closes the connection on a larger one."""
 ENDED: Final = frozenset({KeeperState.EXPIRED_SESSION, KeeperState.CLOSED, KeeperState.AUTH_FAILED})
 
 
 class KazooTree:
-    """One session after the other with an ensemble: an implementation of ``Tree``.
+    """Successive sessions with an ensemble: an implementation of ``Tree``.
 
-    ``session_timeout`` are seconds; ``patience`` is how long a read may take, and anything may wait for a connection, by default
-    as long as a session lives without a word.
+    ``session_timeout`` and ``request_timeout`` are seconds. A read may take ``request_timeout``, and any request may wait as long
+    for a connection; by default that is the session time-out.
     """
 
-    def __init__(self, address: Address, session_timeout: float = 10.0, *, patience: float | None = None) -> None:
+    def __init__(
+        self, address: Address, session_timeout: float = 10.0, *, request_timeout: float | None = None
+    ) -> None:
         self._address = address
-        self._wanted = self._session_timeout = session_timeout
+        self._requested_timeout = self._session_timeout = session_timeout
         self._prefix = "" if address.chroot == "/" else address.chroot
         self._access = OPEN_ACL_UNSAFE if address.is_open else CREATOR_ALL_ACL
         self._client: Any = None
-        self._questions = Questions(patience or session_timeout, self._post)
+        self._requests = RequestQueue(request_timeout or session_timeout, self._post)
         self._watches = Watches()
         self._listeners: list[Callable[[], None]] = []
-        self._box: deque[Callable[[], None]] = deque()
+        self._events: deque[Callable[[], None]] = deque()
         self._is_woken = False
 
     # ---- the port
 
     async def open(self) -> None:
-        """Begin the first session, and create the chroot. Raises StoreUnavailableError, SettingsError."""
+        """Start the first session, and create the chroot. Raises StoreUnavailableError, SettingsError."""
         self._loop = asyncio.get_running_loop()
-        # With CPython's default of 5 ms kazoo's thread would wait that long for each of its steps beside a busy loop.
+        # With CPython's default, kazoo's thread would wait 5 ms for each of its steps beside a busy loop.
         sys.setswitchinterval(min(sys.getswitchinterval(), 1e-4))
-        self._questions.refused = None
-        self._client = make_client(self._address, self._wanted, self._on_state, self._on_agreed)
+        self._requests.refused = None
+        self._client = make_client(self._address, self._requested_timeout, self._on_state, self._on_agreed)
         self._client.start_async()
         try:
             await self._make_chroot()
         except BaseException as error:
-            failure = self._questions.refused
+            failure = self._requests.refused
             await self.close()
             if failure is not None:
                 raise failure from None
@@ -82,7 +84,7 @@ class KazooTree:
             raise
 
     async def close(self) -> None:
-        """End the session, within two seconds in every state. It may be closed again."""
+        """End the session, within two seconds in every state. A second call does nothing."""
         if self._client is None:
             return
         client, self._client = self._client, None
@@ -90,7 +92,7 @@ class KazooTree:
         loop = self._loop
 
         def end() -> None:
-            # kazoo waits for its thread, and that for the ensemble: where nobody answers, as long as a session lives.
+            # kazoo waits for its thread, and the thread for the ensemble: up to the session time-out if no member answers.
             with contextlib.suppress(Exception):
                 client.stop()
                 client.close()
@@ -99,108 +101,112 @@ class KazooTree:
 
         threading.Thread(target=end, name="zookeeper close", daemon=True).start()
         try:
-            async with asyncio.timeout(CLOSING):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await ended.wait()
         except TimeoutError:
             connection = client._connection._socket  # noqa: SLF001 - only its loss ends kazoo's thread
             if connection is not None:
                 connection.hang_up()
-        self._empty_box()
-        self._questions.is_connected = False
-        self._questions.session = 0
-        self._questions.refuse(SessionEndedError("the session is closed"))
+        self._process_events()
+        self._requests.is_connected = False
+        self._requests.session = 0
+        self._requests.refuse(SessionEndedError("the session is closed"))
         self._lose()
 
     @property
     def session(self) -> int:
         """Return the session's number; 0 while there is none."""
-        return self._questions.session
+        return self._requests.session
 
     @property
     def session_timeout(self) -> float:
-        """Return the seconds that were agreed with the ensemble."""
+        """Return the seconds that the ensemble has granted."""
         return self._session_timeout
 
     def on_session(self, changed: Callable[[], None]) -> None:
-        """Call a function when the connection was lost or is there again, or another session has begun."""
+        """Call a function when the connection is lost or restored, or another session has started."""
         self._listeners.append(changed)
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        """Read a node; None where there is none."""
+        """Return a node; None if there is none."""
         full = self._full(path)
-        seen = None if watch is None else self._on_event
+        on_event = None if watch is None else self._on_event
         while True:
-            answer = await self._ask(lambda: self._client.get_async(full, seen), self._watches.on_data(full, watch))
+            answer = await self._ask(lambda: self._client.get_async(full, on_event), self._watches.on_data(full, watch))
             if answer is not None:
-                return meaning.node(*answer)
-            # Nothing watches a node that is not there but this question; it may come into being in between.
+                return translation.node(*answer)
+            # A read of a missing node sets no watch, `exists` does. The node may be created in between.
             if watch is None or not await self._ask(
-                lambda: self._client.exists_async(full, seen), self._watches.on_data(full, watch, missing=True)
+                lambda: self._client.exists_async(full, on_event), self._watches.on_data(full, watch, missing=True)
             ):
                 return None
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Read several nodes."""
+        """Return several nodes, None for each that does not exist."""
         full = [self._full(path) for path in paths]
-        answers = await self._questions.ask(lambda at: self._client.get_async(full[at]), len(full))
+        answers = await self._requests.ask(lambda at: self._client.get_async(full[at]), len(full))
         values = [_value(answer) for answer in answers]
-        return [None if value is None else meaning.node(*value) for value in values]
+        return [None if value is None else translation.node(*value) for value in values]
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
-        """Return the names of a node's children; None where there is no such node."""
+        """Return the names of a node's children; None if there is no such node."""
         full = self._full(path)
-        seen = None if watch is None else self._on_event
+        on_event = None if watch is None else self._on_event
         names: list[str] | None = await self._ask(
-            lambda: self._client.get_children_async(full, seen), self._watches.on_children(full, watch)
+            lambda: self._client.get_children_async(full, on_event), self._watches.on_children(full, watch)
         )
         return names
 
     async def commit(self, changes: Sequence[Change]) -> Done | Refused:
-        """Do all changes, or none of them."""
+        """Apply all changes, or none."""
         if not changes:
             return Done([])
-        if size(changes) > LARGEST:
-            raise StoreError(f"a multi of {size(changes)} bytes: ZooKeeper takes {LARGEST} at most")
+        if size(changes) > MAX_PACKET:
+            raise StoreError(f"a multi has {size(changes)} bytes, ZooKeeper accepts {MAX_PACKET} at most")
         return await self._commit(changes, self._prefix)
 
     async def sync(self) -> None:
-        """Wait until what was committed so far by anybody can be read here."""
+        """Wait until all commits so far, of all nodes, can be read here."""
         await self._ask(lambda: self._client.sync_async(self._full("/")))
 
-    # ---- questions
+    # ---- requests
 
     def _full(self, path: str) -> str:
         return self._prefix + path if path != "/" else self._prefix or "/"
 
     async def _commit(self, changes: Sequence[Change], prefix: str) -> Done | Refused:
         client = self._client
-        turn = Turn()
+        permit = SendPermit()
 
         def send(_: int) -> Answer:
             session = self.session
             answer: Answer = client.handler.async_result()
-            request = multi(changes, prefix, self._access, lambda: client._session_id == session and turn.take())  # noqa: SLF001
+
+            def is_due() -> bool:
+                return bool(client._session_id == session and permit.acquire())  # noqa: SLF001
+
+            request = multi(changes, prefix, self._access, is_due)
             client._call(request, answer)  # noqa: SLF001 - as its own transaction does
             return answer
 
-        (answer,) = await self._questions.ask(send, 1, turn=turn)
+        (answer,) = await self._requests.ask(send, 1, permit=permit)
         if answer.exception is not None:
-            raise meaning.of_commit(answer.exception)
-        return meaning.outcome(changes, answer.value, prefix)
+            raise translation.commit_error(answer.exception)
+        return translation.outcome(changes, answer.value, prefix)
 
-    async def _ask(self, send: Callable[[], Answer], replied: Replied | None = None) -> Any:
-        """Ask one thing; None where there is no such node."""
-        (answer,) = await self._questions.ask(lambda _: send(), 1, replied=replied)
+    async def _ask(self, send: Callable[[], Answer], on_reply: OnReply | None = None) -> Any:
+        """Return one answer; None if there is no such node."""
+        (answer,) = await self._requests.ask(lambda _: send(), 1, on_reply=on_reply)
         return _value(answer)
 
     # ---- in kazoo's thread
 
-    def _post(self, word: Callable[[], None]) -> None:
-        self._box.append(word)
+    def _post(self, event: Callable[[], None]) -> None:
+        self._events.append(event)
         if not self._is_woken:
             self._is_woken = True
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._empty_box)
+                self._loop.call_soon_threadsafe(self._process_events)
 
     def _on_state(self, _: object) -> None:
         client = self._client
@@ -209,48 +215,48 @@ class KazooTree:
             self._post(lambda: self._changed(state, session))
 
     def _on_event(self, event: Any) -> None:
-        if event.type != EventType.NONE:  # that tells of a lost connection, as the state does
+        if event.type != EventType.NONE:  # NONE reports a lost connection, as the state does
             self._post(lambda: self._watches.fire(event.type, event.path))
 
     def _on_agreed(self, client: Any, session_timeout: float) -> None:
         self._post(lambda: self._agree(client, session_timeout))
 
-    # ---- from there, in the loop
+    # ---- its events, in the loop
 
-    def _empty_box(self) -> None:
+    def _process_events(self) -> None:
         self._is_woken = False
-        while self._box:
-            self._box.popleft()()
+        while self._events:
+            self._events.popleft()()
 
     def _agree(self, client: Any, session_timeout: float) -> None:
         if client is self._client:
             self._session_timeout = session_timeout
 
     def _changed(self, state: str, session: int) -> None:
-        """The connection or the session is another one."""
-        questions = self._questions
-        was, questions.is_connected = questions.is_connected, state == KeeperState.CONNECTED
-        if questions.is_connected:
-            questions.session = session
+        """Apply a change of the connection or the session."""
+        requests = self._requests
+        was, requests.is_connected = requests.is_connected, state == KeeperState.CONNECTED
+        if requests.is_connected:
+            requests.session = session
         elif state in ENDED:
-            ended, questions.session = questions.session, 0
-            questions.end(ended, SessionEndedError("the session has ended"))
+            ended, requests.session = requests.session, 0
+            requests.end(ended, SessionEndedError("the session has ended"))
         if state == KeeperState.AUTH_FAILED:
-            questions.refuse(SettingsError(f"{self._address.shown}: the ensemble refuses user and password"))
-        if was and not questions.is_connected:
+            requests.refuse(SettingsError(f"{self._address.shown}: the ensemble refuses user and password"))
+        if was and not requests.is_connected:
             self._lose()
         else:
             call(self._listeners)
-        questions.pump()
+        requests.pump()
 
     def _lose(self) -> None:
         self._watches.lose()
         call(self._listeners)
 
-    # ---- the beginning
+    # ---- opening
 
     async def _make_chroot(self) -> None:
-        """Create the nodes above ours that are missing. Raises SettingsError where that is not allowed."""
+        """Create the missing nodes of the chroot. Raises SettingsError if that is not allowed."""
         shown, chroot = self._address.shown, self._address.chroot
         await self._check_above()
         try:
@@ -259,9 +265,9 @@ class KazooTree:
             above = ""
             for part in chroot[1:].split("/"):
                 above += f"/{part}"
-                made = await self._commit([Create(above)], "")
-                if isinstance(made, Refused) and made.why is not Refusal.EXISTS:
-                    raise SettingsError(f"{shown}: the node {above} cannot be created: {made.why.value}")
+                result = await self._commit([Create(above)], "")
+                if isinstance(result, Refused) and result.why is not Refusal.EXISTS:
+                    raise SettingsError(f"{shown}: the node {above} cannot be created: {result.why.value}")
             await self.get("/")
         except StoreForeignError as error:
             raise SettingsError(
@@ -269,7 +275,7 @@ class KazooTree:
             ) from None
 
     async def _check_above(self) -> None:
-        """Raise SettingsError for a chroot among what another store keeps: its nodes would take ours for workers, or tasks."""
+        """Raise SettingsError for a chroot inside another store: its nodes would read ours as workers or tasks."""
         above = ""
         for part in self._address.chroot[1:].split("/"):
             if f"/{part}" in paths.TOPS:
@@ -282,9 +288,9 @@ class KazooTree:
 
 
 def _value(answer: Answer) -> Any:
-    """Return what was read; None where there is no such node."""
+    """Return the value that was read; None if there is no such node."""
     if answer.exception is None:
         return answer.value
     if isinstance(answer.exception, NoNodeError):
         return None
-    raise meaning.of_read(answer.exception)
+    raise translation.read_error(answer.exception)

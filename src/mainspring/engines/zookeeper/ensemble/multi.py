@@ -1,4 +1,4 @@
-"""A multi as kazoo sends it: one for a certain session, whose paths are taken as they are."""
+"""A multi as kazoo sends it: bound to one session, with its paths unchanged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Multi(serialization.Transaction):  # type: ignore[misc]
     """All changes or none.
 
-    kazoo sends what it was given before it noticed that the session has ended in the next session: ``is_due`` is asked in its
-    thread, directly before it would be sent, and where it says no the connection is given up instead.
+    A request that kazoo got before it noticed the end of the session would go out in the next session. So kazoo's thread calls
+    ``is_due`` directly before it sends; if that returns False, the connection is dropped instead.
     """
 
     is_due: Callable[[], bool]
@@ -54,7 +54,7 @@ def multi(changes: Sequence[Change], prefix: str, access: Sequence[Any], is_due:
 
 
 def size(changes: Sequence[Change]) -> int:
-    """Return how many bytes changes have in a packet, at least."""
+    """Return the least number of bytes that changes have in a packet."""
     total = 0
     for change in changes:
         total += len(change.path) + 17

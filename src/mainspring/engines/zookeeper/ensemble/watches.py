@@ -1,4 +1,4 @@
-"""Who is to be called when something changes: each once, and all when nobody can know any more."""
+"""The watches of a connection: each is called once, and all when the connection is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kazoo.protocol.states import EventType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mainspring.engines.zookeeper.ensemble.questions import Replied
+    from mainspring.engines.zookeeper.ensemble.requests import OnReply
     from mainspring.engines.zookeeper.ensemble.wiring import Answer
     from mainspring.engines.zookeeper.tree import Watch
 
@@ -26,23 +26,23 @@ class Watches:
         self._data: _Watched = {}
         self._children: _Watched = {}
 
-    def on_data(self, full: str, watch: Watch | None, *, missing: bool = False) -> Replied | None:
-        """Return what keeps a watch with the reply to a question for a node; ``missing``: for one that is not there."""
-        return _keeping(self._data, full, watch, missing=missing)
+    def on_data(self, full: str, watch: Watch | None, *, missing: bool = False) -> OnReply | None:
+        """Return the callback that registers a watch with the reply to a read; ``missing``: of a node that does not exist."""
+        return _register(self._data, full, watch, missing=missing)
 
-    def on_children(self, full: str, watch: Watch | None) -> Replied | None:
-        """Return what keeps a watch with the reply to a question for a node's children."""
-        return _keeping(self._children, full, watch, missing=False)
+    def on_children(self, full: str, watch: Watch | None) -> OnReply | None:
+        """Return the callback that registers a watch with the reply to a read of a node's children."""
+        return _register(self._children, full, watch, missing=False)
 
     def fire(self, kind: str, full: str) -> None:
-        """Something has happened to a node."""
+        """Call the watches of a node that has changed."""
         if kind != EventType.CHILD:
             call(self._data.pop(full, ()))
         if kind in {EventType.CHILD, EventType.DELETED}:
             call(self._children.pop(full, ()))
 
     def lose(self) -> None:
-        """The connection is gone, and the watches with it: nobody knows what changes meanwhile."""
+        """Call all watches: the connection is lost, and changes are no longer reported."""
         lost = [*self._data.values(), *self._children.values()]
         self._data.clear()
         self._children.clear()
@@ -50,20 +50,20 @@ class Watches:
             call(watches)
 
 
-def _keeping(watched: _Watched, full: str, watch: Watch | None, *, missing: bool) -> Replied | None:
+def _register(watched: _Watched, full: str, watch: Watch | None, *, missing: bool) -> OnReply | None:
     if watch is None:
         return None
 
-    def replied(answer: Answer) -> None:
-        # The member keeps it where the question has found what it was about.
+    def on_reply(answer: Answer) -> None:
+        # The member has set the watch only if the node existed, or did not, as the read requires.
         if answer.exception is None and (answer.value is None) == missing:
             watched.setdefault(full, {})[watch] = None
 
-    return replied
+    return on_reply
 
 
 def call(calls: Iterable[Callable[[], None]]) -> None:
-    """Call all, whatever one of them does."""
+    """Call all, even if one of them fails."""
     for each in [*calls]:
         try:
             each()

@@ -1,9 +1,8 @@
-"""What kazoo's thread waits on and brings its answers to, made for many small requests beside a busy loop.
+"""The sockets, waits and answers of kazoo's thread, made for many small requests beside a busy loop.
 
-kazoo takes sockets, waiting and answers from a handler. Beside a busy loop every call of its thread that lets go of the
-interpreter's lock waits to have it back, so here it makes few: what a member has sent is read at once and handed out from memory,
-a request rings a bell that makes a system call only for a thread that sleeps, and an answer goes to the loop without a thread of
-its own in between.
+kazoo gets these from a handler. Beside a busy loop every system call of kazoo's thread, which releases the interpreter's lock,
+waits to get it back; so this handler makes few. It reads all that a member has sent at once and serves it from memory; a request
+makes a system call only if the thread sleeps; an answer goes to the loop without another thread.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 READ_AHEAD: Final = 262_144
-PROBING: Final = 0.5
-"""Seconds."""
+PROBE_TIMEOUT: Final = 0.5
+"""Seconds that a member has to answer whether it is read only."""
 _BOTH_WAYS: Final = 2
 
 
 class Answer:
-    """What becomes of one request. A callback runs in the thread that brings it."""
+    """The future answer to one request. A callback runs in the thread that sets the answer."""
 
     __slots__ = ("_callbacks", "_is_ready", "exception", "value")
 
@@ -36,66 +35,66 @@ class Answer:
         self._callbacks: list[Callable[[Answer], object]] = []
 
     def set(self, value: Any = None) -> None:
-        """Bring a value."""
+        """Set the value."""
         self.value = value
-        self._bring()
+        self._finish()
 
     def set_exception(self, exception: Exception) -> None:
-        """Bring an error."""
+        """Set an error."""
         self.exception = exception
-        self._bring()
+        self._finish()
 
     def get(self) -> Any:
-        """Return the value that was brought, or raise the error."""
+        """Return the value, or raise the error."""
         if self.exception is not None:
             raise self.exception
         return self.value
 
     def rawlink(self, callback: Callable[[Answer], object]) -> None:
-        """Call a function once, with this, when the answer is there."""
+        """Call a function once, with this, when the answer is set."""
         self._callbacks.append(callback)
         if self._is_ready:
             self._call()
 
-    def _bring(self) -> None:
+    def _finish(self) -> None:
         self._is_ready = True
         self._call()
 
     def _call(self) -> None:
-        # Both threads may be here: each callback is taken out by one of them.
+        # Both threads may be here: `pop` gives each callback to one of them.
         with contextlib.suppress(IndexError):
             while True:
                 self._callbacks.pop()(self)
 
 
 class ReadAhead:
-    """A connection that reads what is there, and hands it out in the pieces that are asked for."""
+    """A connection that reads all available bytes, and returns them in pieces of the requested sizes."""
 
-    def __init__(self, connection: Any, address: tuple[str, int], patience: float) -> None:
+    def __init__(self, connection: Any, address: tuple[str, int], timeout: float) -> None:
         self.address = address
         self._connection = connection
-        self._patience = patience
-        self._held = b""
+        self._timeout = timeout
+        self._buffer = b""
         self._at = 0
 
     def pending(self) -> int:
-        """Return how many bytes have been read and not handed out."""
-        return len(self._held) - self._at
+        """Return how many bytes have been read and not returned."""
+        return len(self._buffer) - self._at
 
     def recv(self, size: int) -> bytes:
-        """Return bytes, none where the other side has ended the connection."""
+        """Return bytes; none if the other side has ended the connection."""
         if not self.pending():
-            self._held, self._at = self._connection.recv(max(size, READ_AHEAD)), 0
-        piece = self._held[self._at : self._at + size]
+            self._buffer, self._at = self._connection.recv(max(size, READ_AHEAD)), 0
+        piece = self._buffer[self._at : self._at + size]
         self._at += len(piece)
         return piece
 
     def send(self, data: Any) -> int:
-        """Send what can be sent; nothing only where the other side has taken nothing for a whole patience."""
+        """Send as much as possible; return 0 only if the other side has read nothing for the whole time-out."""
         try:
             sent: int = self._connection.send(data)
         except BlockingIOError:
-            if not _wait(self._connection, select.POLLOUT, self._patience):
+            if not _wait(self._connection, select.POLLOUT, self._timeout):
                 return 0
             sent = self._connection.send(data)
         return sent
@@ -106,7 +105,7 @@ class ReadAhead:
             self._connection.shutdown(_BOTH_WAYS)
 
     def fileno(self) -> int:
-        """Return the descriptor, -1 where it is closed."""
+        """Return the descriptor, -1 if it is closed."""
         return int(self._connection.fileno())
 
     def setblocking(self, flag: object) -> None:
@@ -118,37 +117,37 @@ class ReadAhead:
         self._connection.close()
 
 
-class Bell:
-    """Both ends of what tells kazoo's thread of requests: so many as were rung for and not taken are pending.
+class WakeupPipe:
+    """Both ends of the pipe that wakes kazoo's thread for requests, with a count of the pending ones.
 
-    Only the first in a row goes through the pipe, so that it cannot be full and hold up who rings.
+    Only the first in a row goes through the pipe, so that the pipe cannot fill up and block the sender.
     """
 
     def __init__(self, ends: tuple[Any, Any]) -> None:
         self._inner, self._outer = ends
         self._lock = threading.Lock()
-        self._rung = 0
+        self._pending = 0
 
     def send(self, data: bytes) -> int:
-        """Ring for one request."""
+        """Count one request, and wake the thread for the first."""
         with self._lock:
-            self._rung += 1
-            if self._rung == 1:
+            self._pending += 1
+            if self._pending == 1:
                 self._outer.send(data)
         return len(data)
 
     def recv(self, size: int) -> bytes:
-        """Take one request."""
+        """Count one request as received."""
         with self._lock:
-            if self._rung:
-                self._rung -= 1
-                if not self._rung:
+            if self._pending:
+                self._pending -= 1
+                if not self._pending:
                     self._inner.recv(size)
         return b"\0"
 
     def pending(self) -> int:
-        """Return how often it was rung."""
-        return self._rung
+        """Return how many requests are pending."""
+        return self._pending
 
     def fileno(self) -> int:
         """Return the descriptor that can be read while something is pending."""
@@ -161,10 +160,10 @@ class Bell:
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Gives kazoo what is above.
+    """The handler that gives kazoo the classes above.
 
-    ``connecting`` are the seconds that one attempt to reach a member may take, and ``sending`` those in which it has to take
-    something of what is sent.
+    ``connecting`` are the seconds of one attempt to reach a member. ``sending`` are the seconds in which a member has to read
+    some of the bytes that are sent.
     """
 
     def __init__(self, connecting: float, sending: float) -> None:
@@ -173,32 +172,32 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._sending = sending
 
     def async_result(self) -> Answer:
-        """Return an answer that is to come."""
+        """Return an answer that is not set yet."""
         return Answer()
 
     def create_connection(self, address: tuple[str, int], timeout: float | None = None, **more: Any) -> ReadAhead:
-        """Connect to a member: one that swallows packets must not use up the time of the others."""
+        """Connect to a member. The time is limited: a member that drops packets must not use up the time of the others."""
         timeout = min(timeout or self._connecting, self._connecting)
         return ReadAhead(super().create_connection(address=address, timeout=timeout, **more), address, self._sending)
 
     def is_read_only(self, address: tuple[str, int]) -> bool:
-        """Ask a member that has hung up whether it is without a majority, and serves readers only."""
+        """Return whether a member that closed the connection has no majority and serves only reads."""
         with contextlib.suppress(OSError):
-            connection = super().create_connection(address=address, timeout=PROBING)
+            connection = super().create_connection(address=address, timeout=PROBE_TIMEOUT)
             with contextlib.closing(connection):
                 connection.sendall(b"isro")
                 return bool(connection.recv(16) == b"ro")
         return False
 
-    def create_socket_pair(self) -> tuple[Bell, Bell]:
-        """Return the bell, as both ends."""
-        bell = Bell(super().create_socket_pair())
-        return bell, bell
+    def create_socket_pair(self) -> tuple[WakeupPipe, WakeupPipe]:
+        """Return the pipe, as both ends."""
+        pipe = WakeupPipe(super().create_socket_pair())
+        return pipe, pipe
 
     def select(
         self, readable: list[Any], writable: list[Any], _: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait until something can be read. To write is always tried first, and waits where it must."""
+        """Wait until a connection is readable. Writes do not wait here: `ReadAhead.send` waits if it must."""
         if writable:
             return [], writable, []
         ready = [one for one in readable if one.pending()]
@@ -207,7 +206,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return _ready(readable, timeout), [], []
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Call a watch at once: ours only leave word for the loop."""
+        """Call a watch at once: ours only schedule a call in the loop."""
         callback.func(*callback.args)
 
 

@@ -1,4 +1,4 @@
-"""What kazoo's answers mean in the words of the port."""
+"""The translation of kazoo's results and errors into those of the port."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REFUSALS: Final = {
     NotEmptyError: Refusal.NOT_EMPTY,
 }
 NOT_SENT_ON: Final = (NotReadOnlyCallError, ThrottledOpError)
-"""A member has refused it without asking anybody."""
+"""Errors of a member that has refused a request without passing it on."""
 UNKNOWN: Final = (
     ConnectionLoss, ConnectionClosedError, OperationTimeoutError, SessionMovedError, SystemZookeeperError,
 )  # fmt: skip
@@ -61,9 +61,9 @@ def node(data: bytes | None, stat: Any) -> Node:
 
 
 def outcome(changes: Sequence[Change], results: Sequence[Any], prefix: str) -> Done | Refused:
-    """Return what became of a multi whose paths began with a prefix. Raises StoreError.
+    """Return the result of a multi whose paths began with a prefix. Raises StoreError.
 
-    Of a refused one, what comes before the first refused change is RolledBack, what comes behind it RuntimeInconsistency.
+    In a refused multi, kazoo gives RolledBackError to the changes before the refused one, RuntimeInconsistency to those after it.
     """
     is_refused = False
     for at, result in enumerate(results):
@@ -74,10 +74,10 @@ def outcome(changes: Sequence[Change], results: Sequence[Any], prefix: str) -> D
             continue
         why = REFUSALS.get(type(result))
         if why is None:
-            raise of_commit(result)
+            raise commit_error(result)
         return Refused(at, why)
     if is_refused:
-        raise StoreError("the ensemble has refused a multi, and no change of it")
+        raise StoreError("the ensemble has refused a multi without naming a change")
     return Done(
         [
             result[len(prefix) :] if isinstance(change, Create) else change.path
@@ -86,33 +86,33 @@ def outcome(changes: Sequence[Change], results: Sequence[Any], prefix: str) -> D
     )
 
 
-def of_read(error: Exception) -> Exception:
+def read_error(error: Exception) -> Exception:
     """Return the port's error for a read."""
     if isinstance(error, (StoreError, SettingsError)):
         return error
     if isinstance(error, SessionExpiredError):
         return SessionEndedError("the session has ended")
     if isinstance(error, FOREIGN):
-        return StoreForeignError(f"the ensemble does not allow it: {_told(error)}")
+        return StoreForeignError(f"the ensemble forbids the access: {_text(error)}")
     if isinstance(error, (*UNKNOWN, *NOT_SENT_ON)):
-        return StoreUnavailableError(f"the ensemble has not answered: {_told(error)}")
-    return StoreError(f"the ensemble refuses it: {_told(error)}")
+        return StoreUnavailableError(f"the ensemble has not answered: {_text(error)}")
+    return StoreError(f"the ensemble refuses the request: {_text(error)}")
 
 
-def of_commit(error: Exception) -> Exception:
+def commit_error(error: Exception) -> Exception:
     """Return the port's error for a multi."""
     if isinstance(error, UNKNOWN):
-        return UnknownOutcomeError(f"nobody knows what became of a multi: {_told(error)}")
-    return of_read(error)
+        return UnknownOutcomeError(f"the outcome of a multi is unknown: {_text(error)}")
+    return read_error(error)
 
 
-_TOLD: Final = {
+_TEXTS: Final = {
     NoAuthError: "no permission",
     AuthFailedError: "user and password are refused",
-    SessionClosedRequireSaslError: "it takes nobody without user and password, or not in this way",
+    SessionClosedRequireSaslError: "it requires a user and password, or another way to log in",
     ConnectionLoss: "the connection was lost",
 }
 
 
-def _told(error: Exception) -> str:
-    return _TOLD.get(type(error)) or f"{type(error).__name__} {error}".strip()
+def _text(error: Exception) -> str:
+    return _TEXTS.get(type(error)) or f"{type(error).__name__} {error}".strip()

@@ -1,6 +1,6 @@
-"""What is asked of the ensemble: so much of it under way at once, the rest waiting where its turn can be given up.
+"""The queue of requests to the ensemble: a bounded number is in flight, the rest waits and can be cancelled.
 
-What is asked while there is no connection waits here, not in kazoo: it would send a request of one session in the next.
+Requests wait here and not in kazoo while there is no connection: kazoo would send a request of one session in the next.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.ensemble.wiring import Answer
 
-    Replied = Callable[[Answer], None]
-    """Called with each reply, in its place between the watches."""
+    OnReply = Callable[[Answer], None]
+    """Called with each reply, in its order among the watch events."""
 
-WINDOW: Final = 256
-"""Questions under way at once."""
+MAX_IN_FLIGHT: Final = 256
+"""Requests in flight at once."""
 
 
-class Turn:
-    """The right to send something: taken once, by whoever sends it or by whoever gives it up, in whatever thread."""
+class SendPermit:
+    """The right to send a commit. The sender or the caller that gives up acquires it, once, in any thread."""
 
     def __init__(self) -> None:
         self._left = deque((None,))
 
-    def take(self) -> bool:
-        """Return whether it was there to be taken."""
+    def acquire(self) -> bool:
+        """Acquire it; return False if it is gone."""
         try:
             self._left.pop()
         except IndexError:
@@ -41,9 +41,9 @@ class Turn:
 
 
 class Request:
-    """What one caller asks, from the call to the answer: one thing, or several of the same kind."""
+    """The request of one caller, from the call to the answer: one packet, or several of the same kind."""
 
-    __slots__ = ("_answers", "_left", "_next", "_replied", "_send", "_turn", "future", "session")
+    __slots__ = ("_answers", "_left", "_next", "_on_reply", "_permit", "_send", "future", "session")
 
     def __init__(
         self,
@@ -52,35 +52,35 @@ class Request:
         session: int,
         future: asyncio.Future[list[Answer]],
         *,
-        turn: Turn | None,
-        replied: Replied | None,
+        permit: SendPermit | None,
+        on_reply: OnReply | None,
     ) -> None:
         self.session = session
         self.future = future
-        self._turn = turn
+        self._permit = permit
         self._send = send
         self._next = 0
         self._left = count
-        self._replied = replied
+        self._on_reply = on_reply
         self._answers: list[Any] = [None] * count
 
     @property
-    def is_through(self) -> bool:
-        """Whether nothing of it has to be sent any more."""
+    def is_done(self) -> bool:
+        """Whether all its packets are sent, or it is answered."""
         return self._next == len(self._answers) or self.future.done()
 
-    def send(self, taken: Callable[[Request, int, Answer], None]) -> None:
-        """Send the next of its questions."""
+    def send(self, answered: Callable[[Request, int, Answer], None]) -> None:
+        """Send its next packet."""
         at = self._next
         self._next += 1
-        self._send(at).rawlink(lambda answer: taken(self, at, answer))
+        self._send(at).rawlink(lambda answer: answered(self, at, answer))
 
-    def take(self, at: int, answer: Answer) -> None:
-        """Take the answer to one of its questions."""
+    def receive(self, at: int, answer: Answer) -> None:
+        """Store the answer to one of its packets."""
         if self.future.done():
-            return  # nobody waits for it any more
-        if self._replied is not None:
-            self._replied(answer)
+            return  # the caller has stopped waiting
+        if self._on_reply is not None:
+            self._on_reply(answer)
         self._answers[at] = answer
         self._left -= 1
         if not self._left:
@@ -88,7 +88,7 @@ class Request:
 
     def give_up(self) -> bool:
         """Return whether the caller may stop waiting: always for a read; for a commit, if it will never be sent now."""
-        return self._turn is None or self._turn.take()
+        return self._permit is None or self._permit.acquire()
 
     def fail(self, error: Exception) -> None:
         """Answer it with an error."""
@@ -96,68 +96,68 @@ class Request:
             self.future.set_exception(error)
 
 
-class Questions:
-    """All that is asked by one tree, in its order."""
+class RequestQueue:
+    """The requests of one tree, in their order."""
 
-    def __init__(self, patience: float, post: Callable[[Callable[[], None]], None]) -> None:
-        """``patience``: the seconds that a read may take, and anything may wait; ``post`` leaves word for the loop."""
+    def __init__(self, timeout: float, post: Callable[[Callable[[], None]], None]) -> None:
+        """``timeout`` are the seconds that a read may take and any request may wait; ``post`` schedules a call in the loop."""
         self.is_connected = False
         self.session = 0
         self.refused: Exception | None = SessionEndedError("the session has not begun")
-        """Why nothing may be asked; None: it may."""
-        self._patience = patience
+        """The error that every request gets; None: requests are accepted."""
+        self._timeout = timeout
         self._post = post
         self._waiting: deque[Request] = deque()
-        self._under_way = 0
+        self._in_flight = 0
 
     async def ask(
         self,
         send: Callable[[int], Answer],
         count: int,
         *,
-        turn: Turn | None = None,
-        replied: Replied | None = None,
+        permit: SendPermit | None = None,
+        on_reply: OnReply | None = None,
     ) -> list[Answer]:
-        """Ask several things, as soon as there is a connection. Raises StoreUnavailableError, SessionEndedError.
+        """Send packets as soon as there is a connection, and return their answers.
 
-        Raises ``refused`` where nothing may be asked.
-        ``turn`` is given for a commit, which takes it when it is sent: that is later than when kazoo is given it, and where the
-        connection was lost just before, as late as there is another one.
+        Raises StoreUnavailableError, SessionEndedError; raises ``refused`` if it is set.
+        ``permit`` is given for a commit, which acquires it when it is sent. That is later than the call of kazoo; if the
+        connection has just been lost, as late as the next one.
         """
         if self.refused is not None:
             raise self.refused
         if not count:
             return []
         loop = asyncio.get_running_loop()
-        request = Request(send, count, self.session, loop.create_future(), turn=turn, replied=replied)
+        request = Request(send, count, self.session, loop.create_future(), permit=permit, on_reply=on_reply)
         self._waiting.append(request)
         self.pump()
-        timer = loop.call_later(self._patience, self._expire, request)
+        timer = loop.call_later(self._timeout, self._expire, request)
         try:
             return await request.future
         finally:
             timer.cancel()
 
     def pump(self) -> None:
-        """Send what waits, as far as it may be under way at once."""
-        while self.is_connected and self._waiting and self._under_way < WINDOW:
+        """Send waiting requests, up to `MAX_IN_FLIGHT`."""
+        while self.is_connected and self._waiting and self._in_flight < MAX_IN_FLIGHT:
             request = self._waiting[0]
             if request.session not in {0, self.session}:
                 request.fail(SessionEndedError("the session ended before this was sent"))
-            if request.is_through:
+            if request.is_done:
                 self._waiting.popleft()
                 continue
-            self._under_way += 1
+            self._in_flight += 1
             request.send(self._on_answer)
 
     def end(self, session: int, error: Exception) -> None:
-        """A session is over: fail what waits of it."""
+        """Fail the waiting requests of a session that has ended."""
         for request in self._waiting:
             if request.session == session:
                 request.fail(error)
 
     def refuse(self, error: Exception) -> None:
-        """Fail all that waits, and whatever is asked from now on."""
+        """Fail all waiting and all later requests."""
         self.refused = error
         while self._waiting:
             self._waiting.popleft().fail(error)
@@ -166,11 +166,11 @@ class Questions:
         self._post(lambda: self._answered(request, at, answer))  # in kazoo's thread
 
     def _answered(self, request: Request, at: int, answer: Answer) -> None:
-        self._under_way -= 1
-        request.take(at, answer)
+        self._in_flight -= 1
+        request.receive(at, answer)
         self.pump()
 
     def _expire(self, request: Request) -> None:
-        if request.give_up():  # a commit that was sent hears from the connection, or of its loss
-            patience = format_duration(self._patience)
-            request.fail(StoreUnavailableError(f"no member of the ensemble has answered within {patience}"))
+        if request.give_up():  # a commit that was sent ends with its reply, or with the connection
+            waited = format_duration(self._timeout)
+            request.fail(StoreUnavailableError(f"no member of the ensemble has answered within {waited}"))
