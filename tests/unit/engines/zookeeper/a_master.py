@@ -56,7 +56,7 @@ class Member(Node):
     def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, arrived: list[bytes], *, stands: bool) -> None:
         super().__init__(tree, session, Noted(job_ids(Term(session.term))))
         self.fleet = fleet
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.arrived = arrived
         self.master = Master(session, fleet.tell)
         self._work: list[asyncio.Task[None]] = []
@@ -85,10 +85,10 @@ class Member(Node):
         return outcome
 
     def give_back(self, terms: Sequence[int]) -> None:
-        """Recover ended terms, as a node does when it is told of them."""
+        """Recover ended terms, as a node does when it is notified of them."""
 
         async def give_back() -> None:
-            with contextlib.suppress(StoreError):  # it is told again
+            with contextlib.suppress(StoreError):  # the notification is repeated
                 await self.recover(*terms)
 
         self._work.append(asyncio.create_task(give_back()))
@@ -140,7 +140,7 @@ class Fleet:
     def tell(self, term: int, message: Message) -> None:
         for member in self.members:
             if member.session.term == term:
-                member.heard.append(message)
+                member.received.append(message)
                 if isinstance(message, Abandoned):
                     member.give_back(message.terms)
 
@@ -181,16 +181,16 @@ class Fleet:
 
     def state(self, job: Job, node: str = "n1") -> State | None:
         """Return the state in which a job was published; None where it was not."""
-        said = self.outcome(job, node).get("state")
-        return None if said is None else State[said.upper()]
+        state = self.outcome(job, node).get("state")
+        return None if state is None else State[state.upper()]
 
 
 @asynccontextmanager
 async def fleet() -> AsyncIterator[Fleet]:
     """Give a test nodes, and end them."""
-    made = Fleet()
+    nodes = Fleet()
     try:
-        yield made
+        yield nodes
     finally:
-        for member in list(made.members):
+        for member in list(nodes.members):
             await member.end()

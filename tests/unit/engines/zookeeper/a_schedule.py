@@ -61,8 +61,8 @@ class Scheduler:
 
     async def add(self, name: str, **fields: Any) -> Schedule:
         """Add a schedule; without a trigger and parents it fires every minute."""
-        usual = {"function": name.encode(), "trigger": None if fields.get("parents") else Every(MINUTE)}
-        schedule = Schedule(name=name, **{**usual, **fields})
+        defaults = {"function": name.encode(), "trigger": None if fields.get("parents") else Every(MINUTE)}
+        schedule = Schedule(name=name, **{**defaults, **fields})
         saved = await self.save(ops.Change("put", name, 0, schedule))
         assert saved.error is None, saved.error
         return schedule
@@ -93,8 +93,8 @@ class Scheduler:
         rows = await everything(self.node, ListFires(name, **{"limit": EVERYTHING, **which}))
         return rows[::-1]
 
-    async def told(self, name: str) -> list[str]:
-        """Say in a word each what became of the fire times of a schedule."""
+    async def states(self, name: str) -> list[str]:
+        """Return the outcomes of a schedule's fire times, one word each."""
         return [
             str(row.reason) if row.state is FireState.SKIPPED else row.outcome or row.state.value
             for row in await self.rows(name)
@@ -132,14 +132,14 @@ class Scheduler:
                 result = await tree.get(one.result)
                 assert result is not None
                 assert name is not None
-                said = locating.name_of(name)
-                entry = publishing.entry(one, result.version, said if said.id == one.job.id else None)
+                place = locating.name_of(name)
+                entry = publishing.entry(one, result.version, place if place.id == one.job.id else None)
                 assert await self.node.session.committer.commit([entry]) == [None]
 
     # ---- what has to hold ----
 
     async def check(self, *others: Scheduler) -> None:
-        """Check what is true of every store: the rows, their jobs, what finds them, and what the nodes were told."""
+        """Check the invariants of every store: rows, their jobs, the indexes that lead to them, notifications of nodes."""
         content = self.node.tree.content
         jobs = {job.id: job for job in await self.node.listed()}
         names = content.names(paths.FIRES) or []
@@ -170,16 +170,16 @@ class Scheduler:
         assert not owned, "each row that has fired has its job"
         for scheduler in (self, *others):
             assert sorted(scheduler.lifecycle.live) == sorted(scheduler.lifecycle.committed)
-        told = sorted(job_id for scheduler in (self, *others) for job_id in scheduler.lifecycle.committed)
-        assert told == sorted(jobs)
+        notified = sorted(job_id for scheduler in (self, *others) for job_id in scheduler.lifecycle.committed)
+        assert notified == sorted(jobs)
         await self.node.counts()
 
 
 @asynccontextmanager
 async def schedulers(*names: str) -> AsyncIterator[list[Scheduler]]:
     """Give a test nodes with schedules."""
-    async with a_session.fleet() as made:
-        yield [Scheduler(await made.join(name)) for name in names]
+    async with a_session.fleet() as members:
+        yield [Scheduler(await members.join(name)) for name in names]
 
 
 # ---- interleaving ----

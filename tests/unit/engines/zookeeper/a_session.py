@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOW = 1_700_000_000_000_000
-PATIENCE = 20.0
+TIMEOUT = 20.0
 HANDLERS = {
     **cancelling.HANDLERS,
     **queries.HANDLERS,
@@ -67,7 +67,7 @@ async def never(wants: object, asked: int) -> bool:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine, for a while."""
-    return asyncio.run(asyncio.wait_for(work, PATIENCE))
+    return asyncio.run(asyncio.wait_for(work, TIMEOUT))
 
 
 def falls_behind(tree: MemoryTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,8 @@ class Node:
         return self
 
     @property
-    def told(self) -> list[bytes]:
-        """The functions of which the master was told that some are pending."""
+    def hinted(self) -> list[bytes]:
+        """The functions for which the master was notified of pending tasks."""
         return list(dict.fromkeys(one.job.function for one in self.waiting))
 
     async def handle(self, *operations: Operation) -> list[Any]:
@@ -253,15 +253,15 @@ class Fleet:
 @asynccontextmanager
 async def fleet() -> AsyncIterator[Fleet]:
     """Give a test nodes, and end them."""
-    made = Fleet()
+    members = Fleet()
     try:
-        yield made
+        yield members
     finally:
-        await made.close()
+        await members.close()
 
 
 @asynccontextmanager
 async def one_node() -> AsyncIterator[Node]:
     """Give a test one node."""
-    async with fleet() as made:
-        yield await made.join()
+    async with fleet() as members:
+        yield await members.join()

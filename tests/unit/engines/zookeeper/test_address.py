@@ -22,7 +22,7 @@ def test_hosts_and_chroot() -> None:
     )
 
 
-def test_the_chroot_is_ours_unless_told_otherwise() -> None:
+def test_the_chroot_has_a_default() -> None:
     assert parse("zookeeper://h").chroot == CHROOT
     assert parse("zookeeper://h").shown == f"zookeeper://h{CHROOT}"
     assert parse("zookeeper://h/").chroot == "/"
@@ -65,7 +65,7 @@ def test_credentials_are_kept_and_not_shown() -> None:
         ("zookeeper://h/x#y", "%23"),
     ],
 )
-def test_what_is_wrong_is_told(url: str, message: str) -> None:
+def test_an_invalid_address_is_refused_with_the_reason(url: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
         parse(url)
     assert "secret" not in str(caught.value)

@@ -46,7 +46,7 @@ def test_it_ends_when_all_have_ended() -> None:
     run(run_all({"one": ends(), "other": ends()}))
 
 
-def test_where_one_fails_the_others_have_ended_when_it_is_told() -> None:
+def test_if_one_fails_the_error_is_raised_after_the_others_have_ended() -> None:
     async def check() -> None:
         late = Late()
         late.let_go.set()

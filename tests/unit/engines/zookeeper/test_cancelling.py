@@ -100,8 +100,8 @@ def test_of_two_cancels_in_one_group_the_first_counts() -> None:
 
 def test_to_cancel_and_to_assign_at_once() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             for _ in range(10):
                 job = await node.submitted()
                 task = f"f:~{job.id}"
@@ -123,8 +123,8 @@ def test_to_cancel_and_to_assign_at_once() -> None:
 
 def test_the_next_job_of_the_same_name_is_not_cancelled_in_its_place() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             first = await node.submitted(unique=b"u")
             look = other.tree.get_many
 
@@ -163,7 +163,7 @@ def test_an_unsuccessful_job_is_put_back_as_if_new(event: Event, published: bool
                 assert (one.state, one.attempt, one.suspects, one.term) == (State.PENDING, 0, 0, 0)
                 assert (one.started_us, one.ended_us, one.expires_us) == (0, 0, 0)
             assert await node.counts() == {(b"f", State.PENDING, 1): 1}
-            assert node.told == [b"f"]
+            assert node.hinted == [b"f"]
             second = node.job(unique=b"u")
             assert (await node.submit(second))[second.id].id == job.id, "it has its unique again"
             claimed = await node.assign_to(job, node)
@@ -261,8 +261,8 @@ def test_only_what_ended_without_success_is_redriven() -> None:
 
 def test_a_node_whose_term_has_ended_does_neither() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job, dead = await node.submitted(), await ended(node)
             await node.publish()
             await other.tree.commit([Delete(paths.worker(node.session.who))])

@@ -1,4 +1,4 @@
-"""What a node asks for, and what it is answered: with a master elsewhere, here, and nowhere."""
+"""The requests of a node and their answers: with a master elsewhere, here, and nowhere."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from .a_master import Fleet, Member, eventually, fleet, run
 
 @given(st.sets(st.integers(0, SLOTS - 1)))
 def test_ranges_are_the_numbers(numbers: set[int]) -> None:
-    told = ranges(numbers)
-    assert {number for first, last in told for number in range(first, last + 1)} == numbers
-    assert all(left[1] + 1 < right[0] for left, right in itertools.pairwise(told))
+    pairs = ranges(numbers)
+    assert {number for first, last in pairs for number in range(first, last + 1)} == numbers
+    assert all(left[1] + 1 < right[0] for left, right in itertools.pairwise(pairs))
 
 
 @given(
@@ -49,8 +49,8 @@ def test_ranges_are_the_numbers(numbers: set[int]) -> None:
         ),
     ),
 )
-def test_wants_are_read_as_they_were_written(asked: int, said: dict[bytes, Any]) -> None:
-    wants = {function: [ClaimRequest(function, *one) for one in some] for function, some in said.items()}
+def test_wants_are_read_as_they_were_written(asked: int, requests: dict[bytes, Any]) -> None:
+    wants = {function: [ClaimRequest(function, *one) for one in some] for function, some in requests.items()}
     assert decode_wants(encode_wants(asked, wants)) == (asked, wants)
 
 
@@ -115,7 +115,7 @@ def test_of_two_wants_each_has_its_jobs() -> None:
     run(check())
 
 
-def test_slots_and_what_waits_for_too_long() -> None:
+def test_slots_and_overdue_tasks() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             node = await elsewhere(nodes)
@@ -169,7 +169,7 @@ def test_what_nobody_here_claims_is_given_back() -> None:
 
 
 def test_a_claim_of_the_master_itself_brings_what_has_arrived_and_what_else_there_is() -> None:
-    """Fewer than were wanted would say that nothing is left, and that would not be looked for again for a while."""
+    """Fewer jobs than requested would mean that none is left, and the node would not ask again for a while."""
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -251,7 +251,7 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: py
                 return found
 
             monkeypatch.setattr(node.tree, "get_many", late)
-            # Another master is heard of, and the whole queue is listed.
+            # Another master appears, and the whole queue is listed.
             other = Notice(99, 0, 0, [])
             await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])
             await asyncio.wait_for(is_read.wait(), 5)
@@ -322,12 +322,12 @@ def test_what_is_assigned_again_before_it_is_known_to_be_given_back_arrives(
 
             monkeypatch.setattr(node.tree, "get_many", early)
             task, queue = paths.task_name(b"f", b"", job.id), paths.queue(node.session.who)
-            running, told = await node.tree.get(paths.running(task)), await node.tree.get(queue)
+            running, written = await node.tree.get(paths.running(task)), await node.tree.get(queue)
             assert running is not None
-            assert told is not None
+            assert written is not None
             record = records.decode(running.data)
             record.update(master=record.get("master", 1), assignment=record.get("assignment", 0) + 1)
-            notice = decode_notice(told.data) if told.data else Notice(1)
+            notice = decode_notice(written.data) if written.data else Notice(1)
             notice = notice._replace(number=notice.number + 1, tasks=[*notice.tasks, task])
             await node.tree.commit(
                 [Write(paths.running(task), records.encode(record)), Write(queue, encode_notice(notice))]
@@ -381,7 +381,7 @@ def test_without_a_master_a_claim_is_answered_after_a_while() -> None:
 
 
 @pytest.mark.parametrize("itself", [True, False], ids=["itself", "another"])
-def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytest.MonkeyPatch, *, itself: bool) -> None:
+def test_the_next_master_finds_assignments_without_a_notice(monkeypatch: pytest.MonkeyPatch, *, itself: bool) -> None:
     async def check() -> None:
         async with fleet() as nodes:
             master = await nodes.master("m")
@@ -391,18 +391,18 @@ def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytes
                 await nodes.join("other")
             assert await node.claim(limit=30) == []
             path = paths.queue(node.session.who)
-            untold = False
+            unnotified = False
             died = asyncio.Event()
 
             def silenced(changes: Any) -> None:
-                # Of many tasks, some are assigned in a batch before that in which the worker is told.
-                nonlocal untold
-                told = any(isinstance(one, Write) and one.path == path for one in changes)
-                if untold and told:
+                # Some of many tasks are assigned in an earlier batch than the one with the notice.
+                nonlocal unnotified
+                notified = any(isinstance(one, Write) and one.path == path for one in changes)
+                if unnotified and notified:
                     master.tree.kill()
                     nodes.content.expire(master.tree.session)
                     died.set()
-                untold = not told and any(one.path.startswith(f"{path}/") for one in changes)
+                unnotified = not notified and any(one.path.startswith(f"{path}/") for one in changes)
 
             master.tree.before = silenced
             monkeypatch.setattr(committer, "MOST_CHANGES", 3)

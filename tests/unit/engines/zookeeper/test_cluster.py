@@ -1,4 +1,4 @@
-"""Who lives, for the nodes of another store: nobody is called gone without certainty."""
+"""The live nodes of a fleet on another store: none is reported as gone without certainty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.events.relay import Message
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 class Member:
@@ -32,7 +32,7 @@ class Member:
         self.tree = MemoryTree(content)
         self.cluster = ZookeeperCluster(self.tree)
         self.name, self.term = name, term
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
 
     async def join(self, term: int | None = None) -> None:
         self.term = term or self.term
@@ -41,7 +41,7 @@ class Member:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.001)
 
@@ -51,7 +51,7 @@ async def members(content: MemoryContent, *names: str) -> AsyncIterator[list[Mem
     found = [Member(content, name, term) for term, name in enumerate(names, 1)]
     try:
         for one in found:
-            await one.cluster.open(one.heard.append)
+            await one.cluster.open(one.received.append)
             await one.join()
         yield found
     finally:
@@ -112,7 +112,7 @@ def test_a_beginning_that_is_interrupted_begins_no_second_session(monkeypatch: p
         one = Member(content, "n1", 1)
         fates: list[Fate | None] = [*Fate, None, *Fate]
         one.tree.before = lambda _: fates.pop(0) if fates else None
-        await one.cluster.open(one.heard.append)
+        await one.cluster.open(one.received.append)
         await one.join()
         assert fates == []
         assert len(content.sessions) == 1
@@ -165,12 +165,12 @@ def test_messages_reach_one_or_all_others() -> None:
             await one.cluster.gone([2, 3])
             one.cluster.send(2, Settled([5, 6]))
             one.cluster.broadcast(Pending([b"f\xff"]))
-            await eventually(lambda: len(two.heard) == 2 and len(three.heard) == 1)
-            assert two.heard == [Settled([5, 6]), Pending([b"f\xff"])]
-            assert three.heard == [Pending([b"f\xff"])]
-            assert one.heard == []
+            await eventually(lambda: len(two.received) == 2 and len(three.received) == 1)
+            assert two.received == [Settled([5, 6]), Pending([b"f\xff"])]
+            assert three.received == [Pending([b"f\xff"])]
+            assert one.received == []
             assert not one.cluster.send(99, Settled([1]))
             assert one.cluster.send(3, Settled([2]))
-            await eventually(lambda: len(three.heard) == 2)
+            await eventually(lambda: len(three.received) == 2)
 
     asyncio.run(main())

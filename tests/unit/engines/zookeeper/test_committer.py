@@ -49,7 +49,7 @@ class Bench:
         self.committer = Committer(tree, WHO)
         self.sent: list[Sequence[Change]] = []
         self.fates: list[Any] = []
-        """What becomes of the next multis: a fate, a function to be called, or nothing special."""
+        """The fates of the next multis: a fate, a function to call, or None."""
         tree.before = self._before
 
     def _before(self, changes: Sequence[Change]) -> Fate | None:
@@ -69,7 +69,7 @@ class Bench:
         assert node is not None
         return records.decode(node.data)
 
-    def made(self) -> list[str]:
+    def created(self) -> list[str]:
         return sorted(path for path in self.content.paths() if path.startswith("/d/"))
 
 
@@ -81,11 +81,11 @@ async def bench() -> AsyncIterator[Bench]:
     for path in (paths.WORKERS, paths.JOURNALS, "/d", "/guard", "/other"):
         await tree.commit([Create(path)])
     await tree.commit([*begin(WHO), Create(paths.worker(WHO), ephemeral=True)])
-    made = Bench(tree)
+    bench = Bench(tree)
     try:
-        yield made
+        yield bench
     finally:
-        await made.committer.close()
+        await bench.committer.close()
         await tree.close()
 
 
@@ -146,14 +146,14 @@ def test_batches_stay_under_both_limits_and_in_order() -> None:
     run(check())
 
 
-def test_whoever_stops_waiting_stops_nothing() -> None:
+def test_a_caller_that_stops_waiting_stops_no_entry() -> None:
     async def check() -> None:
         async with bench() as it:
             waiting = asyncio.create_task(it.committer.commit([entry(1), entry(2)]))
             await asyncio.sleep(0)
             waiting.cancel()
             await it.committer.commit([entry(3)])
-            assert it.made() == ["/d/1", "/d/2", "/d/3"]
+            assert it.created() == ["/d/1", "/d/2", "/d/3"]
 
     run(check())
 
@@ -179,7 +179,7 @@ def test_a_conflict_names_the_change_within_its_entry() -> None:
             bad = Entry([Create("/d/a"), Write("/d/a", b"x", 7), Create("/d/b")])
             outcomes = await it.committer.commit([entry(1), bad, entry(2)], [Check("/guard", 0)])
             assert outcomes == [None, Conflict(1, Refusal.VERSION, "/d/a"), None]
-            assert it.made() == ["/d/1", "/d/2"]
+            assert it.created() == ["/d/1", "/d/2"]
 
     run(check())
 
@@ -227,7 +227,7 @@ def test_batches_grow_again_after_a_bad_one() -> None:
 def test_entries_happen_in_their_order_and_once_whatever_becomes_of_the_connection(
     calls: list[list[int]], fates: list[Fate | None]
 ) -> None:
-    """The same name created twice: who was first is decided by the order, and nobody is told that a stranger was faster."""
+    """The same name created twice: the order decides who was first, and no caller gets the refusal of another one."""
 
     async def check() -> None:
         async with bench() as it:
@@ -242,7 +242,7 @@ def test_entries_happen_in_their_order_and_once_whatever_becomes_of_the_connecti
                     assert verdict == wanted
                     seen.add(name)
             it.tree.deliver()
-            assert it.made() == sorted(f"/d/{name}" for name in seen)
+            assert it.created() == sorted(f"/d/{name}" for name in seen)
             node = it.content.read(JOURNAL)
             assert node is not None
             assert total([node.data]) == {(b"f", State.PENDING, 1): len(seen)}
@@ -267,7 +267,7 @@ def test_after_a_conflict_the_rest_of_the_call_is_given_back() -> None:
             assert hasty == [None, None, conflict, *[NotAttempted()] * 497]
             assert other == [None] * 3
             assert len(it.sent) <= 4
-            assert it.made() == ["/d/0", "/d/1", "/d/2", *(f"/d/other{number}" for number in range(3))]
+            assert it.created() == ["/d/0", "/d/1", "/d/2", *(f"/d/other{number}" for number in range(3))]
 
     run(check())
 
@@ -294,7 +294,7 @@ def test_a_guard_that_does_not_hold_fences_those_under_it() -> None:
                 commit([entry(4)]),
             )
             assert (stale, right, free) == ([Fenced("/guard")] * 2, [None], [None])
-            assert it.made() == ["/d/3", "/d/4"]
+            assert it.created() == ["/d/3", "/d/4"]
             assert not it.committer.fenced
             assert await commit([entry(5)]) == [None]
 
@@ -331,7 +331,7 @@ def test_a_node_whose_worker_is_gone_writes_nothing_more() -> None:
             sent = len(it.sent)
             assert await it.committer.commit([entry("b")]) == [fenced]
             assert len(it.sent) == sent
-            assert it.made() == ["/d/1"]
+            assert it.created() == ["/d/1"]
 
     run(check())
 
@@ -342,7 +342,7 @@ def test_somebody_elses_hand_in_the_journal_fences_too() -> None:
             it.content.apply([Write(JOURNAL, b'{"batch":0,"counts":[]}')])
             assert await it.committer.commit([entry(1)]) == [Fenced(paths.worker(WHO))]
             assert it.committer.fenced
-            assert it.made() == []
+            assert it.created() == []
 
     run(check())
 
@@ -354,12 +354,12 @@ def test_a_session_that_has_ended_fences(hangs_up: bool) -> None:
             it.tree.hangs_up = lambda: hangs_up
             it.tree.expire()
             assert await it.committer.commit([entry(1), entry(2)]) == [Fenced(paths.worker(WHO))] * 2
-            assert it.made() == []
+            assert it.created() == []
 
     run(check())
 
 
-def test_whoever_waits_at_the_end_is_told() -> None:
+def test_callers_that_wait_at_the_end_get_an_error() -> None:
     async def check() -> None:
         async with bench() as it:
             it.tree.cut()
@@ -387,7 +387,7 @@ def test_a_lost_connection_costs_nobody_anything(fate: Fate) -> None:
             entries = [entry(1, counts=1), Entry([Delete("/d/1"), Create("/d/2")])]
             assert await it.committer.commit(entries) == [None, None]
             assert it.journal() == {"batch": 1, "counts": [["f", 1, 1, 1]]}
-            assert it.made() == ["/d/2"]
+            assert it.created() == ["/d/2"]
             assert len(it.sent) == (1 if fate is Fate.ANSWER_LOST else len(it.sent))
             assert await it.committer.commit([entry(3)]) == [None], "it knows the journal's version"
 
@@ -445,7 +445,7 @@ def test_a_batch_that_was_refused_does_not_come_late(fates: list[Fate]) -> None:
             await it.tree.commit([Delete("/d/1")])
             it.tree.late = late
             it.tree.deliver()
-            assert it.made() == []
+            assert it.created() == []
             assert await it.committer.commit([entry(2, counts=1)]) == [None]
             assert it.journal() == {"batch": 1, "counts": [["f", 1, 1, 1]]}
 
@@ -459,7 +459,7 @@ def test_a_batch_that_comes_late_just_before_the_session_ends_has_happened() -> 
             it.fates = [Fate.LATE, it.tree.expire]
             assert await it.committer.commit([entry(1)]) == [None]
             assert len(it.sent) == 2
-            assert it.made() == ["/d/1"]
+            assert it.created() == ["/d/1"]
             assert await it.committer.commit([entry(2)]) == [Fenced(paths.worker(WHO))]
 
     run(check())
@@ -476,7 +476,7 @@ def test_a_batch_that_happened_before_the_session_ended_has_happened() -> None:
             it.fates = [lost]
             assert await it.committer.commit([entry(1)]) == [None]
             assert await it.committer.commit([entry(2)]) == [Fenced(paths.worker(WHO))]
-            assert it.made() == ["/d/1"]
+            assert it.created() == ["/d/1"]
 
     run(check())
 
@@ -492,7 +492,7 @@ def test_a_batch_that_has_not_happened_before_the_session_ended_never_will() -> 
             it.fates = [lost]
             assert await it.committer.commit([entry(1)]) == [Fenced(paths.worker(WHO))]
             it.tree.deliver()
-            assert it.made() == []
+            assert it.created() == []
 
     run(check())
 
@@ -505,8 +505,8 @@ def test_a_session_that_ends_before_the_answer_leaves_nobody_in_doubt(hangs_up: 
             it.tree.after = lambda *_: it.tree.expire()  # the next sessions end so too
             assert await it.committer.commit([entry(1)]) == [None]
             assert await it.committer.commit([entry(2)]) == [Fenced(paths.worker(WHO))]
-            assert it.made() == ["/d/1"]
-            assert len(it.sent) == 2, "it is known that this batch never will happen"
+            assert it.created() == ["/d/1"]
+            assert len(it.sent) == 2, "this batch can no longer be applied"
 
     run(check())
 
@@ -560,10 +560,10 @@ def test_what_is_said_is_so_wherever_the_session_ends(
             )
             it.tree.deliver()
             verdicts = [
-                pair for call, told in zip(calls, outcomes, strict=True) for pair in zip(call, told, strict=True)
+                pair for call, results in zip(calls, outcomes, strict=True) for pair in zip(call, results, strict=True)
             ]
             done = [name for name, verdict in verdicts if verdict is None]
-            assert sorted(f"/d/{name}" for name in done) == it.made()
+            assert sorted(f"/d/{name}" for name in done) == it.created()
             assert {type(verdict) for _, verdict in verdicts} <= {type(None), Conflict, Fenced}
             node = it.content.read(JOURNAL)
             assert node is not None
@@ -592,7 +592,7 @@ def test_it_waits_for_as_long_as_the_ensemble_is_away(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("error", [StoreForeignError("not allowed"), ValueError("a defect")])
-def test_whoever_waits_is_told_of_what_cannot_be_repeated(error: Exception) -> None:
+def test_an_error_that_cannot_be_retried_reaches_the_caller(error: Exception) -> None:
     async def check() -> None:
         async with bench() as it:
 

@@ -68,8 +68,8 @@ def one_by_one(node: Node, between: Callable[[], Awaitable[None]]) -> None:
 @given(st.lists(st.integers(0, 3), max_size=30))
 def test_a_job_that_moves_is_found_where_it_was_at_some_moment(steps: list[int]) -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, looker = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, looker = await members.join("n1"), await members.join("n2")
             job = await node.submitted(unique=b"u")
             living = life(node, job)
             states = [await anext(living)]
@@ -103,7 +103,7 @@ def test_a_task_that_is_nowhere_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> 
             with pytest.raises(StoreCorruptError):
                 await node.find(job.id)
             (outcome,) = await node.handle(ops.Submit([node.job(unique=b"u")]))
-            assert isinstance(outcome, StoreCorruptError), "whoever submits it again is told"
+            assert isinstance(outcome, StoreCorruptError), "a repeated submit fails with the reason"
 
     run(check())
 

@@ -1,4 +1,4 @@
-"""What waits goes to who wants it, on one node and on several."""
+"""Pending tasks go to nodes that request them, on one node and on several."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_one_submits_another_gets() -> None:
             assert (claimed.id, claimed.payload, claimed.term) == (job.id, b"p", second.session.term)
             assert nodes.queue(second) == ["f:u"]
             assert await second.succeed(claimed) == set()
-            await eventually(lambda: Settled([job.id]) in first.heard)
+            await eventually(lambda: Settled([job.id]) in first.received)
             assert nodes.state(job, "n2") is State.SUCCEEDED
             assert nodes.tasks(paths.COMPLETED) == nodes.tasks(paths.NAMES) == nodes.tasks(paths.RUNNING) == []
             assert await first.counts() == {(b"f", State.SUCCEEDED, 1): 1}
@@ -89,15 +89,15 @@ def test_by_priority_and_age() -> None:
     run(check())
 
 
-def test_nodes_are_told_of_what_waits_for_nobody() -> None:
+def test_nodes_are_notified_of_tasks_that_no_node_has_requested() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             await nodes.master()
             node, other, draining = [await nodes.join(name) for name in ("n2", "n3", "n4")]
             await draining.serve(b"f", draining=True)
             await node.submitted()
-            await eventually(lambda: Pending([b"f"]) in node.heard and Pending([b"f"]) in other.heard)
-            assert draining.heard == []
+            await eventually(lambda: Pending([b"f"]) in node.received and Pending([b"f"]) in other.received)
+            assert draining.received == []
 
     run(check())
 
@@ -196,12 +196,12 @@ def test_a_job_that_was_replaced_by_another_of_its_name_is_not_run_in_its_place(
             assert before.id == first.id
             assert await master.settle(Settlement(before, Event.RELEASE, 0)) == set()
             assert master.master.dispatcher is not None
-            (known,) = master.master.dispatcher.index.walk(b"f", Priority.LOW)
-            assert known.id == first.id
+            (cached,) = master.master.dispatcher.index.walk(b"f", Priority.LOW)
+            assert cached.id == first.id
             await other.one(ops.Cancel(first.id, b"", 0))
             await eventually(lambda: nodes.state(first, "n2") is State.CANCELLED)
             second = await other.submitted(payload=b"second", unique=b"u", priority=Priority.LOW)
-            master.master.dispatcher.index.put(known)  # as if nothing had been listed since
+            master.master.dispatcher.index.put(cached)  # as if nothing had been listed since
             (claimed,) = await until_claimed(master)
             assert (claimed.id, claimed.payload) == (second.id, b"second")
 

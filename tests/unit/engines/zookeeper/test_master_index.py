@@ -1,4 +1,4 @@
-"""What the master knows of the pending tasks, and who gets which of them."""
+"""The master's index of pending tasks, and which request gets which of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def node(number: int, function: bytes = b"f", version: int = 0) -> Node:
     return Node(records.encode_job(one, f"H:n:{one.id}"), version, 0, 0, 0)
 
 
-def known(*tasks: Task, **limits: int) -> Index:
+def index_of(*tasks: Task, **limits: int) -> Index:
     index = Index(**limits)
     for one in tasks:
         index.put(one)
@@ -70,7 +70,7 @@ def test_names_are_read_for_the_functions_that_are_wanted() -> None:
 
 def test_what_has_gone_from_its_bucket_is_forgotten() -> None:
     one, two = task(1, unique=b"a"), task(2, unique=b"b")
-    index = known(one, two)
+    index = index_of(one, two)
     index.listed(paths.bucket(one.name), [])
     assert walked(index) == [two]
     assert len(index) == 1
@@ -78,7 +78,7 @@ def test_what_has_gone_from_its_bucket_is_forgotten() -> None:
 
 def test_what_came_while_its_bucket_was_listed_stays() -> None:
     one = task(1, unique=b"a")
-    index = known(one)
+    index = index_of(one)
     asked = index.moment
     two = task(2, unique=next(b"%d" % n for n in range(999) if paths.bucket(f"f:{n}") == paths.bucket(one.name)))
     index.put(two)
@@ -88,7 +88,7 @@ def test_what_came_while_its_bucket_was_listed_stays() -> None:
 
 def test_what_is_being_assigned_is_not_taken_in_again() -> None:
     one = task(1)
-    index = known(one)
+    index = index_of(one)
     index.take(one)
     index.listed(paths.bucket(one.name), [one.name])
     index.read(one.name, node(1))
@@ -100,7 +100,7 @@ def test_what_is_being_assigned_is_not_taken_in_again() -> None:
 
 def test_it_is_bounded() -> None:
     tasks = [task(number) for number in range(30)]
-    index = known(*tasks, most_names=20, most_tasks=10)
+    index = index_of(*tasks, most_names=20, most_tasks=10)
     assert len(index) == index.waiting(b"f") == 10
     assert index.more == {paths.bucket(one.name) for one in tasks[10:]}
     for bucket in paths.BUCKETS:
@@ -119,12 +119,12 @@ def test_it_is_bounded() -> None:
 def test_records_beyond_its_bytes_are_read_again() -> None:
     one, two = task(1), task(2)
     assert one.data is not None
-    index = known(one, two, most_bytes=len(one.data) + 1)
+    index = index_of(one, two, most_bytes=len(one.data) + 1)
     assert [kept.data is None for kept in walked(index)] == [False, True]
 
 
 def test_what_nobody_wants_makes_room() -> None:
-    index = known(task(1), task(2, b"g"))
+    index = index_of(task(1), task(2, b"g"))
     index.forget_unwanted([b"g"])
     assert walked(index) == []
     assert [one.function for one in walked(index, b"g")] == [b"g"]
@@ -139,7 +139,7 @@ def test_walks_side_by_side_meet_each_task_once_and_in_order(
     numbers: list[int], wanted: list[frozenset[int] | None], data: st.DataObject
 ) -> None:
     tasks = {number: task(number) for number in numbers}
-    index = known(*tasks.values())
+    index = index_of(*tasks.values())
     walks = [(index.walk(b"f", 1, some), some) for some in wanted]
     left = dict(sorted(tasks.items()))
     while walks:
@@ -187,13 +187,13 @@ def worker(node: str, room: int = 100) -> Worker:
 
 
 def test_by_priority_then_age() -> None:
-    index = known(task(1, priority=2), task(2, priority=1), task(3, priority=0), task(4, priority=1))
+    index = index_of(task(1, priority=2), task(2, priority=1), task(3, priority=0), task(4, priority=1))
     assert given_to(index, OpenWant(worker("a"), b"f", 3)) == {"a": [3, 2, 4]}
     assert given_to(index, OpenWant(worker("a"), b"f", 3)) == {"a": [1]}
 
 
 def test_several_nodes_get_the_same_number() -> None:
-    index = known(*(task(number) for number in range(1, 13)))
+    index = index_of(*(task(number) for number in range(1, 13)))
     wants = [OpenWant(worker("a"), b"f", 100), OpenWant(worker("b"), b"f", 2), OpenWant(worker("c"), b"f", 100)]
     found = given_to(index, *wants)
     assert {who: len(some) for who, some in found.items()} == {"a": 5, "b": 2, "c": 5}
@@ -201,7 +201,7 @@ def test_several_nodes_get_the_same_number() -> None:
 
 
 def test_who_drains_or_is_full_gets_nothing() -> None:
-    index = known(*(task(number) for number in range(1, 10)))
+    index = index_of(*(task(number) for number in range(1, 10)))
     draining, full, nearly = worker("a"), worker("b", 0), worker("c", 2)
     draining.draining = True
     found = given_to(index, *(OpenWant(one, b"f", 9) for one in (draining, full, nearly)))
@@ -209,7 +209,7 @@ def test_who_drains_or_is_full_gets_nothing() -> None:
 
 
 def test_so_many_at_once() -> None:
-    index = known(*(task(number) for number in range(1, 10)))
+    index = index_of(*(task(number) for number in range(1, 10)))
     assert given_to(index, OpenWant(worker("a"), b"f", 9), most=4) == {"a": [1, 2, 3, 4]}
 
 
@@ -218,17 +218,17 @@ def test_so_many_at_once() -> None:
     st.lists(st.tuples(st.integers(0, 30), slots, st.integers(0, 250), st.integers(0, 40)), max_size=4),
 )
 def test_nobody_gets_what_it_may_not_and_nothing_stays_that_somebody_may_have(
-    tasks: Sequence[tuple[int, int]], said: Sequence[tuple[int, frozenset[int] | None, int, int]]
+    tasks: Sequence[tuple[int, int]], requests: Sequence[tuple[int, frozenset[int] | None, int, int]]
 ) -> None:
-    index = known(*(task(number, priority=priority) for number, priority in tasks))
+    index = index_of(*(task(number, priority=priority) for number, priority in tasks))
     wants = [
         OpenWant(worker(f"n{at}", room), b"f", limit, some, overdue_us)
-        for at, (limit, some, overdue_us, room) in enumerate(said)
+        for at, (limit, some, overdue_us, room) in enumerate(requests)
     ]
     given = assign(index, wants)
     for want, one in given:
         assert want.slots is None or one.slot in want.slots or one.since_us < want.overdue_us
-    for want, (limit, _, _, room) in zip(wants, said, strict=True):
+    for want, (limit, _, _, room) in zip(wants, requests, strict=True):
         assert sum(to is want for to, _ in given) == limit - want.left == room - want.worker.room
         assert want.left >= 0
         assert want.worker.room >= 0
@@ -239,7 +239,7 @@ def test_nobody_gets_what_it_may_not_and_nothing_stays_that_somebody_may_have(
 
 def test_behind_very_many_of_others_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assigning, "LOOK", 10)
-    index = known(*(task(number) for number in range(1, 300)))
+    index = index_of(*(task(number) for number in range(1, 300)))
     last = walked(index)[-1]
     before = sum(one.slot == last.slot for one in walked(index)) - 1
     want = OpenWant(worker("a"), b"f", before + 1, frozenset({last.slot}))
@@ -247,7 +247,7 @@ def test_behind_very_many_of_others_slots(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_fifty_thousand_tasks_are_no_burden() -> None:
-    index = known(*(task(number, unique=b"%d" % number) for number in range(1, 50_000)))
+    index = index_of(*(task(number, unique=b"%d" % number) for number in range(1, 50_000)))
     others = frozenset(range(1, 1024))
     began = time.process_time()
     for _ in range(20):

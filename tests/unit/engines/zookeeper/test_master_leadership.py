@@ -1,4 +1,4 @@
-"""Who is the master, and that nobody else writes as one."""
+"""The election of the master, and that no other node writes as one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_deposed_master_writes_nothing() -> None:
             second = await nodes.join("n2")
             leadership = first.master.leadership
             assert leadership is not None
-            # As after a long pause: the next one has been elected, and the first has not heard of it.
+            # As after a long pause: the next one has been elected, and the first has not noticed it.
             await second.tree.commit([Write(paths.MASTER_TERM, b"")])
             with pytest.raises(DeposedError):
                 await leadership.commit([Entry([Create("/draining/as-master")])])

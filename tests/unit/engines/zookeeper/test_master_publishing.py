@@ -1,4 +1,4 @@
-"""Outcomes are published once, and whoever waits is told."""
+"""Outcomes are published once, and waiting clients are notified."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def wait(node: Member, job: Job) -> None:
 
 
 async def end(node: Member, job: Job, error: bytes) -> Completion:
-    """Have a job fail for good; returns what a master that is this node would be told of it."""
+    """Have a job fail for good; returns the notice for a master on this node."""
     assert await node.settle(Settlement(job, Event.FAIL, 1, ended_us=NOW, error=error)) == set()
     record = node.fleet.content.read(paths.completed("f:u"))
     assert record is not None
@@ -41,12 +41,12 @@ def is_published(nodes: Fleet, job: Job, node: Member) -> bool:
     return nodes.state(job, node.session.node) is not None
 
 
-def has_heard(node: Member, job: Job) -> bool:
-    return job.id in heard(node)
+def has_settled(node: Member, job: Job) -> bool:
+    return job.id in settled_ids(node)
 
 
-def heard(node: Member) -> list[int]:
-    return [job_id for message in node.heard if isinstance(message, Settled) for job_id in message.ids]
+def settled_ids(node: Member) -> list[int]:
+    return [job_id for message in node.received if isinstance(message, Settled) for job_id in message.ids]
 
 
 def test_all_that_is_said_of_it_goes_to_its_result() -> None:
@@ -64,7 +64,7 @@ def test_all_that_is_said_of_it_goes_to_its_result() -> None:
     run(check())
 
 
-def test_whoever_waits_anywhere_is_told() -> None:
+def test_waiting_clients_of_all_nodes_are_notified() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             master = await nodes.master()
@@ -75,13 +75,13 @@ def test_whoever_waits_anywhere_is_told() -> None:
                     await wait(node, job)
                 await holder.succeed(job)
                 for node in others:
-                    await eventually(partial(has_heard, node, job))
-            assert heard(master) == []
+                    await eventually(partial(has_settled, node, job))
+            assert settled_ids(master) == []
 
     run(check())
 
 
-def test_who_begins_to_wait_at_the_last_moment_is_told_or_sees_the_end() -> None:
+def test_a_client_that_begins_to_wait_at_the_last_moment_learns_the_end() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             master, node = await nodes.master(), await nodes.join("n2")
@@ -96,12 +96,12 @@ def test_who_begins_to_wait_at_the_last_moment_is_told_or_sees_the_end() -> None
                     path = f"{paths.block(job.id)}/{handle}"
                     before = nodes.content.read(path)
                     assert before is not None
-                    said = {**records.decode(before.data), "waiters": [node.session.term]}
-                    nodes.content.apply([Write(path, records.encode(said), before.version)])
+                    record = {**records.decode(before.data), "waiters": [node.session.term]}
+                    nodes.content.apply([Write(path, records.encode(record), before.version)])
 
             master.tree.before = meanwhile
             await master.succeed(job)
-            await eventually(lambda: heard(node) == [job.id])
+            await eventually(lambda: settled_ids(node) == [job.id])
             assert at_last
             assert nodes.state(job) is State.SUCCEEDED
 
@@ -115,14 +115,14 @@ def test_what_is_kept_is_kept_with_its_name() -> None:
             first = await node.held(unique=b"u", options=Options(keep_unique=60.0))
             await node.succeed(first)
             await eventually(lambda: nodes.state(first) is State.SUCCEEDED)
-            again = node.job(unique=b"u", options=Options(keep_unique=60.0))
-            assert (await node.submit(again))[again.id].id == first.id
+            repeated = node.job(unique=b"u", options=Options(keep_unique=60.0))
+            assert (await node.submit(repeated))[repeated.id].id == first.id
             # One that does not join it has the name, and leaves what is kept where it was.
             other = await node.held(unique=b"u")
             await node.succeed(other)
             await eventually(lambda: nodes.state(other) is State.SUCCEEDED)
-            again = node.job(unique=b"u", options=Options(keep_unique=60.0))
-            assert (await node.submit(again))[again.id].id == first.id
+            repeated = node.job(unique=b"u", options=Options(keep_unique=60.0))
+            assert (await node.submit(repeated))[repeated.id].id == first.id
 
     run(check())
 
@@ -164,12 +164,12 @@ def test_an_end_that_was_undone_is_not_published_in_place_of_the_next_one() -> N
             master, publisher = node.session.master, node.master.publisher
             assert master is not None
             assert publisher is not None
-            node.session.elect(master._replace(completions=lambda _: None))  # it is told below
+            node.session.elect(master._replace(completions=lambda _: None))  # the notice follows below
             job = await node.held(unique=b"u")
             first = await end(node, job, b"first")
             assert (await node.one(ops.Redrive(job.id))).redriven
-            (again,) = await node.claim()
-            await end(node, again, b"second")
+            (repeated,) = await node.claim()
+            await end(node, repeated, b"second")
             publisher.completions([first])
             await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
             assert nodes.outcome(job, "n1")["error"] == "second"
@@ -188,8 +188,8 @@ def test_an_end_that_is_undone_while_it_is_read_is_not_published_in_place_of_the
                 if places[0] == paths.completed("f:u"):
                     master.session.get_many = get_many  # type: ignore[method-assign]
                     assert (await node.one(ops.Redrive(job.id))).redriven
-                    (again,) = await node.claim()
-                    await end(node, again, b"second")
+                    (repeated,) = await node.claim()
+                    await end(node, repeated, b"second")
                 return found
 
             master.session.get_many = undone  # type: ignore[method-assign, assignment]

@@ -1,4 +1,4 @@
-"""Who is told of what waits and was not asked for, and how often."""
+"""Hints about pending tasks that no node has requested: who gets them, and how often."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 WAITING = {b"f", b"g"}
 
 
-class Told:
-    """Nudges, and what they have said to which term."""
+class Sent:
+    """Hints, and which term got which."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, Message]] = []
@@ -25,41 +25,41 @@ class Told:
         self.workers = [Worker("n1-1"), Worker("n2-2")]
 
     def at(self, now: float, waiting: set[bytes] = WAITING) -> list[tuple[int, Message]]:
-        """Return what is told at a time."""
+        """Return the hints that are sent at a time."""
         self.messages.clear()
         self.wakeup_hints.tell(waiting, self.workers, now)
         return [*self.messages]
 
 
-def test_all_are_told() -> None:
+def test_all_nodes_get_hints() -> None:
     # Whom a function concerns, nobody knows: a node writes which ones its workers serve with its next beat only.
-    told = Told()
-    assert told.at(0.0) == [(1, Pending([b"f", b"g"])), (2, Pending([b"f", b"g"]))]
+    sent = Sent()
+    assert sent.at(0.0) == [(1, Pending([b"f", b"g"])), (2, Pending([b"f", b"g"]))]
 
 
-def test_who_drains_is_not_told() -> None:
-    told = Told()
-    told.workers[0].draining = True
-    assert told.at(0.0) == [(2, Pending([b"f", b"g"]))]
+def test_a_draining_node_gets_no_hint() -> None:
+    sent = Sent()
+    sent.workers[0].draining = True
+    assert sent.at(0.0) == [(2, Pending([b"f", b"g"]))]
 
 
-def test_they_are_told_again_less_and_less_often() -> None:
-    told = Told()
-    assert told.at(0.0)
-    assert not told.at(FIRST / 2)
-    assert told.wakeup_hints.times() == [FIRST, FIRST]
+def test_hints_are_repeated_at_growing_intervals() -> None:
+    sent = Sent()
+    assert sent.at(0.0)
+    assert not sent.at(FIRST / 2)
+    assert sent.wakeup_hints.times() == [FIRST, FIRST]
     times, now = [], 0.0
     while now < 20 * LONGEST:
-        now = min(told.wakeup_hints.times())
-        assert told.at(now)
+        now = min(sent.wakeup_hints.times())
+        assert sent.at(now)
         times.append(now)
     pauses = [later - before for before, later in itertools.pairwise(times)]
     assert pauses[0] == pytest.approx(2 * FIRST)
     assert max(pauses) == pytest.approx(pauses[-1]) == pytest.approx(LONGEST)
 
 
-def test_what_waits_again_is_told_at_once() -> None:
-    told = Told()
-    told.at(0.0)
-    assert not told.at(FIRST / 4, set())
-    assert told.at(FIRST / 2) == [(1, Pending([b"f", b"g"])), (2, Pending([b"f", b"g"]))]
+def test_a_function_with_new_tasks_is_hinted_at_once() -> None:
+    sent = Sent()
+    sent.at(0.0)
+    assert not sent.at(FIRST / 4, set())
+    assert sent.at(FIRST / 2) == [(1, Pending([b"f", b"g"])), (2, Pending([b"f", b"g"]))]

@@ -13,7 +13,7 @@ from .a_session import Fleet, fleet, run
 
 
 def test_the_end_of_the_masters_term_is_the_end_of_its_reign() -> None:
-    # Its session may go on: who hears nothing may still be heard.
+    # Its session may continue: a node that receives nothing may still send.
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def test_jobs_are_found_by_id_wherever_they_are() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             jobs = [
                 await node.submitted(),
                 await node.submitted(state=State.SCHEDULED, due_us=NOW),
@@ -62,8 +62,8 @@ def test_a_member_that_lags_behind_makes_nothing_unknown(
     asks: Callable[[int, Job], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.submitted(unique=b"u")
             falls_behind(other.tree, monkeypatch)
             operation, is_right = asks(other.session.term, job)
@@ -74,8 +74,8 @@ def test_a_member_that_lags_behind_makes_nothing_unknown(
 
 def test_a_list_of_a_member_that_lags_behind_has_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.submitted(unique=b"u")
             falls_behind(other.tree, monkeypatch)
             assert [one.id for one in await other.listed()] == [job.id]
@@ -121,10 +121,10 @@ def test_ended_jobs_are_not_found_by_unique() -> None:
     run(check())
 
 
-def test_a_look_shows_what_waits() -> None:
+def test_the_backlog_shows_pending_jobs() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             assert await node.one(ops.ReadBacklog()) == ({}, {}, 0, False)
             await other.submit(
                 other.job(),
@@ -143,8 +143,8 @@ def test_a_look_shows_what_waits() -> None:
 
 def test_counts_are_those_of_one_moment_while_a_master_moves_them() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             await other.submitted()
             mine = paths.journal(other.session.who)
             get_many = node.tree.get_many
@@ -196,8 +196,8 @@ def test_the_next_time_is_found_behind_empty_minutes() -> None:
 
 def test_lists_are_newest_first_and_in_pages_across_blocks_and_terms() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             jobs = []
             for start in (0, 990, 1990):
                 for number in range(start, start + 20):
@@ -232,15 +232,15 @@ def test_a_small_page_reads_a_small_part_of_the_tree() -> None:
 
 def test_what_somebody_else_has_put_into_the_tree_is_passed_over() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node = await made.join("n1")
+        async with fleet() as members:
+            node = await members.join("n1")
             job = await node.submitted()
             later = await node.submitted(state=State.SCHEDULED, due_us=NOW + 5)
             minute = paths.minute(paths.DELAYED, later.due_us)
             block = paths.block(job.id)
             for root in (paths.JOURNALS, paths.RESULTS, paths.TERMS, paths.DELAYED, paths.EXPIRING, minute, block):
                 for name in ("strange", "-", "1-x", "x1", "²", "00000001.x.f:~1"):
-                    assert isinstance(made.content.apply([Create(f"{root}/{name}", b"?")]), Done)
+                    assert isinstance(members.content.apply([Create(f"{root}/{name}", b"?")]), Done)
             assert await node.counts() == {(b"f", State.PENDING, 1): 1, (b"f", State.SCHEDULED, 1): 1}
             assert [found.id for found in await node.listed()] == [later.id, job.id]
             assert await node.one(ops.Sweep(NOW, NOW, 100)) == 0
@@ -279,7 +279,7 @@ def test_filters_hold_together() -> None:
     run(check())
 
 
-def test_without_an_ensemble_whoever_asks_is_told() -> None:
+def test_without_an_ensemble_the_caller_gets_an_error() -> None:
     async def check() -> None:
         async with one_node() as node:
             await node.submitted()

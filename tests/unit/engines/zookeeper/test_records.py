@@ -1,4 +1,4 @@
-"""What stands in the tree comes back as it was, and fits."""
+"""Records of the tree are read as they were written, and fit into a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lost workers leave behind goes back to the others, once, by whoever does it."""
+"""Tasks of lost nodes return to the queue, once, whichever node recovers them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_was_leased_is_suspect_and_what_ran_was_tried() -> None:
             assert nodes.queue(living) == [f"f:~{mine.id}"]
             assert (await living.recover(lost.session.term)).number == 0
             assert await living.counts() == {(b"f", State.PENDING, 1): 2, (b"f", State.LEASED, 1): 1}
-            assert living.told == [b"f"]
+            assert living.hinted == [b"f"]
             left = {path for path in nodes.content.paths() if lost.session.who in path.split("/")}
             assert left == {paths.journal(lost.session.who)}
 
@@ -236,13 +236,13 @@ def test_the_master_says_again_what_is_left_while_it_is_not_given_back(monkeypat
         async with fleet() as nodes:
             master, lost = await nodes.master(), await nodes.join("n2")
             await lost.held()
-            told: list[Sequence[int]] = []
+            returned: list[Sequence[int]] = []
             monkeypatch.setattr(module, "TOLD_AGAIN", 0.01)
-            monkeypatch.setattr(master, "give_back", told.append)
+            monkeypatch.setattr(master, "give_back", returned.append)
             await lost.kill()
-            await eventually(lambda: len(told) == 3)
+            await eventually(lambda: len(returned) == 3)
             await master.recover(lost.session.term)
-            assert {*map(tuple, told)} == {(lost.session.term,)}
+            assert {*map(tuple, returned)} == {(lost.session.term,)}
 
     run(check())
 
@@ -251,8 +251,8 @@ def test_the_master_says_again_what_is_left_while_it_is_not_given_back(monkeypat
 
 
 def journal(batch: int, **counts: int) -> Node:
-    told = {(name.encode(), int(State.PENDING), 1): number for name, number in counts.items()}
-    return Node(journal_data(batch, told), 4, 0, 0, 0)
+    numbers = {(name.encode(), int(State.PENDING), 1): number for name, number in counts.items()}
+    return Node(journal_data(batch, numbers), 4, 0, 0, 0)
 
 
 def test_journals_are_folded_into_one() -> None:

@@ -1,4 +1,4 @@
-"""What nodes tell each other comes in its order: nobody hears of a job's end before what was said of it until then."""
+"""Messages between nodes arrive in order: a job's progress before its end."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def test_what_is_encoded_is_decoded() -> None:
 
 
 class Ear:
-    """What a node has heard."""
+    """The messages that a node has received."""
 
     def __init__(self, node: Node) -> None:
-        self.heard: list[Message] = []
-        self._news = asyncio.Event()
+        self.received: list[Message] = []
+        self._arrived = asyncio.Event()
         self.relay = Relay(node.tree, node.session.who, partial(terms.worker_of, node.tree, node.session.nodes), self)
 
     def __call__(self, message: Message) -> None:
-        self.heard.append(message)
-        self._news.set()
+        self.received.append(message)
+        self._arrived.set()
 
-    async def hears(self, number: int) -> list[Message]:
-        """Wait until so many messages were heard."""
-        while len(self.heard) < number:
-            self._news.clear()
-            await self._news.wait()
-        return self.heard
+    async def wait_for(self, number: int) -> list[Message]:
+        """Wait until this many messages have arrived."""
+        while len(self.received) < number:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self.received
 
 
 async def emptied(content: MemoryContent, box: str) -> None:
@@ -94,13 +94,13 @@ def test_what_a_node_tells_itself_comes_behind_the_letters_that_were_there() -> 
                 await there.relay.told()
             async with running(here):
                 here.relay.send(one.session.term, Settled([7]))
-                assert await here.hears(2) == [word, Settled([7])]
+                assert await here.wait_for(2) == [word, Settled([7])]
 
     run(check())
 
 
 @pytest.mark.parametrize("fates", [[fate] for fate in Fate] + [[fate, None, fate] for fate in Fate])
-def test_a_letter_is_heard_once_whatever_becomes_of_its_deletion(
+def test_a_letter_is_delivered_once_whatever_happens_to_its_deletion(
     fates: list[Fate | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "AGAIN", 0.001)
@@ -116,9 +116,9 @@ def test_a_letter_is_heard_once_whatever_becomes_of_its_deletion(
             async with running(here, there):
                 for number, word in enumerate(words, 1):
                     there.relay.send(one.session.term, word)
-                    await here.hears(number)
+                    await here.wait_for(number)
                 await emptied(nodes.content, box)
-            assert here.heard == words
+            assert here.received == words
             assert left == []
 
     run(check())
@@ -151,16 +151,16 @@ def test_a_deletion_that_comes_late_costs_no_letter(monkeypatch: pytest.MonkeyPa
             one.tree.before = before
             async with running(here, there):
                 there.relay.send(one.session.term, words[0])
-                await here.hears(2)
+                await here.wait_for(2)
                 there.relay.send(one.session.term, words[2])
-                await here.hears(3)
+                await here.wait_for(3)
                 await emptied(nodes.content, box)
-            assert here.heard == words
+            assert here.received == words
 
     run(check())
 
 
-def test_progress_is_told_once_it_is_in_its_box() -> None:
+def test_progress_counts_as_sent_once_it_is_in_its_box() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
@@ -197,10 +197,10 @@ def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
     async def check() -> None:
         async with fleet() as nodes:
 
-            async def told() -> None:
+            async def sent() -> None:
                 await ear.relay.told()
 
-            one, two = await nodes.join("n1"), await nodes.join("n2", told=told)
+            one, two = await nodes.join("n1"), await nodes.join("n2", told=sent)
             job = await two.held()
             await one.one(ops.Subscribe(one.session.term, [job.id]))
             ear = Ear(two)
@@ -218,7 +218,7 @@ def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
             async with running(ear):
                 outcomes = await handle(HANDLERS, two.session, [settle, question], watched)
             assert outcomes[0] == set()
-            # Asked in the group of the end itself, it was answered before the end, and told before it too.
+            # Asked in the group of the end itself, it was answered before the end, and sent before it too.
             assert order == [True]
             assert nodes.content.names(paths.mail(one.session.who))
 

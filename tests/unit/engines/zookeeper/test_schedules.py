@@ -138,21 +138,21 @@ def test_what_others_have_changed_is_read_and_nothing_else() -> None:
             await a.add("new")
             await a.save(ops.Change("remove", "s00007"))
             before = b.node.tree.reads
-            known = await b.node.session.memory(Specifications).now(fresh=True)
+            snapshot = await b.node.session.memory(Specifications).now(fresh=True)
             assert b.node.tree.reads - before == 3  # sync, the version, and what has changed
-            assert known.catalogue.schedules.keys() == (await a.schedules()).keys()
-            assert await b.node.session.memory(Specifications).now() is known
+            assert snapshot.catalogue.schedules.keys() == (await a.schedules()).keys()
+            assert await b.node.session.memory(Specifications).now() is snapshot
 
     run(check())
 
 
-def test_whoever_asks_during_the_first_look_waits_for_it() -> None:
+def test_callers_during_the_first_read_wait_for_it() -> None:
     async def check() -> None:
         async with schedulers("n1", "n2") as (a, b):
             await a.save(*puts(3))
             specifications = b.node.session.memory(Specifications)
-            for known in await asyncio.gather(*(specifications.now() for _ in range(3))):
-                assert len(known.catalogue.schedules) == 3
+            for snapshot in await asyncio.gather(*(specifications.now() for _ in range(3))):
+                assert len(snapshot.catalogue.schedules) == 3
 
     run(check())
 
@@ -203,7 +203,7 @@ def test_what_could_never_be_written_together_is_refused() -> None:
             assert set(await a.schedules()) == {parent.name, "c1"}
             await a.fire()
             await a.end(await a.claim("parent"))
-            assert await a.told("c1") == ["fired"]
+            assert await a.states("c1") == ["fired"]
 
     run(check())
 
@@ -236,11 +236,11 @@ def test_the_next_run_has_the_unique_before_the_last_one_is_published() -> None:
             await a.fire()
             first = await a.claim("s")
             await a.end(first)
-            assert await a.told("s") == ["succeeded", "fired"]
+            assert await a.states("s") == ["succeeded", "fired"]
             (second,) = await a.pending("s")
             assert second.id != first.id
             await a.check()
-            # Whoever publishes what it has completed itself does not look, unless it is told that something is new.
+            # A node that publishes its own completions does not search, unless it is notified of new ones.
             result = await a.node.tree.get(a.node.session.result(first.id))
             assert result is not None
             assert result.version > 0
@@ -277,7 +277,7 @@ def test_a_run_takes_the_name_of_one_that_has_ended_and_is_not_published() -> No
             await a.end(await a.claim("s"))
             a.now_us = START + MINUTE
             await a.fire()
-            assert await a.told("s") == ["succeeded", "fired"]
+            assert await a.states("s") == ["succeeded", "fired"]
             await a.check()
 
     run(check())
@@ -322,8 +322,8 @@ def test_owned_jobs_end_with_their_rows_however_they_end() -> None:
             stale = await a.claim("u")
             assert await a.end(stale) == set()
             assert await a.end(stale) == {stale.id}
-            told = [await a.told(name) for name in ("s", "t", "u", "v")]
-            assert told == [["failed"], ["cancelled"], ["succeeded"], ["expired"]]
+            states = [await a.states(name) for name in ("s", "t", "u", "v")]
+            assert states == [["failed"], ["cancelled"], ["succeeded"], ["expired"]]
             await a.check()
 
     run(check())
@@ -341,7 +341,7 @@ def test_the_runs_of_one_family_that_end_together_are_not_overtaken_by_each_othe
             stale, number = await commits(a, ends)
             assert stale == set()
             assert number <= len(jobs) + 5
-            assert await a.told("c") == ["fired"] * 30
+            assert await a.states("c") == ["fired"] * 30
             await a.check()
 
     run(check())

@@ -1,4 +1,4 @@
-"""What the schedules' nodes are called and contain comes back as it was."""
+"""Names and contents of the schedules' nodes are read as they were written."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def test_names_make_paths_and_come_back(name: str, time_us: int, number: int) ->
     assert places.mendable(places.queued(name).rpartition("/")[2]) == ("q", name, 0, 0)
     joined = Fire(schedule=name, fire_us=time_us, state=FireState.JOINED, job=number)
     stuck = Fire(schedule=name, fire_us=time_us, state=FireState.FIRED, job=number, outcome="failed", children_left=2)
-    for row, said in ((joined, ("j", name, time_us, number)), (stuck, ("s", name, time_us, 0))):
+    for row, expected in ((joined, ("j", name, time_us, number)), (stuck, ("s", name, time_us, 0))):
         path = places.mending(row)
         assert path is not None
-        assert places.mendable(path.rpartition("/")[2]) == said
+        assert places.mendable(path.rpartition("/")[2]) == expected
 
 
 @given(NAMES, NAMES)
@@ -113,20 +113,20 @@ def test_people_can_read_a_schedule() -> None:
 # ---- what has changed since ----
 
 
-def test_changes_are_told_to_those_who_know_what_was_before() -> None:
+def test_changes_are_listed_since_a_cached_version() -> None:
     data = contents.changed(contents.changed(b"", 1, ["a"]), 2, ["b", "c"])
     assert [contents.changes_since(data, version) for version in range(3)] == [{"a", "b", "c"}, {"b", "c"}, set()]
 
 
-def test_changes_of_long_ago_are_not_told() -> None:
+def test_old_changes_are_not_listed() -> None:
     data = b""
     for version in range(1, 2 * contents.KEPT):
         data = contents.changed(data, version, [f"s{version}"])
     newest = 2 * contents.KEPT - 1
     assert contents.changes_since(data, newest - contents.KEPT - 1) is None
-    known = contents.changes_since(data, newest - contents.KEPT)
-    assert known is not None
-    assert len(known) == contents.KEPT
+    changes = contents.changes_since(data, newest - contents.KEPT)
+    assert changes is not None
+    assert len(changes) == contents.KEPT
     many = contents.changed(data, newest + 1, [f"m{number}" for number in range(contents.KEPT + 1)])
     assert contents.changes_since(many, newest) is None
     assert contents.changes_since(many, newest + 1) == set()

@@ -66,7 +66,7 @@ async def one_has_fired(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
     for name in ("s", "t"):
         assert one[name].won != two[name].won
         assert one[name].stored == two[name].stored
-        assert await a.told(name) == ["fired"]
+        assert await a.states(name) == ["fired"]
         assert len(await a.pending(name)) == 1
 
 
@@ -81,7 +81,7 @@ async def two_parents_end(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
 async def one_child_has_started(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
     del b
     assert one == two == set()
-    assert await a.told("child") == ["fired"]
+    assert await a.states("child") == ["fired"]
     assert len(await a.pending("child")) == 1
 
 
@@ -94,7 +94,7 @@ async def a_run_ends_while_the_next_is_due(a: Scheduler, b: Scheduler) -> tuple[
 
 async def the_next_one_has_started(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
     del b, one, two
-    assert await a.told("s") == ["succeeded", "fired"]
+    assert await a.states("s") == ["succeeded", "fired"]
     assert len(await a.pending("s")) == 1
 
 
@@ -148,8 +148,8 @@ async def a_parent_ends_while_a_child_is_added(a: Scheduler, b: Scheduler) -> tu
 
 async def the_child_was_there_or_not(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
     del b, one, two
-    assert await a.told("s") == ["succeeded"]
-    assert await a.told("child") == (["fired"] if a.was_met else [])
+    assert await a.states("s") == ["succeeded"]
+    assert await a.states("child") == (["fired"] if a.was_met else [])
 
 
 async def two_make_a_cycle(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
@@ -178,7 +178,7 @@ async def both_trigger(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
 async def both_have_run(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
     del b
     assert {one.fire_us, two.fire_us} == {START + 1, START + 2}
-    assert await a.told("s") == ["fired", "fired"]
+    assert await a.states("s") == ["fired", "fired"]
 
 
 RACES: dict[str, tuple[Prepare, Check]] = {
@@ -193,7 +193,7 @@ RACES: dict[str, tuple[Prepare, Check]] = {
     "two make a cycle": (two_make_a_cycle, one_was_refused),
     "both trigger": (both_trigger, both_have_run),
 }
-"""What both nodes do at once, and what has come of it, after which the whole content is checked."""
+"""Two operations of two nodes at once and the expected result; the whole content is checked afterwards."""
 
 
 @pytest.mark.parametrize("name", RACES)
@@ -280,7 +280,7 @@ def test_a_node_whose_term_has_ended_decides_nothing() -> None:
                 await a.ask(firing)
             with pytest.raises(StoreFencedError):
                 await a.end(job)
-            assert await b.told("s") == ["fired"]
+            assert await b.states("s") == ["fired"]
             assert a.lifecycle.live == a.lifecycle.committed
 
     run(end())
@@ -300,10 +300,10 @@ def test_a_schedule_that_is_removed_has_fired_before_or_not() -> None:
                 assert saved.error is None
                 assert fired["t"].won
                 outcomes.add(fired["s"].won)
-                assert await a.told("s") == (["fired"] if fired["s"].won else [])
+                assert await a.states("s") == (["fired"] if fired["s"].won else [])
                 if fired["s"].won:
                     await a.end(await a.claim("s"))
-                    assert await a.told("s") == ["succeeded"]
+                    assert await a.states("s") == ["succeeded"]
             if not step.was_met:
                 break
             steps += 1
@@ -322,12 +322,12 @@ def test_two_that_mend_at_once_mend_once() -> None:
                 await a.fire()
                 a.now_us = b.now_us = START + MINUTE
                 await a.fire()
-                assert await a.told("s") == ["joined", "waiting"]
+                assert await a.states("s") == ["joined", "waiting"]
                 await a.end(await a.node.assign_to(joined, a.node))
                 step = Race(a, steps)
                 one, two = await step.run(a.mend(), b.mend())
                 assert one + two == 1
-                assert await a.told("s") == ["succeeded", "fired"]
+                assert await a.states("s") == ["succeeded", "fired"]
                 assert len(await a.pending("s")) == 1
             if not step.was_met:
                 break
@@ -361,7 +361,7 @@ def test_two_that_forget_at_once_forget_once() -> None:
                 if steps % 2:
                     await a.add("s", trigger=At(START + 19 * MINUTE))
                     await a.fire()
-                    assert (await a.told("s"))[0] == "misfire"
+                    assert (await a.states("s"))[0] == "misfire"
                 await a.check()
             if not step.was_met:
                 break

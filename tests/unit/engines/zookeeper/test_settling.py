@@ -46,7 +46,7 @@ def test_every_end_leads_where_the_table_says(event: Event, running: bool, uniqu
                 assert (found.due_us, found.ended_us, found.error) == (NOW + 5, NOW, b"{}")
                 assert found.term == (job.term if target.ended else 0)
                 assert await node.counts() == {(b"f", target, 1): 1}
-                assert bool(node.told) == (target is State.PENDING)
+                assert bool(node.hinted) == (target is State.PENDING)
                 assert [one.job.id for one in node.completed] == ([job.id] if target.ended else [])
                 assert await node.publish() == ([job.id] if target.ended else [])
                 node.completed.clear()
@@ -153,10 +153,10 @@ def test_twice_in_one_group_counts_once() -> None:
     run(check())
 
 
-def test_the_lease_is_the_guard_whoever_sends_it() -> None:
+def test_the_term_guards_a_settlement_from_any_node() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.held()
             for term in (other.session.term, 99, 0, -1):
                 assert await other.settle(done(as_of(job, term))) == {job.id}
@@ -216,8 +216,8 @@ def test_putting_off_keeps_what_others_have_written_into_the_name() -> None:
 
 def test_a_node_whose_term_has_ended_settles_nothing() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.held()
             await other.tree.commit([Delete(paths.worker(node.session.who))])
             with pytest.raises(StoreFencedError):
@@ -240,8 +240,8 @@ async def seen(node: Node, job: Job) -> tuple[State, int]:
 
 def test_an_assigned_job_is_running() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.held()
             job.attempt = 2
             await node.handle(*[ops.Assign([job, job]) for _ in range(2)])

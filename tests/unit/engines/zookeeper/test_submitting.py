@@ -37,7 +37,7 @@ def test_a_pending_job_is_where_the_recipe_says() -> None:
             record = await at(node, paths.pending("f:u"))
             assert record is not None
             assert (record["state"], record["payload"], record["handle"]) == ("pending", "p", handle)
-            assert node.told == [b"f"]
+            assert node.hinted == [b"f"]
             ((task, waiting, data),) = node.waiting
             assert (task, waiting, records.decode(data)) == ("f:u", job, record)
 
@@ -72,8 +72,8 @@ def test_many_jobs_go_in_few_multis_and_in_their_order() -> None:
 @pytest.mark.parametrize("state", [State.SCHEDULED, State.PENDING, State.LEASED])
 def test_a_second_request_joins_a_live_job(state: State) -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             first = await node.submitted(unique=b"u", state=state, due_us=NOW)
             second = other.job(unique=b"u")
             assert await other.submit(second) == {second.id: (first.id, state, 0)}
@@ -151,8 +151,8 @@ def test_the_first_of_equal_uniques_is_stored() -> None:
 
 def test_of_equal_uniques_at_once_one_is_stored() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            nodes = [await made.join("n1"), await made.join("n2")]
+        async with fleet() as members:
+            nodes = [await members.join("n1"), await members.join("n2")]
             for number in range(10):
                 jobs = [[node.job(unique=b"%d %d" % (number, at)) for at in range(20)] for node in nodes]
                 outcomes = await asyncio.gather(
@@ -169,8 +169,8 @@ def test_of_equal_uniques_at_once_one_is_stored() -> None:
 
 def test_a_background_job_that_joins_keeps_a_foreground_one() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.submitted(unique=b"u", foreground=True, waiter=1)
             same = other.job(unique=b"u", foreground=True)
             assert (await other.submit(same, waiter=2))[same.id].id == job.id
@@ -188,17 +188,17 @@ def test_a_background_job_that_joins_keeps_a_foreground_one() -> None:
 
 def test_another_node_joins_what_is_completed_and_not_published() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.held(unique=b"u")
             await node.settle(succeeded(job, b"r", NOW, NOW))
-            again = other.job(unique=b"u")
+            repeated = other.job(unique=b"u")
             async with asyncio.timeout(submitting.PUBLISHED_IN / 2):
-                assert await other.submit(again, waiter=2) == {again.id: (job.id, State.SUCCEEDED, 1)}
+                assert await other.submit(repeated, waiter=2) == {repeated.id: (job.id, State.SUCCEEDED, 1)}
             result = await at(node, node.session.result(job.id)) or {}
             assert result["waiters"] == [2], "the publication tells it"
             await node.publish()
-            assert await other.submit(again, waiter=2) == {}
+            assert await other.submit(repeated, waiter=2) == {}
 
     run(check())
 
@@ -208,13 +208,13 @@ def test_the_node_that_has_completed_it_waits_for_the_publication() -> None:
         async with one_node() as node:
             job = await node.held(unique=b"u")
             await node.settle(succeeded(job, b"r", NOW, NOW))
-            submitting_it = asyncio.create_task(node.submit(again := node.job(unique=b"u")))
+            submitting_it = asyncio.create_task(node.submit(repeated := node.job(unique=b"u")))
             for _ in range(50):
                 await asyncio.sleep(0)
             assert not submitting_it.done()
             await node.publish()
             assert await submitting_it == {}
-            assert await node.state(again.id) is State.PENDING
+            assert await node.state(repeated.id) is State.PENDING
 
     run(check())
 
@@ -226,9 +226,9 @@ def test_without_a_master_it_is_joined_after_a_while(monkeypatch: pytest.MonkeyP
         async with one_node() as node:
             jobs = [await node.held(unique=b"%d" % number) for number in range(20)]
             await node.settle(*[succeeded(job, b"r", NOW, NOW) for job in jobs])
-            again = [node.job(unique=b"%d" % number) for number in range(20)]
-            joined = await node.submit(*again)
-            assert [joined[one.id].id for one in again] == [job.id for job in jobs]
+            repeated = [node.job(unique=b"%d" % number) for number in range(20)]
+            joined = await node.submit(*repeated)
+            assert [joined[one.id].id for one in repeated] == [job.id for job in jobs]
             started = asyncio.get_running_loop().time()
             await node.submit(*[node.job(unique=b"%d" % number) for number in range(20)])
             assert asyncio.get_running_loop().time() - started < 2, "once for all of them"
@@ -275,24 +275,24 @@ def test_the_success_before_is_joined_again_once_its_successor_has_failed() -> N
             failing = await node.held(unique=b"u")
             await node.settle(Settlement(failing, Event.RETRY, 1, due_us=NOW))
             assert await node.state(failing.id) is State.SCHEDULED
-            again = node.job(unique=b"u", options=KEEP)
-            assert (await node.submit(again))[again.id].id == failing.id
-            made = await node.tree.get(paths.delayed("f:u", NOW, failing.id))
-            assert made is not None
+            repeated = node.job(unique=b"u", options=KEEP)
+            assert (await node.submit(repeated))[repeated.id].id == failing.id
+            entry = await node.tree.get(paths.delayed("f:u", NOW, failing.id))
+            assert entry is not None
 
     run(check())
 
 
 def test_a_join_that_is_overtaken_looks_again() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            nodes = [await made.join(f"n{number}") for number in range(4)]
+        async with fleet() as members:
+            nodes = [await members.join(f"n{number}") for number in range(4)]
             job = await nodes[0].submitted(unique=b"u", foreground=True)
-            again = [node.job(unique=b"u", foreground=number < 3) for number, node in enumerate(nodes)]
+            repeated = [node.job(unique=b"u", foreground=number < 3) for number, node in enumerate(nodes)]
             joined = await asyncio.gather(
-                *(node.submit(one, waiter=node.session.term) for node, one in zip(nodes, again, strict=True))
+                *(node.submit(one, waiter=node.session.term) for node, one in zip(nodes, repeated, strict=True))
             )
-            assert [found[one.id].id for found, one in zip(joined, again, strict=True)] == [job.id] * 4
+            assert [found[one.id].id for found, one in zip(joined, repeated, strict=True)] == [job.id] * 4
             result = await at(nodes[0], nodes[0].session.result(job.id)) or {}
             assert (result["waiters"], result.get("foreground")) == ([1, 2, 3, 4], None), (
                 "each has written on what it read"
@@ -306,8 +306,8 @@ def test_a_join_that_is_overtaken_looks_again() -> None:
 
 def test_a_parent_that_was_swept_is_made_again() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             await node.session.ensure(paths.minute(paths.DELAYED, NOW))
             await node.session.ensure(paths.block(node.session.term * 10**12))
             for path in (paths.minute(paths.DELAYED, NOW), paths.block(node.session.term * 10**12)):
@@ -321,8 +321,8 @@ def test_a_parent_that_was_swept_is_made_again() -> None:
 
 def test_a_node_whose_term_has_ended_stores_nothing() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             await node.submitted()
             await other.tree.commit([Delete(paths.worker(node.session.who))])
             job = node.job()
@@ -338,8 +338,8 @@ def test_a_node_whose_term_has_ended_stores_nothing() -> None:
 
 def test_where_the_term_ends_in_the_middle_what_was_stored_is_answered() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             await other.submitted(unique=b"u")
             good, bad = node.job(), node.job(unique=b"u")
             node.tree.after = lambda changes, _: node.tree.expire() if len(changes) > 3 else None
@@ -376,6 +376,8 @@ def test_an_operation_whose_jobs_cannot_be_looked_up_fails_alone(monkeypatch: py
             outcomes = await node.handle(ops.Submit([good]), ops.Submit([bad]))
             assert outcomes[0] == {}
             assert isinstance(outcomes[1], StoreCorruptError)
-            assert [one.job.id for one in node.waiting][1:] == [good.id], "what was stored is told all the same"
+            assert [one.job.id for one in node.waiting][1:] == [good.id], (
+                "the stored jobs get their answer all the same"
+            )
 
     run(check())

@@ -57,7 +57,7 @@ def test_jobs_become_pending_when_their_time_has_come() -> None:
             woken = await wake(node, NOW + 2 * MINUTE)
             assert woken.due == {(b"f", Priority.HIGH): 1, (b"f", Priority.LOW): 2, (b"g", Priority.LOW): 1}
             assert woken.next_us == NOW + 3 * MINUTE
-            assert sorted(node.told) == [b"f", b"g"]
+            assert sorted(node.hinted) == [b"f", b"g"]
             assert await wake(node, NOW + 3 * MINUTE) == ({(b"f", Priority.HIGH): 1}, [], 0)
             assert [await node.state(job.id) for job in jobs] == [State.PENDING] * 5
             await node.counts()
@@ -108,8 +108,8 @@ def test_more_than_a_portion() -> None:
 
 def test_nodes_that_wake_at_once_share_the_work() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            nodes = [await made.join("n1"), await made.join("n2")]
+        async with fleet() as members:
+            nodes = [await members.join("n1"), await members.join("n2")]
             await nodes[0].submit(
                 *[nodes[0].job(state=State.SCHEDULED, due_us=NOW) for _ in range(300)],
                 *[nodes[0].job(b"g", expires_us=NOW) for _ in range(30)],
@@ -126,14 +126,14 @@ def test_minutes_that_are_over_and_empty_go() -> None:
     async def check() -> None:
         async with one_node() as node:
             job = await node.submitted(state=State.SCHEDULED, due_us=NOW, expires_us=NOW)
-            again = await node.submitted(state=State.SCHEDULED, due_us=NOW)
+            repeated = await node.submitted(state=State.SCHEDULED, due_us=NOW)
             await wake(node, NOW + 5 * MINUTE)
             for root in (paths.DELAYED, paths.EXPIRING):
                 assert await node.tree.children(root) == []
             assert await node.state(job.id) is State.EXPIRED
-            claimed = await node.assign_to(again, node)
+            claimed = await node.assign_to(repeated, node)
             await node.settle(Settlement(claimed, Event.RETRY, 1, due_us=NOW))
-            assert await node.state(again.id) is State.SCHEDULED
+            assert await node.state(repeated.id) is State.SCHEDULED
 
     run(check())
 
@@ -190,8 +190,8 @@ def test_a_held_job_does_not_expire_until_it_is_given_back() -> None:
 
 def test_what_another_node_has_given_back_expires_before_long() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.held(expires_us=NOW)
             assert (await wake(other, NOW)).expired == []
             await node.settle(Settlement(job, Event.RELEASE, 0))
@@ -289,8 +289,8 @@ def test_sweeping_takes_at_most_so_many() -> None:
 
 def test_blocks_of_terms_that_are_over_go_with_their_last_job() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             await end(node)
             await end(other)
             await other.tree.commit([Delete(paths.worker(other.session.who))])
@@ -302,8 +302,8 @@ def test_blocks_of_terms_that_are_over_go_with_their_last_job() -> None:
 
 def test_what_was_read_is_remembered_until_it_is_over() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             dead = await end(other, Event.FAIL)
             await other.tree.commit([Delete(paths.worker(other.session.who))])
             for _ in range(2):
@@ -325,8 +325,8 @@ def test_what_is_remembered_is_forgotten_now_and_then(monkeypatch: pytest.Monkey
     monkeypatch.setattr(timing, "TURNS", 3)
 
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             await end(other)
             await other.tree.commit([Delete(paths.worker(other.session.who))])
             remembered = []
@@ -342,8 +342,8 @@ def test_a_sweep_reads_so_many_and_the_next_goes_on(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(timing, "MOST_READ", 1)
 
     async def check() -> None:
-        async with fleet() as made:
-            nodes = [await made.join(f"n{number}") for number in range(4)]
+        async with fleet() as members:
+            nodes = [await members.join(f"n{number}") for number in range(4)]
             for node in nodes:
                 await end(node)
             assert [await sweep(nodes[0], NOW + 1, NOW + 1) for _ in range(5)] == [1, 1, 1, 1, 0]
@@ -355,8 +355,8 @@ def test_the_next_sweep_goes_on_where_the_last_one_had_read_enough(monkeypatch: 
     monkeypatch.setattr(timing, "MOST_READ", 1)
 
     async def check() -> None:
-        async with fleet() as made:
-            nodes = [await made.join(f"n{number}") for number in range(3)]
+        async with fleet() as members:
+            nodes = [await members.join(f"n{number}") for number in range(3)]
             for node in nodes[:2]:
                 await end(node, Event.FAIL)
             over = await end(nodes[2])
@@ -370,8 +370,8 @@ def test_the_next_sweep_goes_on_where_the_last_one_had_read_enough(monkeypatch: 
 
 def test_a_block_with_live_jobs_is_read_again() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await other.submitted()
             await end(other, Event.FAIL)
             await other.tree.commit([Delete(paths.worker(other.session.who))])
@@ -386,8 +386,8 @@ def test_a_block_with_live_jobs_is_read_again() -> None:
 
 def test_a_block_in_which_some_are_over_and_were_left_is_read_again() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             for _ in range(3):
                 await end(other)
             await other.tree.commit([Delete(paths.worker(other.session.who))])
@@ -404,8 +404,8 @@ def test_a_kept_success_that_was_swept_is_forgotten() -> None:
             live = await node.submitted(unique=b"v", state=State.SCHEDULED, due_us=NOW)
             assert await sweep(node, NOW + 1, 0) == 2
             assert await node.submit(node.job(unique=b"u", options=KEEP)) == {}
-            again = node.job(unique=b"v", options=KEEP)
-            assert await node.submit(again) == {again.id: (live.id, State.SCHEDULED, 0)}
+            repeated = node.job(unique=b"v", options=KEEP)
+            assert await node.submit(repeated) == {repeated.id: (live.id, State.SCHEDULED, 0)}
 
     run(check())
 
@@ -431,8 +431,8 @@ def test_of_two_kept_successes_the_last_one_stays() -> None:
 
 def test_nodes_that_sweep_at_once_share_the_work() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             for _ in range(30):
                 await end(node)
             numbers = await asyncio.gather(*(sweep(one, NOW + 1, NOW + 1) for one in (node, other)))
@@ -444,8 +444,8 @@ def test_nodes_that_sweep_at_once_share_the_work() -> None:
 
 def test_a_node_whose_term_has_ended_does_neither() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             due, over = await node.submitted(state=State.SCHEDULED, due_us=NOW), await end(node)
             await other.tree.commit([Delete(paths.worker(node.session.who))])
             with pytest.raises(StoreFencedError):

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 A, B, C = "/a", "/b", "/c"
 
 
-async def tree_with(*made: str) -> MemoryTree:
+async def tree_with(*existing: str) -> MemoryTree:
     tree = MemoryTree(MemoryContent())
     await tree.open()
-    for path in made:
+    for path in existing:
         await tree.commit([Create(path, path.encode())])
     return tree
 
@@ -107,8 +107,8 @@ def test_of_several_writes_of_a_node_the_last_one_is_made(
         for name, *arguments in steps:
             getattr(transaction, str(name))(*arguments)
         entry = transaction.entry()
-        made = None if entry is None else [change for change in entry.changes if not isinstance(change, Check)]
-        assert made == wanted
+        changes = None if entry is None else [change for change in entry.changes if not isinstance(change, Check)]
+        assert changes == wanted
 
     run(check())
 
@@ -167,16 +167,16 @@ def read_only(steps: Sequence[tuple[str, str]]) -> set[str]:
 @settings(deadline=None, max_examples=150)
 @given(st.sets(st.sampled_from(PATHS)), st.lists(STEPS, min_size=2, max_size=3))
 def test_what_is_written_is_as_if_one_had_come_after_the_other(
-    made: set[str], programs: list[list[tuple[str, str]]]
+    existing: set[str], programs: list[list[tuple[str, str]]]
 ) -> None:
     """Transactions run side by side, and those that were written are run again, one after the other, in that order."""
-    # What was not there and is only read may come to be there unnoticed, as the docstring says: so all of that is there.
-    made = made.union(*map(read_only, programs))
-    programs = [[one for one in steps if one[0] != "toggle" or one[1] not in made] for steps in programs]
+    # A read of a missing node is not guarded, as the docstring says: so every node that is only read exists.
+    existing = existing.union(*map(read_only, programs))
+    programs = [[one for one in steps if one[0] != "toggle" or one[1] not in existing] for steps in programs]
 
     async def check() -> None:
-        tree = await tree_with(*sorted(made))
-        serial = await tree_with(*sorted(made))
+        tree = await tree_with(*sorted(existing))
+        serial = await tree_with(*sorted(existing))
 
         async def turn() -> None:
             await asyncio.sleep(0)

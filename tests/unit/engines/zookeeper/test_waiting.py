@@ -35,10 +35,10 @@ async def watchers(node: Node, *ids: int) -> dict[int, list[int]]:
     return found
 
 
-def test_whoever_waits_is_noted_once_and_found_by_the_others() -> None:
+def test_a_waiting_client_is_recorded_once_and_found_by_the_others() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other, third = [await made.join(name) for name in ("n1", "n2", "n3")]
+        async with fleet() as members:
+            node, other, third = [await members.join(name) for name in ("n1", "n2", "n3")]
             job = await node.held()
             found = await wait(other, job.id, 12345, 10**19 - 1)
             assert {job_id: one.state for job_id, one in found.items()} == {job.id: State.LEASED}
@@ -55,10 +55,10 @@ def test_whoever_waits_is_noted_once_and_found_by_the_others() -> None:
     run(check())
 
 
-def test_who_waits_is_known_though_this_nodes_member_of_the_ensemble_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_clients_are_found_though_this_nodes_server_lags(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.held()
             await wait(other, job.id)
             falls_behind(node.tree, monkeypatch)
@@ -69,8 +69,8 @@ def test_who_waits_is_known_though_this_nodes_member_of_the_ensemble_lags(monkey
 
 def test_nodes_that_begin_to_wait_at_once_are_all_noted() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            nodes = [await made.join(f"n{number}") for number in range(4)]
+        async with fleet() as members:
+            nodes = [await members.join(f"n{number}") for number in range(4)]
             job = await nodes[0].held(foreground=True)
             await asyncio.gather(*(wait(node, job.id) for node in nodes))
             assert await watchers(nodes[0], job.id) == {job.id: [2, 3, 4]}
@@ -79,10 +79,10 @@ def test_nodes_that_begin_to_wait_at_once_are_all_noted() -> None:
     run(check())
 
 
-def test_of_an_ended_job_nobody_is_told() -> None:
+def test_no_notification_is_sent_for_an_ended_job() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.held()
             await wait(other, job.id)
             await node.settle(succeeded(job, b"r", NOW, NOW))
@@ -97,8 +97,8 @@ def test_of_an_ended_job_nobody_is_told() -> None:
 
 def test_to_begin_to_wait_and_the_end_at_once() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             for _ in range(20):
                 job = await node.held()
                 result = node.session.result(job.id)
@@ -136,8 +136,8 @@ def test_a_foreground_job_that_nobody_waits_for_is_dropped(state: State) -> None
 
 def test_as_long_as_somebody_waits_it_stays() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.submitted(foreground=True, waiter=1)
             await wait(other, job.id)
             assert await leave(node, job.id) == set()
@@ -150,8 +150,8 @@ def test_as_long_as_somebody_waits_it_stays() -> None:
 
 def test_what_runs_or_is_held_elsewhere_or_is_a_background_job_stays() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             running = await node.held(foreground=True, waiter=1)
             await node.one(ops.Assign([running]))
             elsewhere = await node.submitted(foreground=True, waiter=1)
@@ -178,16 +178,16 @@ def test_a_dropped_job_leaves_the_success_before_to_be_joined() -> None:
             await node.publish()
             job = await node.submitted(unique=b"u", foreground=True, waiter=1)
             assert await leave(node, job.id) == {job.id}
-            again = node.job(unique=b"u", options=keep)
-            assert (await node.submit(again))[again.id].id == kept.id
+            repeated = node.job(unique=b"u", options=keep)
+            assert (await node.submit(repeated))[repeated.id].id == kept.id
 
     run(check())
 
 
 def test_to_leave_and_to_join_at_once() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             for number in range(20):
                 unique = b"%d" % number
                 job = await node.submitted(unique=unique, foreground=True, waiter=1)
@@ -203,8 +203,8 @@ def test_to_leave_and_to_join_at_once() -> None:
 
 def test_who_begins_to_wait_while_the_last_one_leaves_keeps_the_job() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.submitted(foreground=True, waiter=1)
             get_many = node.session.get_many
 
@@ -223,8 +223,8 @@ def test_who_begins_to_wait_while_the_last_one_leaves_keeps_the_job() -> None:
 
 def test_a_node_whose_term_has_ended_waits_for_nothing() -> None:
     async def check() -> None:
-        async with fleet() as made:
-            node, other = await made.join("n1"), await made.join("n2")
+        async with fleet() as members:
+            node, other = await members.join("n1"), await members.join("n2")
             job = await node.submitted(foreground=True)
             await other.tree.commit([Delete(paths.worker(node.session.who))])
             with pytest.raises(StoreFencedError):
