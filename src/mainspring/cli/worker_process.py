@@ -153,7 +153,7 @@ def _chosen(registry: Registry, order: WorkerOrder) -> Registry:
         return registry
     names = choose([function.name for function in registry], order.functions, order.unwanted)
     structlog.get_logger("mainspring.worker").info("the worker runs some of the App's tasks", functions=names)
-    return registry.part(names)
+    return registry.subset(names)
 
 
 def _check_memory(limit: int | None, used: int) -> None:

@@ -1,4 +1,4 @@
-"""One run of a function: payload in, settlement out, whatever it raises."""
+"""Execution of one job: runs its function with the payload, and returns a settlement even if the function raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HERE: Final = __file__
 
 
 class Settlement(NamedTuple):
-    """How a delivery ends: the protocol's outcome, its detail as JSON or empty, and the result."""
+    """The end of a delivery: the protocol's outcome, its detail as JSON or empty, and the result."""
 
     outcome: bytes
     detail: bytes
@@ -33,7 +33,7 @@ CANCELLED: Final = Settlement(b"cancelled", b"", b"")
 
 
 def stopped(job: CurrentJob) -> Settlement:
-    """Return what a job settles with that stopped because it was asked to."""
+    """Return the settlement of a job that stopped on request."""
     return RELEASED if job.stop_reason == "drain" else CANCELLED
 
 
@@ -43,17 +43,17 @@ def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     waiter.set(job)
     try:
         args, kwargs = function.signature.decode(payload)
-    except BaseException as error:  # noqa: BLE001 - a type's own code may run and raise anything
+    except BaseException as error:  # noqa: BLE001 - decoding may run code of users' types, which may raise anything
         return failed(error, final=True)
     try:
         result = function.call(*args, **kwargs)
-    except BaseException as error:  # noqa: BLE001 - whatever a task raises is its outcome, SystemExit too
+    except BaseException as error:  # noqa: BLE001 - every error of a task is its outcome, including SystemExit
         return raised(function, error, job)
     return _returned(result)
 
 
 async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
-    """Run a coroutine function.  Raises nothing but the loop's own stop."""
+    """Run a coroutine function.  Raises only the errors that stop the loop."""
     running_job.set(job)
     waiter.set(job)
     try:
@@ -71,7 +71,7 @@ def _returned(result: Any) -> Settlement:
     try:
         return Settlement(b"succeeded", b"", encode_result(result))
     except BaseException as error:  # noqa: BLE001
-        return failed(error, final=True)  # it would do the same again
+        return failed(error, final=True)  # a retry would fail in the same way
 
 
 def raised(function: Function, error: BaseException, job: CurrentJob) -> Settlement:
@@ -84,7 +84,7 @@ def raised(function: Function, error: BaseException, job: CurrentJob) -> Settlem
 
 
 def failed(error: BaseException, *, final: bool) -> Settlement:
-    """Return a failure with what a person needs to find its cause."""
+    """Return the failure of an error, with its type, message and traceback."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == _HERE:
         frames = frames.tb_next
@@ -93,13 +93,13 @@ def failed(error: BaseException, *, final: bool) -> Settlement:
     try:
         message = str(error)
         text = "".join(traceback.format_exception(kind, error, frames))
-    except BaseException as worse:  # noqa: BLE001 - an error that cannot be shown is an error all the same
+    except BaseException as worse:  # noqa: BLE001 - an error whose text cannot be formatted must be settled, too
         message, text = f"(the error cannot be shown: {type(worse).__name__})", ""
     return failure(name, message, text, final=final)
 
 
 def failure(name: str, message: str, text: str | None = None, *, final: bool = False) -> Settlement:
-    """Return a failure of a given type; what is too long loses its middle."""
+    """Return a failure of a given type; long texts are cut in the middle."""
     detail: dict[str, Any] = {
         "error": {"type": name, "message": _cut(message, MAX_MESSAGE), "traceback": text and _cut(text, MAX_TRACEBACK)}
     }
@@ -113,7 +113,7 @@ def _full_name(kind: type[BaseException]) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    # What is no text for the wire (lone surrogates, from file names) must not stop the settlement.
+    # Text that UTF-8 cannot encode (lone surrogates from file names) must not prevent the settlement.
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
         return text

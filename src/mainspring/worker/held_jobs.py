@@ -1,4 +1,4 @@
-"""The jobs that a worker holds: taken, started in its places, settled, stopped, or handed back."""
+"""The jobs that a worker holds: accepts, starts, settles, stops and releases them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class HeldJobs:
-    """What a worker holds of all its servers.
+    """The jobs that a worker holds from all its servers.
 
-    ``selector`` names the App for processes, and ``task_process`` is the command that starts one. ``ended`` is called after jobs
-    have ended, on the loop.
+    Processes import the App by its ``selector``; ``task_process`` is the command that starts one. ``ended`` is called on the
+    loop after jobs have ended.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class HeldJobs:
         self._held: dict[tuple[Link, Key], Delivery] = {}
         self._waiting: deque[Delivery] = deque()
         self.done = 0
-        """The number of jobs that were run to their end."""
+        """The number of jobs that have run to their end."""
 
     def attach(self, failures: FailedAttempts) -> None:
-        """Run jobs on and beside the running loop from now on, and log their failures."""
+        """Create the executors on the running loop; failures are logged with ``failures``."""
         self._failures = failures
         self._reports.attach()
-        usual, most = self._settings.concurrency, self._settings.concurrency + self._settings.waiting_places
+        kept, most = self._settings.concurrency, self._settings.concurrency + self._settings.waiting_places
         self._executors = {
-            "thread": ThreadExecutor(usual, self._finish, most=most),
+            "thread": ThreadExecutor(kept, self._finish, most=most),
             "coroutine": CoroutineExecutor(self._finish),
             "process": ProcessExecutor(
-                usual,
+                kept,
                 self._selector,
                 self._finish,
                 most=most,
@@ -87,28 +87,28 @@ class HeldJobs:
             await executor.close()
 
     def shrink(self) -> None:
-        """End the threads and processes that only extra places have needed."""
+        """End the threads and processes that only extra places needed."""
         for executor in self._executors.values():
             executor.shrink()
 
-    # What is held.
+    # Counts.
 
     def __len__(self) -> int:
         return len(self._held)
 
     @property
-    def usual(self) -> int:
-        """The number of jobs that are held, but for those in extra places."""
+    def outside_extra_places(self) -> int:
+        """The number of held jobs that are not in extra places."""
         return len(self._held) - self._places.extra
 
     def deliveries(self) -> list[Delivery]:
-        """Return all that is held."""
+        """Return all held deliveries."""
         return list(self._held.values())
 
-    # A job's way.
+    # From assignment to settlement.
 
     def accept(self, link: Link, assigned: Assigned, now: float) -> CurrentJob | None:
-        """Take a job that a server has handed over at a monotonic time; return None where it is given back at once."""
+        """Hold a job that a server has assigned at a monotonic time; return None if it is settled at once."""
         handle, token, name, unique, info, payload = assigned
         key = (handle, token)
         function = self._functions.get(name)
@@ -128,17 +128,17 @@ class HeldJobs:
         if not link.extra:
             self._waiting.append(delivery)
         elif self._places.extra < self._places.most_extra:
-            self._places.take(0, extra=1)
+            self._places.occupy(0, extra=1)
             delivery.running = True
             if self._counters is not None:
                 self._counters.begun([delivery])
             self._executors[delivery.executor].start([delivery], brief=False)
         else:
-            self._hand_back(delivery)  # several servers had one for the same place
+            self._release(delivery)  # several servers have assigned a job to the same place
         return job
 
     def start(self) -> None:
-        """Start what waits in the free places."""
+        """Start waiting jobs in the free places."""
         free = self._places.free
         if not self._waiting or free <= 0 or self._places.closed:
             return
@@ -148,73 +148,73 @@ class HeldJobs:
             delivery.running = True
             batches.setdefault(delivery.executor, []).append(delivery)
             free -= 1
-        self._places.take(self._places.free - free)
+        self._places.occupy(self._places.free - free)
         for kind, batch in batches.items():
             if self._counters is not None:
                 self._counters.begun(batch)
             self._executors[kind].start(batch, brief=self._prefetch.brief)
 
     def _finish(self, finished: Sequence[Finished]) -> None:
-        """Settle what executors are done with."""
+        """Settle finished deliveries."""
         self.done += len(finished)
         extra = 0
         self._reports.send()
         for delivery, settlement, seconds in finished:
-            self._prefetch.saw(seconds)
+            self._prefetch.observe(seconds)
             extra += delivery.link.extra
             session = delivery.link.session
-            if settlement.outcome == b"failed" and delivery.key in session.running:  # others are the server's to log
+            if settlement.outcome == b"failed" and delivery.key in session.running:  # the server logs the others
                 self._failures.failed(delivery.job, delivery.function, settlement)
             session.settle(delivery.key, settlement)
             self._held.pop((delivery.link, delivery.key), None)
         if self._counters is not None:
             self._counters.ended([one.delivery for one in finished])
-        self._places.leave(len(finished) - extra, extra)
+        self._places.vacate(len(finished) - extra, extra)
         self._ended()
 
     def stop(self, link: Link, key: Key, reason: str) -> None:
-        """End a delivery that is ``cancelled``, over by ``timeout`` or ``lost``; does nothing for one that is not held."""
+        """End a delivery because it is ``cancelled``, ``lost`` or at its ``timeout``; do nothing if it is not held."""
         delivery = self._held.get((link, key))
         if delivery is None:
             return
         if reason in {"timeout", "lost"}:
-            link.session.drop(key)  # the delivery is over: nothing is to be settled
+            link.session.drop(key)  # the delivery is over and must not be settled
         if delivery.running:
             self._stop_running(delivery, reason, at_once=reason != "cancelled")
         else:
             self._waiting.remove(delivery)
-            self._hand_back(delivery, CANCELLED if reason == "cancelled" else RELEASED)
+            self._release(delivery, CANCELLED if reason == "cancelled" else RELEASED)
 
     def _stop_running(self, delivery: Delivery, reason: str, *, at_once: bool) -> None:
-        """Stop what runs. A thread can only be asked, but while it waits for another job, that wait can be ended."""
+        """Stop a running job. A thread cannot be stopped by force, but its waits for other jobs are ended."""
         delivery.job.ask_to_stop(reason)
         self._executors[delivery.executor].stop(delivery, at_once=at_once)
         if delivery.executor == "thread":
             for awaited in self._waits.of(delivery.job):
                 awaited.refuse(JobStopped(reason))
 
-    # Handing back.
+    # Release.
 
-    def hand_back_waiting(self, before: float | None = None) -> bool:
-        """Hand back what was taken in advance, or of that what came before a monotonic time; say whether there was any."""
-        waited = False
+    def release_waiting(self, before: float | None = None) -> bool:
+        """Release the prefetched jobs, or those that arrived before a monotonic time; return whether there were any."""
+        released = False
         while self._waiting and (before is None or self._waiting[0].arrived < before):
-            self._hand_back(self._waiting.popleft())
-            waited = True
-        return waited
+            self._release(self._waiting.popleft())
+            released = True
+        return released
 
     def stop_all(self, reason: str) -> None:
-        """Stop all that runs, by force where that can be."""
+        """Stop all running jobs, by force where possible."""
         for delivery in self.deliveries():
             self._stop_running(delivery, reason, at_once=True)
 
-    def give_up(self) -> None:
-        """Hand back all that is held: threads that do not stop end with the process."""
+    def release_all(self) -> None:
+        """Release all held jobs; threads that do not stop end with the process."""
         for delivery in self.deliveries():
-            self._hand_back(delivery)
+            self._release(delivery)
 
-    def _hand_back(self, delivery: Delivery, settlement: Settlement = RELEASED) -> None:
-        """End a delivery without its function."""
+    def _release(self, delivery: Delivery, settlement: Settlement = RELEASED) -> None:
+        """Settle a delivery without a result of its function."""
         del self._held[delivery.link, delivery.key]
         delivery.link.session.settle(delivery.key, settlement)
         delivery.link.flush()

@@ -1,14 +1,14 @@
-"""What a worker process has under way, in memory that its supervisor can read when the process is gone.
+"""Counters of a worker process's running jobs, in shared memory that its supervisor can read after the process has died.
 
-The worker counts there at each start and end of a job, which takes no call of the system. A pipe would: for each batch, and for
-the supervisor to wake up.
+The worker updates them at each start and end of a job, without a system call. A pipe would need system calls for each batch,
+and would wake the supervisor.
 
 ::
 
     length of the names   4 bytes
     names                 JSON, an array of the functions' names, and padding to a multiple of 4 bytes
-    jobs                  a counter of 4 bytes: all jobs under way
-    for each function     two of them: its jobs that run in this process, its suspects that have ended a process of their own
+    jobs                  a counter of 4 bytes: all running jobs
+    for each function     two such counters: its jobs in this process, its suspects that have crashed a process of their own
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _WORD: Final = 4
 
 
 class Counts(NamedTuple):
-    """What a slate says."""
+    """The values of the counters."""
 
     jobs: int
-    """How many jobs are under way, in this process or in processes of their own."""
+    """The number of running jobs, in this process or in processes of their own."""
     running: frozenset[str]
-    """The functions that run in the worker's process: one of them has ended it, where it ended."""
+    """The functions that run in the worker's process; if it has crashed, one of them is the cause."""
     crashers: frozenset[str]
-    """Those of which a suspect has ended a process of its own."""
+    """The functions with a suspect that has crashed a process of its own."""
 
 
-def make() -> int:
-    """Return the descriptor of an empty slate.  Raises OSError."""
+def create() -> int:
+    """Return the descriptor of new counters.  Raises OSError."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("mainspring-counters")
     with tempfile.TemporaryFile() as file:
@@ -48,7 +48,7 @@ def make() -> int:
 
 
 def read(descriptor: int) -> Counts | None:
-    """Return what a slate says; None where no worker has got as far as to write on it."""
+    """Return the values of the counters; None if no worker has initialized them."""
     data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     length = int.from_bytes(data[:_WORD], "little")
     if not length:
@@ -61,10 +61,10 @@ def read(descriptor: int) -> Counts | None:
 
 
 class JobCounters:
-    """The worker's side; its functions are called on the loop's thread."""
+    """The worker's side of the counters; its methods are called on the loop's thread."""
 
     def __init__(self, descriptor: int, functions: Sequence[str]) -> None:
-        """Take over the descriptor.  Raises OSError."""
+        """Initialize the counters, and close the descriptor.  Raises OSError."""
         names = msgspec.json.encode(functions)
         begin = _padded(_WORD + len(names))
         os.ftruncate(descriptor, begin + _WORD * (1 + 2 * len(functions)))
@@ -72,7 +72,7 @@ class JobCounters:
         os.close(descriptor)
         memory[_WORD : _WORD + len(names)] = names
         self._counters = memoryview(memory)[begin:].cast("I")
-        self._places = {name: 1 + 2 * at for at, name in enumerate(functions)}
+        self._indexes = {name: 1 + 2 * at for at, name in enumerate(functions)}
         memory[:_WORD] = len(names).to_bytes(_WORD, "little")
 
     def begun(self, deliveries: Sequence[Delivery]) -> None:
@@ -81,18 +81,18 @@ class JobCounters:
         counters[0] += len(deliveries)
         for delivery in deliveries:
             if delivery.executor != "process":
-                counters[self._places[delivery.function.name]] += 1
+                counters[self._indexes[delivery.function.name]] += 1
 
     def ended(self, deliveries: Iterable[Delivery]) -> None:
-        """Count jobs that have ended, of those that were counted before."""
+        """Count jobs that have ended, after `begun` has counted them."""
         counters = self._counters
         for delivery in deliveries:
             counters[0] -= 1
-            place = self._places[delivery.function.name]
+            index = self._indexes[delivery.function.name]
             if delivery.executor != "process":
-                counters[place] -= 1
+                counters[index] -= 1
             elif delivery.died and delivery.function.executor != "process":
-                counters[place + 1] += 1
+                counters[index + 1] += 1
 
 
 def _padded(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Processes that do not outlive their parent."""
+"""Parent-death signals: they end a process when its parent ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int, how: signal.Signals) -> None:
-    """Ask the kernel to send this process a signal when the parent ends; end at once where it has already.
+    """Make the kernel send this process a signal when the parent ends; exit at once if the parent has already ended.
 
-    Linux only; elsewhere the end of the pipe to the parent must do. (The kernel watches the parent's *thread*, so the
-    parent must start its children from a thread that lives as long as it does.)
+    This works on Linux only; elsewhere, the process must detect the end of the pipe to its parent. (The kernel watches the
+    parent's *thread*, so the parent must start its children from a thread that lives as long as the process.)
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

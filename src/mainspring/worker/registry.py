@@ -24,7 +24,7 @@ Executor = Literal["thread", "process", "coroutine"]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function: how it is called, where it runs, and the defaults of its jobs (durations in seconds)."""
+    """A function, its executor, and the defaults of its jobs (durations in seconds)."""
 
     name: str
     call: Callable[..., Any]
@@ -36,7 +36,7 @@ class Function:
     limits: Limits = UNLIMITED
 
     def registration(self) -> bytes:
-        """Return the options of the protocol's REGISTER; empty where there are none."""
+        """Return the function's options for the protocol's REGISTER; empty if there are none."""
         options: dict[str, Any] = {}
         if self.timeout is not None:
             options["timeout"] = self.timeout
@@ -56,23 +56,23 @@ class Registry:
     _functions: dict[str, Function] = field(default_factory=dict)
 
     def add(self, function: Function) -> None:
-        """Add a function.  Raises UsageError where its name is taken or cannot be one."""
+        """Add a function.  Raises UsageError if its name is in use or invalid."""
         name = function.name
         check_name(name)
-        taken = self._functions.get(name)
-        if taken is not None:
+        present = self._functions.get(name)
+        if present is not None:
             raise UsageError(
-                f"two tasks are named {name!r} ({_place(taken.call)} and {_place(function.call)}): "
+                f"two tasks are named {name!r} ({_full_name(present.call)} and {_full_name(function.call)}): "
                 "give one of them another name with @app.task(name=…)"
             )
         self._functions[name] = function
 
     def get(self, name: str) -> Function | None:
-        """Return a function, None where there is none of that name."""
+        """Return the function of a name; None if there is none."""
         return self._functions.get(name)
 
-    def part(self, names: Iterable[str]) -> Registry:
-        """Return a registry of some of the functions.  Raises KeyError for a name that is none of them."""
+    def subset(self, names: Iterable[str]) -> Registry:
+        """Return a registry of some of the functions.  Raises KeyError for a name that it does not have."""
         return Registry({name: self._functions[name] for name in names})
 
     def __iter__(self) -> Iterator[Function]:
@@ -83,11 +83,11 @@ class Registry:
 
 
 def check_name(name: object) -> None:
-    """Raise UsageError for what cannot be the name of a function."""
+    """Raise UsageError unless the value can be the name of a function."""
     text = check_text(name, "name")
     if not text or "\0" in text or len(text.encode()) > FUNCTION_LIMIT:
         raise UsageError(f"{text!r} is not a name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL")
 
 
-def _place(call: Callable[..., Any]) -> str:
+def _full_name(call: Callable[..., Any]) -> str:
     return f"{getattr(call, '__module__', '?')}.{getattr(call, '__qualname__', '?')}"

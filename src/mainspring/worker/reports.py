@@ -1,4 +1,4 @@
-"""What running jobs tell, on its way from any thread to the connections."""
+"""Reports of running jobs, passed from any thread to the connections."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Where a job came from."""
+    """The connection and the delivery of a job."""
 
     link: Link
     key: Key
 
 
 class Reports:
-    """The reporter of a worker's jobs: of each job's progress only the newest is sent, at most once a turn of the loop."""
+    """The reporter of a worker's jobs. It sends only each job's newest progress, at most once per iteration of the loop."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress: dict[Origin, tuple[int, int]] = {}
-        self._told: deque[tuple[Origin, bytes, bool]] = deque()
+        self._data: deque[tuple[Origin, bytes, bool]] = deque()
         self._scheduled = False
 
     def attach(self) -> None:
@@ -36,21 +36,21 @@ class Reports:
         self._loop = asyncio.get_running_loop()
 
     def progress(self, job: CurrentJob, done: int, total: int) -> None:
-        """Take the newest progress."""
+        """Queue the newest progress for sending."""
         self._progress[job.origin] = (done, total)
         self._schedule()
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
-        """Take data or a warning."""
-        self._told.append((job.origin, data, warning))
+        """Queue data or a warning for sending."""
+        self._data.append((job.origin, data, warning))
         self._schedule()
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
-        """Note that a job waits for another one."""
+        """Record that a job waits for another one."""
         self._waits.begin(job, awaited)
 
-    def continues(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002 - the wait is known
-        """Note that such a wait is over."""
+    def continues(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002 - ``Waits`` has the job
+        """Record that such a wait is over."""
         self._waits.end(awaited)
 
     def _schedule(self) -> None:
@@ -59,16 +59,16 @@ class Reports:
             try:
                 self._loop.call_soon_threadsafe(self.send)
             except RuntimeError:
-                pass  # the loop is closed: nobody is left to be told
+                pass  # the loop is closed: the worker has ended
 
     def send(self) -> None:
-        """Hand over what has come; called on the loop, and before a settlement, which ends a job's right to tell."""
+        """Send queued reports; called on the loop, and before a settlement, after which a job must not report."""
         if not self._scheduled:
             return
-        self._scheduled = False  # before looking: what comes from now on schedules again
-        while self._told:
-            origin, data, warning = self._told.popleft()
-            origin.link.session.tell(origin.key, data, warning=warning)
+        self._scheduled = False  # first, so that later reports schedule another call
+        while self._data:
+            origin, data, warning = self._data.popleft()
+            origin.link.session.send_data(origin.key, data, warning=warning)
             origin.link.flush()
         while self._progress:
             origin, (done, total) = self._progress.popitem()

@@ -1,4 +1,4 @@
-"""The worker: asks its servers for jobs, as many as it can hold, and stops politely."""
+"""The worker: requests as many jobs from its servers as it can hold, and stops gracefully."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from mainspring.worker.job_counters import JobCounters
     from mainspring.worker.registry import Registry
 
-STOP_GRACE: Final = 1.0
-"""Seconds for what is stopped by force at the end of a drain."""
+FORCED_STOP_TIMEOUT: Final = 1.0
+"""Seconds for jobs that are stopped by force at the end of a drain."""
 
-HELD_UP_AFTER: Final = 1.0
-"""Seconds after which a job that could not be started goes back."""
+RELEASE_AFTER: Final = 1.0
+"""Seconds after which a prefetched job that has not started is released."""
 
 SETTLE_GRACE: Final = 5.0
 """Seconds for the servers to acknowledge the last settlements."""
@@ -48,18 +48,18 @@ _log = structlog.get_logger(__name__)
 
 
 class Ending(Enum):
-    """Why a worker has ended."""
+    """The reason why a worker has ended."""
 
     STOPPED = "stopped"
     RECYCLED = "recycled"
 
 
 class Worker:
-    """Runs the functions of a registry for several servers at once; ``selector`` names the App for its processes.
+    """Runs the functions of a registry for several servers at once; its processes import the App by ``selector``.
 
-    ``task_process`` is the command that starts one of these, without its arguments. ``counters`` is kept for a supervisor.
-    ``left_out``: functions that it takes jobs of later, each with the monotonic time from which on it does.
-    ``servers`` are connectors by a name for people. Make it and run it on one event loop.
+    ``task_process`` is the command that starts such a process, without its arguments. ``counters`` are for a supervisor.
+    ``left_out``: functions that it registers later, each with the monotonic time at which it does.
+    ``servers`` maps names for the log to connectors. Create and run it on one event loop.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Worker:
             Link(place, connect, WorkerSession(functions, self._name, slots, isolates=isolates), self)
             for place, connect in servers.items()
         ]
-        self._all_links = [*self._links]  # also those for extra places
+        self._all_links = [*self._links]  # including those for extra places
         self._prefetch = PrefetchController(self.settings.concurrency)
         self._places = Places(self.settings.concurrency, self.settings.waiting_places)
         self._waits = Waits(self.settings.concurrency, self._reconsider)
@@ -106,30 +106,30 @@ class Worker:
             ended=self._jobs_ended,
         )
         self._ending = Ending.STOPPED
-        self._asked = False  # to stop, by its owner: recycling is no reason to hurry
+        self._stop_requested = False  # by its owner; a second request skips the grace, which recycling must not
         self._draining = asyncio.Event()
-        self._hurried = asyncio.Event()
-        self._changed = asyncio.Event()  # something has ended
+        self._skip_grace = asyncio.Event()
+        self._changed = asyncio.Event()  # jobs have arrived or ended
         self._heartbeats = Heartbeats(self._all_links, self._tick)
 
-    # What its owner calls.
+    # Called by its owner.
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop politely; ``now``: without the grace, also where a polite stop is under way."""
-        self._asked = True
+        """Stop gracefully; ``now``: without the grace, even during a graceful stop."""
+        self._stop_requested = True
         if not self._draining.is_set():
             self._begin_to_drain()
         if now:
-            self._hurried.set()
+            self._skip_grace.set()
             self._changed.set()
 
     def interrupt(self) -> None:
-        """Stop politely; called in a stop: stop now."""
-        self.stop(now=self._asked)
+        """Stop gracefully; the second call stops now."""
+        self.stop(now=self._stop_requested)
 
     @property
     def running(self) -> int:
-        """The number of jobs that run at present."""
+        """The number of running jobs."""
         return self._places.running + self._places.extra
 
     @property
@@ -139,7 +139,7 @@ class Worker:
 
     @property
     def held(self) -> Sequence[Delivery]:
-        """The jobs that it holds: those that run, and those taken in advance."""
+        """The jobs that it holds: running and prefetched ones."""
         return self._held_jobs.deliveries()
 
     @property
@@ -148,31 +148,31 @@ class Worker:
         return self._all_links
 
     async def run(self) -> Ending:
-        """Work until ``stop``, or until recycling is due; what is left then is settled or handed back.
+        """Run until ``stop``, or until recycling is due; then settle or release the remaining jobs.
 
-        Raises ServerError where a server does not speak the extension.
+        Raises ServerError if a server does not support the extension.
         """
         if not self._functions:
-            raise SettingsError("the App defines no task: there is nothing for a worker to do")
+            raise SettingsError("the App defines no task, so a worker has nothing to run: define one with @app.task")
         loop = asyncio.get_running_loop()
         attempts = AttemptLog(loop.time, loop.call_later)
         self._held_jobs.attach(FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks))
         self._waits.attach()
         for name, until in self._left_out.items():
-            loop.call_later(until - time.monotonic(), self._take_up, name)
-        keepers = [asyncio.create_task(link.keep(), name=f"mainspring {link.name}") for link in self._links]
+            loop.call_later(until - time.monotonic(), self._register, name)
+        connections = [asyncio.create_task(link.keep(), name=f"mainspring {link.name}") for link in self._links]
         beats = asyncio.create_task(self._heartbeats.run(), name="mainspring heartbeats")
         extra = asyncio.create_task(self._extra.run(), name="mainspring extra places")
         drained = asyncio.create_task(self._draining.wait(), name="mainspring stop")
-        owned = [*keepers, beats, extra, drained]
+        owned = [*connections, beats, extra, drained]
         try:
             ended, _ = await asyncio.wait(owned, return_when=asyncio.FIRST_COMPLETED)
             if drained not in ended:
                 for task in ended:
-                    task.result()  # raises: they end by themselves only with an error
+                    task.result()  # raises, because these tasks end by themselves only with an error
             await self._drain()
         finally:
-            # The order: no new connections and beats; then what still runs; the connections last, for what it settled.
+            # The order: no new connections and heartbeats; then running jobs; the connections last, because jobs settle on them.
             for task in owned:
                 task.cancel()
             await asyncio.gather(*owned, return_exceptions=True)
@@ -182,60 +182,60 @@ class Worker:
             attempts.close()
         return self._ending
 
-    # What the links tell.
+    # Called by the links.
 
     def agreed(self, link: Link) -> None:
-        """Begin to take jobs from a server."""
+        """Begin to request jobs from a server."""
         if self._draining.is_set():
             link.session.pause()
         elif link.extra:
             self._extra.agreed(link)
         else:
-            self._ask()
+            self._request_jobs()
 
     def received(self, link: Link, events: Sequence[Event]) -> None:
-        """Take jobs and stops."""
+        """Process assigned jobs, stops and answers."""
         now = asyncio.get_running_loop().time()
         for event in events:
             if isinstance(event, Assigned):
-                taken = self._held_jobs.accept(link, event, now)
-                if taken is not None and b'"heartbeat"' in event.info:
-                    self._heartbeats.shorten(taken.info.heartbeat)
+                job = self._held_jobs.accept(link, event, now)
+                if job is not None and b'"heartbeat"' in event.info:
+                    self._heartbeats.shorten(job.info.heartbeat)
             elif isinstance(event, Stop):
                 self._held_jobs.stop(link, event.key, event.reason)
             elif isinstance(event, Shown):
                 self._extra.shown(link, event)
             elif isinstance(event, Refused):
                 _log.warning("server refused a request", server=link.name, code=event.code, message=event.message)
-        self._go_on()
+        self._jobs_changed()
 
     def lost(self, link: Link, keys: set[Key]) -> None:
-        """Stop what is lost."""
+        """Stop lost jobs."""
         for key in keys:
             self._held_jobs.stop(link, key, "lost")
-        self._go_on()
+        self._jobs_changed()
 
-    def _go_on(self) -> None:
-        """Start what can start, and ask for what there is room for: jobs have come or ended."""
+    def _jobs_changed(self) -> None:
+        """Start waiting jobs and request new ones, after jobs have arrived or ended."""
         self._changed.set()
         self._held_jobs.start()
-        self._ask()
+        self._request_jobs()
         self._extra.reconsider()
 
-    # What the extra places need.
+    # Called by the extra places.
 
     def running_jobs(self) -> Collection[CurrentJob]:
-        """Return the jobs that run."""
+        """Return the running jobs."""
         return {delivery.job for delivery in self.held if delivery.running}
 
     def release_prefetched(self) -> None:
-        """Hand back what was taken in advance: all places are held by tasks that wait, maybe for one of these jobs."""
-        if self._held_jobs.hand_back_waiting():
-            self._prefetch.held_up()
-            self._ask()
+        """Release prefetched jobs, because waiting tasks hold all places, and may wait for one of these jobs."""
+        if self._held_jobs.release_waiting():
+            self._prefetch.suspend()
+            self._request_jobs()
 
     def open_links(self) -> Sequence[Link]:
-        """Make links for extra places."""
+        """Create links for extra places."""
         links = [
             Link(place, connect, WorkerSession((), self._name, isolates=self._selector is not None), self, extra=True)
             for place, connect in self._servers.items()
@@ -244,7 +244,7 @@ class Worker:
         return links
 
     async def close_links(self, links: Sequence[Link]) -> None:
-        """End links for extra places, and the threads and processes that only these have needed."""
+        """Close links for extra places, and end the threads and processes that only these needed."""
         for link in links:
             await link.close()
             self._all_links.remove(link)
@@ -253,8 +253,8 @@ class Worker:
     def _reconsider(self) -> None:
         self._extra.reconsider()
 
-    def _take_up(self, name: str) -> None:
-        """Take jobs of a function that was left out."""
+    def _register(self, name: str) -> None:
+        """Register a function that was left out."""
         function = self._functions.get(name.encode())
         if function is not None and not self._draining.is_set():
             for link in self._links:
@@ -264,41 +264,41 @@ class Worker:
     def _jobs_ended(self) -> None:
         if self.settings.max_jobs is not None and self.jobs_done >= self.settings.max_jobs:
             self._recycle()
-        self._go_on()
+        self._jobs_changed()
         for link in self._all_links:
             link.flush()
 
-    def _ask(self) -> None:
-        """Ask the servers for as many jobs as can be held.
+    def _request_jobs(self) -> None:
+        """Request as many jobs from the servers as the worker can hold.
 
-        Each may give as many as there is room for, since nobody knows which of them has any. What one gives is taken back
-        from the others while jobs are long.
+        Each server may assign all of them, because the worker cannot know which servers have jobs. While jobs are long, an
+        assignment of one server reduces the requests to the others.
         """
         if self._draining.is_set():
             return
-        wanted = self._prefetch.wanted()
-        room = max(0, wanted - self._held_jobs.usual)
+        target = self._prefetch.target()
+        capacity = max(0, target - self._held_jobs.outside_extra_places)
         for link in self._links:
             session = link.session
             if not session.agreed:
                 continue
-            missing = room - session.credit
+            missing = capacity - session.credit
             if missing < 0 and not session.pausing and not self._prefetch.brief:
                 session.pause()
-                missing = room
-            # One packet for several, as long as the server has enough to go on with.
-            if missing > 0 and (missing * 4 >= wanted or session.credit <= missing):
+                missing = capacity
+            # Combine several requests in one packet while the server has enough credit.
+            if missing > 0 and (missing * 4 >= target or session.credit <= missing):
                 session.ready(missing)
             link.flush()
 
-    # What only time changes.
+    # Periodic checks and the stop.
 
     def _tick(self) -> None:
-        """Hand back what was held in advance and had to wait, and see whether recycling is due."""
-        overdue = asyncio.get_running_loop().time() - HELD_UP_AFTER
-        if self._held_jobs.hand_back_waiting(overdue):
-            self._prefetch.held_up()
-            self._ask()
+        """Release overdue prefetched jobs, and check whether recycling is due."""
+        overdue = asyncio.get_running_loop().time() - RELEASE_AFTER
+        if self._held_jobs.release_waiting(overdue):
+            self._prefetch.suspend()
+            self._request_jobs()
         if self.settings.max_rss is not None and resident_bytes() > self.settings.max_rss:
             self._recycle()
 
@@ -308,7 +308,7 @@ class Worker:
             self._begin_to_drain()
 
     def _begin_to_drain(self) -> None:
-        # The pause goes out before anything is handed back: otherwise it would come again.
+        # Send the pause before jobs are released: otherwise the server would assign them again.
         self._places.close()
         for link in self._all_links:
             link.session.pause()
@@ -316,22 +316,22 @@ class Worker:
         self._draining.set()
 
     async def _drain(self) -> None:
-        """Stop: no new jobs; those that run may end; what is left is stopped; all is settled or handed back."""
-        self._held_jobs.hand_back_waiting()
-        await self._until(lambda: not self.running and not self._pausing(), self.settings.grace, hurry=True)
+        """Release waiting jobs, let running ones end within the grace, stop the others, and settle or release all jobs."""
+        self._held_jobs.release_waiting()
+        await self._until(lambda: not self.running and not self._pausing(), self.settings.grace, is_grace=True)
         self._held_jobs.stop_all("drain")
-        await self._until(lambda: not self.running, STOP_GRACE)
-        self._held_jobs.give_up()
+        await self._until(lambda: not self.running, FORCED_STOP_TIMEOUT)
+        self._held_jobs.release_all()
         await self._until(lambda: not any(link.session.unsettled for link in self._all_links), SETTLE_GRACE)
 
     def _pausing(self) -> bool:
         return any(link.session.pausing for link in self._all_links)
 
-    async def _until(self, done: Callable[[], bool], seconds: float, *, hurry: bool = False) -> None:
-        """Wait for something that comes with a change, so many seconds at most; not at all where there is a hurry."""
+    async def _until(self, done: Callable[[], bool], seconds: float, *, is_grace: bool = False) -> None:
+        """Wait until ``done`` returns true, at most for ``seconds``; a grace also ends when the owner skips it."""
         try:
             async with asyncio.timeout(seconds):
-                while not done() and not (hurry and self._hurried.is_set()):
+                while not done() and not (is_grace and self._skip_grace.is_set()):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Which App: ``FILE.py[:name]`` or ``module[:name]``."""
+"""Selectors of Apps: ``FILE.py[:name]`` or ``module[:name]``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HasRegistry(Protocol):
-    """An App, as far as a worker needs to know it."""
+    """The part of an App that a worker uses."""
 
     registry: Registry
 
@@ -27,9 +27,9 @@ class HasRegistry(Protocol):
 
 
 def load(selector: str) -> HasRegistry:
-    """Return an App with all of its tasks: those of its own module, and those of the modules that it includes.
+    """Return an App with all of its tasks: those of its own module and of the modules that it includes.
 
-    Raises SettingsError where there is no such file, module or App, or an import fails; the cause is chained.
+    Raises SettingsError if the file, module or App does not exist, or an import fails; the cause is chained.
     """
     app = find(selector)
     app.load_tasks()
@@ -37,9 +37,9 @@ def load(selector: str) -> HasRegistry:
 
 
 def find(selector: str) -> HasRegistry:
-    """Import the file or module and return its App: the one named, or ``app``, or the only one.
+    """Import the file or module and return its App: the named one, or ``app``, or the only one.
 
-    Raises SettingsError where there is no such file, module or App, or its import fails; the cause is chained.
+    Raises SettingsError if the file, module or App does not exist, or its import fails; the cause is chained.
     """
     place, _, name = selector.partition(":")
     module = import_place(place)
@@ -55,7 +55,7 @@ def find(selector: str) -> HasRegistry:
         raise SettingsError(
             f"{place} defines no App: write `app = mainspring.App()` in it"
             if not apps
-            else f"{place} has several Apps: say which one, as {place}:NAME{_choices(module)}"
+            else f"{place} has several Apps: name one of them, as {place}:NAME{_choices(module)}"
         )
     return next(iter(apps.values()))
 
@@ -88,19 +88,19 @@ def _import_file(path: Path) -> ModuleType:
     if loaded is not None:
         if getattr(loaded, "__file__", None) == str(path):
             return loaded
-        name = f"_mainspring_app_{name}"  # another module has that name, such as one of the standard library
+        name = f"_mainspring_app_{name}"  # another module has that name, for example in the standard library
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise SettingsError(f"{path} is no Python file")
-    _look_in(str(path.parent))
+        raise SettingsError(f"{path} is not a Python file")
+    _add_to_path(str(path.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     keep_single(module, path)
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        for known in [known for known, loaded in sys.modules.items() if loaded is module]:
-            del sys.modules[known]
+        for alias in [alias for alias, loaded in sys.modules.items() if loaded is module]:
+            del sys.modules[alias]
         if isinstance(error, SystemExit):
             raise _ended(path, error) from error
         if isinstance(error, Exception):
@@ -113,12 +113,12 @@ def import_module(name: str) -> ModuleType:
     """Import a module, which may be in the working directory.  Raises SettingsError, with the cause chained."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise SettingsError(f"{name!r} is not a module: name the App as FILE.py, FILE.py:NAME, MODULE or MODULE:NAME")
-    _look_in(str(Path.cwd()))
+    _add_to_path(str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise SettingsError(f"there is no module {name} here or among the installed ones") from error
+            raise SettingsError(f"there is no module {name} in this directory or among the installed ones") from error
         raise SettingsError(f"importing {name} failed: {error}") from error
     except SystemExit as error:
         raise _ended(name, error) from error
@@ -127,18 +127,18 @@ def import_module(name: str) -> ModuleType:
 
 
 def _ended(place: object, error: SystemExit) -> SettingsError:
-    return SettingsError(f"importing {place} ended its process with {error.code}, before its App was there")
+    return SettingsError(f"importing {place} ended its process with {error.code}, before it defined its App")
 
 
 def show_cause(error: SettingsError) -> None:
-    """Show where the user's own code failed at its import: the place says more than our sentence."""
+    """Print the traceback of the user's own code if it failed at its import; the error's message has no place."""
     cause = error.__cause__
     if cause is None:
         return
     frames = cause.__traceback__
     while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    if frames is not None or isinstance(cause, SyntaxError):  # otherwise no code of the user's has run
+    if frames is not None or isinstance(cause, SyntaxError):  # otherwise no code of the user has run
         traceback.print_exception(type(cause), cause, frames)
 
 
@@ -146,6 +146,6 @@ def _is_import_machinery(filename: str) -> bool:
     return filename in {__file__, importlib.__file__} or filename.startswith("<frozen importlib")
 
 
-def _look_in(directory: str) -> None:
+def _add_to_path(directory: str) -> None:
     if directory not in sys.path:
         sys.path.insert(0, directory)

@@ -1,8 +1,8 @@
-"""The worker's side of the protocol extension without input and output: what runs, and what is not settled yet.
+"""The worker's side of the protocol extension, without input and output: running jobs and unacknowledged settlements.
 
-A shell owns the connection, as with ``mainspring.client.session``. A settlement is kept until the server has answered
-that it is on disk, and goes out again on the next connection. What still ran when a connection ended is lost: the server
-gives it to others, and would refuse a settlement.
+A shell owns the connection, as with ``mainspring.client.session``. A settlement is kept until the server acknowledges that it
+is on disk, and sent again on the next connection. Jobs that run when a connection ends are lost: the server assigns them to
+other workers, and would refuse their settlements.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SETTLED: Final = int(Type.SETTLED)
 _SETTLE: Final = int(Type.SETTLE)
 _CALLED: Final = (Type.ANSWER, Type.FAULT)
 _SLOTS: Final = b"slots"
-"""The id of the call that says how many jobs the worker runs at a time; other calls have handles as their ids."""
+"""The id of the call with the number of jobs that the worker runs at a time; other calls have handles as their ids."""
 _ISOLATES: Final = b"isolates"
-"""The same of the call that says that it can run a job in a process of its own."""
+"""The id of the call by which a worker declares that it can run a job in a process of its own."""
 
 Key: TypeAlias = tuple[bytes, bytes]
-"""Handle and lease: one delivery."""
+"""The handle and the delivery token, which identify one delivery."""
 
 
 class Assigned(NamedTuple):
-    """A job was handed over."""
+    """An assigned job."""
 
     handle: bytes
     token: bytes
@@ -48,21 +48,21 @@ class Assigned(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A job is to stop: ``cancelled``, ``timeout`` or ``lost``."""
+    """A request to stop a job: ``cancelled``, ``timeout`` or ``lost``."""
 
     key: Key
     reason: str
 
 
 class Refused(NamedTuple):
-    """The server answered something with an error."""
+    """An error that the server answers to a request."""
 
     code: str
     message: str
 
 
 class Shown(NamedTuple):
-    """The server's answer to ``show``; function and state are empty where it does not know the job."""
+    """The server's answer to ``show``; function and state are empty if it does not have the job."""
 
     handle: str
     function: str = ""
@@ -87,10 +87,10 @@ _decode_beaten = msgspec.json.Decoder(_Beaten).decode
 
 
 class WorkerSession:
-    """What one worker and one server have to do with each other.
+    """The protocol state between one worker and one server.
 
-    ``functions`` are names with REGISTER's options. ``slots`` is how many jobs the worker runs at a time; None: what it is ready
-    to take counts. ``isolates``: it runs a job in a process of its own where it is asked to.
+    ``functions`` are names with options of REGISTER. ``slots`` is the number of jobs that the worker runs at a time; None: the
+    server uses the worker's credit. ``isolates``: on request, it runs a job in a process of its own.
     """
 
     def __init__(
@@ -115,33 +115,33 @@ class WorkerSession:
         self.running: set[Key] = set()
         self.unanswered_beats = 0
 
-    # What the worker does.
+    # Called by the worker.
 
     @property
     def functions(self) -> int:
-        """The number of functions that it runs for this server."""
+        """The number of functions that it has registered at this server."""
         return len(self._functions)
 
     def register(self, function: bytes, options: bytes) -> None:
-        """Run one more function; does nothing for one that is registered."""
+        """Register a function; do nothing if it is registered."""
         if all(name != function for name, _ in self._functions):
             self._functions.append((function, options))
             if self.agreed:
                 self._output.append(packets.request(Type.REGISTER, function, options))
 
     def show(self, handle: str) -> None:
-        """Ask what a job is; the answer is a ``Shown``."""
+        """Query a job; the answer is a ``Shown``."""
         name = handle.encode()
         self._output.append(packets.request(Type.CALL, name, b"jobs.show", msgspec.json.encode({"handle": handle})))
 
     def ready(self, count: int) -> None:
-        """Take so many more jobs."""
+        """Request ``count`` more jobs."""
         self.credit += count
         self._ready_since_pause += count
         self._output.append(packets.request(Type.READY, b"%d" % count))
 
     def settle(self, key: Key, settlement: Settlement) -> None:
-        """End a delivery; does nothing for one that is lost."""
+        """Settle a delivery; do nothing if it is lost."""
         if key not in self.running:
             return
         self.running.remove(key)
@@ -150,28 +150,28 @@ class WorkerSession:
         self._output.append(frame)
 
     def drop(self, key: Key) -> None:
-        """Forget a delivery that is over already."""
+        """Drop a delivery that is already over."""
         self.running.discard(key)
 
     def progress(self, key: Key, done: int, total: int) -> None:
-        """Tell how much of a job is done."""
+        """Send a job's progress."""
         if key in self.running:
             self._output.append(packets.request(Type.WORK_STATUS, key[0], b"%d" % done, b"%d" % total))
 
-    def tell(self, key: Key, data: bytes, *, warning: bool) -> None:
-        """Send data or a warning to those who wait for a job."""
+    def send_data(self, key: Key, data: bytes, *, warning: bool) -> None:
+        """Send data or a warning to clients that wait for a job."""
         if key in self.running:
             self._output.append(packets.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data))
 
     def heartbeat(self) -> None:
-        """Tell that the worker lives, and with it all of its jobs."""
+        """Send a heartbeat for the worker and all of its jobs."""
         if self.agreed:
             jobs = [[handle.decode(), token.decode()] for handle, token in self.running]
             self._output.append(packets.request(Type.HEARTBEAT, msgspec.json.encode({"jobs": jobs})))
             self.unanswered_beats += 1
 
     def pause(self) -> None:
-        """Take back what was asked for and has not come; ``pausing`` until that is certain."""
+        """Withdraw the requests for jobs that have not arrived; ``pausing`` until the server confirms it."""
         if self.agreed:
             self._pauses += 1
             self._ready_since_pause = 0
@@ -179,15 +179,15 @@ class WorkerSession:
 
     @property
     def pausing(self) -> bool:
-        """Whether jobs may still come that were asked for before a pause."""
+        """Whether jobs that were requested before a pause may still arrive."""
         return self._pauses > 0
 
     @property
     def unsettled(self) -> int:
-        """The number of settlements that are not known to be on disk."""
+        """The number of settlements that the server has not acknowledged."""
         return len(self._unsettled)
 
-    # What the shell tells.
+    # Called by the shell.
 
     def connected(self) -> None:
         """Begin on a new connection."""
@@ -199,7 +199,7 @@ class WorkerSession:
         self.unanswered_beats = 0
 
     def disconnected(self) -> set[Key]:
-        """Give up the connection; return the deliveries that are lost with it."""
+        """Drop the connection; return the deliveries that are lost with it."""
         lost, self.running = self.running, set()
         self._connection = None
         self._output = []
@@ -210,16 +210,16 @@ class WorkerSession:
 
     @property
     def has_output(self) -> bool:
-        """Whether ``take_output`` would give bytes."""
+        """Whether ``take_output`` would return bytes."""
         return bool(self._output)
 
     def take_output(self) -> bytes:
-        """Return the bytes to be written now."""
+        """Return the bytes to write now, and clear them."""
         output, self._output = self._output, []
         return b"".join(output)
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take what was read.  Raises ServerError where the peer does not speak the extension."""
+        """Process received bytes and return the events.  Raises ServerError if the server does not support the extension."""
         events: list[Event] = []
         connection = self._connection
         if connection is None:
@@ -237,7 +237,7 @@ class WorkerSession:
                 self.unanswered_beats = 0
                 events += self._beaten(args[0])
             elif kind in _CALLED and args[0] in {_SLOTS, _ISOLATES}:
-                pass  # an older server answers with a fault: it does not know of this
+                pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
                 job = _decode_job(args[1])
                 events.append(Shown(args[0].decode(), job.function, job.state))
@@ -254,7 +254,7 @@ class WorkerSession:
                 if not self.agreed:
                     raise no_extension(code, message)
                 if code == "UNSUPPORTED":
-                    # Not for this once: with this server's store the worker would never do what it is there for.
+                    # Reconnects would not help: this server's store can never serve the worker.
                     raise SettingsError(f"the server cannot serve this worker: {message}")
                 events.append(Refused(code, message))
             elif kind == FATAL:
@@ -274,8 +274,8 @@ class WorkerSession:
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:
-        beaten = _decode_beaten(answer)
+        decoded = _decode_beaten(answer)
         stops: list[Event] = []
-        for pairs, reason in ((beaten.stop, "cancelled"), (beaten.lost, "lost")):
+        for pairs, reason in ((decoded.stop, "cancelled"), (decoded.lost, "lost")):
             stops += [Stop((handle.encode(), token.encode()), reason) for handle, token in pairs]
         return stops

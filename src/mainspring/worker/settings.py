@@ -1,4 +1,4 @@
-"""How a worker works, as its owner chooses."""
+"""The settings of a worker."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Final
 from mainspring.client.validation import check_number, check_text, check_whole
 
 DRAIN_GRACE: Final = 30.0
-"""Seconds that a stop waits for running jobs, by default."""
+"""The default of the seconds that a stop waits for running jobs."""
 
 WAITING_PLACES: Final = 64
-"""Extra places, at most, by default."""
+"""The default of the largest number of extra places."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How a worker works; the defaults suit tasks that mostly wait."""
+    """The settings of a worker; the defaults suit tasks that mostly wait for input and output."""
 
     concurrency: int = 16
     """Jobs that run at a time."""
 
     waiting_places: int = WAITING_PLACES
-    """Extra places, at most, for the jobs that tasks wait for while those tasks hold all places."""
+    """Extra places, at most, for awaited jobs while the tasks that wait for them hold all places."""
 
     name: str = ""
-    """What servers call it; the machine's name and the process's number where empty."""
+    """The worker's name on the servers; empty: the host name and the process id."""
 
     grace: float = DRAIN_GRACE
-    """Seconds that running jobs have to end after the worker is stopped; then they are handed back."""
+    """Seconds that running jobs have to end after the worker is stopped; then they are released."""
 
     max_jobs: int | None = None
-    """The worker ends after so many jobs, to be started anew."""
+    """Jobs after which the worker ends in order to be restarted."""
 
     max_rss: int | None = None
-    """The worker ends when it takes so many bytes of memory, to be started anew."""
+    """Bytes of resident memory above which the worker ends in order to be restarted."""
 
     log_tracebacks: bool = False
-    """Log the tracebacks of failed attempts, too."""
+    """Whether to log the tracebacks of failed attempts."""
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", 1)

@@ -1,4 +1,4 @@
-"""Worker processes, kept alive."""
+"""The supervisor of worker processes, which restarts them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 RECYCLED_EXIT: Final = 85
-"""The exit code of a worker that has ended to be started anew."""
+"""The exit code of a worker that has ended in order to be restarted."""
 
 FATAL_EXITS: Final = frozenset({2, 3})
-"""Exit codes after which a new start would end the same way: the App or the settings are wrong, or a server is none."""
+"""Exit codes that a restart would repeat: the App or the settings are wrong, or a server is not Mainspring."""
 
 STOP_NOW_SIGNAL: Final = signal.SIGUSR2
-"""Tells a supervised process to stop now. No other signal is left to say so: SIGTERM may come twice, from the supervisor and
-from systemd or a container, and a terminal sends SIGINT to all processes at once.
+"""The signal by which a supervised process stops now. SIGTERM and SIGINT cannot have this meaning: SIGTERM may arrive twice, from
+the supervisor and from systemd or a container, and a terminal sends SIGINT to all processes at once.
 """
 
 _log = structlog.get_logger(__name__)
 
 
 class Start(NamedTuple):
-    """What a process is started with."""
+    """The arguments of a process."""
 
     number: int
-    """Its place, from 0 on."""
+    """Its number, from 0."""
     counters: int
-    """The descriptor of its `counters`."""
+    """The descriptor of its `job_counters`."""
     left_out: dict[str, float]
-    """Functions that it leaves out for a while, each with the monotonic time until which it does."""
+    """Functions that it leaves out, each with the monotonic time until which it does."""
 
 
 class _Living(NamedTuple):
@@ -49,10 +49,10 @@ class _Living(NamedTuple):
 
 
 class Supervisor:
-    """Runs ``processes`` processes of a command, and starts one again that ends before ``stop``.
+    """Runs ``processes`` processes of a command, and restarts those that end before ``stop``.
 
-    ``command`` returns the arguments of a process. One that crashed is started again at once where it had jobs, without their
-    functions for a while; where it had none, after a wait.
+    ``command`` returns the arguments of a process. A process that crashed with running jobs is restarted at once, and leaves
+    their functions out for a while. A process that crashed without jobs is restarted after a delay.
     """
 
     def __init__(self, command: Callable[[Start], Sequence[str]], processes: int) -> None:
@@ -64,14 +64,14 @@ class Supervisor:
         self._code = 0
 
     def stop(self, *, now: bool = False) -> None:
-        """Have all processes end politely; ``now``: without waiting for running jobs, also in a polite stop."""
+        """Stop all processes gracefully; ``now``: without waiting for running jobs, even during a graceful stop."""
         if now:
             self._signal(STOP_NOW_SIGNAL)
         elif not self._stopping.is_set():
             self._signal(signal.SIGTERM)
 
     def interrupt(self) -> None:
-        """Stop politely; called in a stop: stop now."""
+        """Stop gracefully; the second call stops now."""
         self.stop(now=self._stopping.is_set())
 
     def kill(self) -> None:
@@ -80,38 +80,37 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that live."""
+        """The ids of the running processes."""
         return [living.process.pid for living in self._living.values()]
 
     @property
     def running(self) -> int:
-        """The number of jobs that the processes have under way."""
-        seen = [job_counters.read(living.counters) for living in self._living.values()]
-        return sum(one.jobs for one in seen if one is not None)
+        """The number of jobs that run in the processes."""
+        return sum(counts.jobs for counts in self._counts())
 
     async def run(self) -> int:
-        """Keep the processes running until ``stop``; return 0, or the exit code of a hopeless one."""
+        """Keep the processes running until ``stop``; return 0, or the fatal exit code of a process."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._processes):
                 group.create_task(self._keep(number), name=f"mainspring worker {number}")
         return self._code
 
     async def _keep(self, number: int) -> None:
-        waits = Delay()
+        delays = Delay()
         while not self._stopping.is_set():
-            descriptor = job_counters.make()
+            descriptor = job_counters.create()
             try:
                 start = Start(number, descriptor, self._backoff.left_out(time.monotonic()))
                 process = spawn(self._command(start), descriptors=(descriptor,))
                 self._living[number] = _Living(process, descriptor)
                 try:
                     code = await ended(process)
-                except BaseException:  # cancelled: nothing is left behind
+                except BaseException:  # cancelled: leave no process behind
                     process.kill()
                     raise
                 finally:
                     del self._living[number]
-                seen = job_counters.read(descriptor)
+                counts = job_counters.read(descriptor)
             finally:
                 os.close(descriptor)
             if self._stopping.is_set():
@@ -121,11 +120,11 @@ class Supervisor:
             elif code in FATAL_EXITS:
                 self._code = code
                 self.stop()
-            elif seen is not None and seen.running:
-                left_out = self._backoff.crashed(seen.running, self._crashers() | seen.crashers, time.monotonic())
+            elif counts is not None and counts.running:
+                left_out = self._backoff.crashed(counts.running, self._crashers() | counts.crashers, time.monotonic())
                 _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=0, left_out=left_out)
             else:
-                delay = waits.next(time.monotonic())
+                delay = delays.next(time.monotonic())
                 _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=delay)
                 try:
                     async with asyncio.timeout(delay):
@@ -134,11 +133,14 @@ class Supervisor:
                     pass
 
     def _crashers(self) -> frozenset[str]:
-        """Return the functions of which suspects have ended processes of their own."""
-        seen = [job_counters.read(living.counters) for living in self._living.values()]
-        return frozenset().union(*(one.crashers for one in seen if one is not None))
+        """Return the functions with suspects that have crashed processes of their own."""
+        return frozenset().union(*(counts.crashers for counts in self._counts()))
+
+    def _counts(self) -> list[job_counters.Counts]:
+        read = [job_counters.read(living.counters) for living in self._living.values()]
+        return [counts for counts in read if counts is not None]
 
     def _signal(self, number: signal.Signals) -> None:
         self._stopping.set()
         for living in self._living.values():
-            living.process.send_signal(number)  # does nothing where it has just ended
+            living.process.send_signal(number)  # does nothing if the process has just ended

@@ -1,4 +1,4 @@
-"""Which of a worker's tasks wait for other jobs; the tasks report it from any thread."""
+"""The waits of a worker's tasks for other jobs, which the tasks report from any thread."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Waits:
     """All waits of a worker's tasks.
 
-    ``changed`` is called on the loop after a wait has begun or ended while at least ``places`` tasks wait: with fewer, nothing
-    follows from it.
+    ``changed`` is called on the loop after a wait has begun or ended while at least ``places`` tasks wait. With fewer waiting
+    tasks, no extra place is needed.
     """
 
     def __init__(self, places: int, changed: Callable[[], None]) -> None:
@@ -31,24 +31,24 @@ class Waits:
         self._counts: dict[CurrentJob, int] = {}
         self._scheduled = False
         self.begun = 0
-        """The number of waits so far."""
+        """The number of waits that have begun so far."""
 
     def attach(self) -> None:
         """Use the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def begin(self, job: CurrentJob, awaited: Awaited) -> None:
-        """A task waits for a job.  What a task has forked off is no task."""
+        """Record that a task waits for a job; do nothing in a fork of a task."""
         if os.getpid() != self._pid:
             return
         with self._lock:
             self.begun += 1
             self._jobs[awaited] = job
             self._counts[job] = self._counts.get(job, 0) + 1
-            self._tell(len(self._counts))
+            self._notify(len(self._counts))
 
     def end(self, awaited: Awaited) -> None:
-        """A wait is over; does nothing for one that was ended already."""
+        """Record that a wait is over; do nothing if that is already recorded."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -59,9 +59,9 @@ class Waits:
             self._counts[job] -= 1
             if not self._counts[job]:
                 del self._counts[job]
-            self._tell(before)
+            self._notify(before)
 
-    def _tell(self, waiting: int) -> None:
+    def _notify(self, waiting: int) -> None:
         if waiting < self._places or self._scheduled or self._loop is None:
             return
         self._scheduled = True
@@ -71,14 +71,14 @@ class Waits:
             pass  # the loop is closed: the worker has ended
 
     def _report(self) -> None:
-        self._scheduled = False  # before looking: what comes from now on schedules again
+        self._scheduled = False  # first, so that later changes schedule another call
         self._changed()
 
-    # What the loop's thread asks.
+    # Called on the loop's thread.
 
     @property
     def many(self) -> bool:
-        """Whether so many tasks wait that all places may be held by them."""
+        """Whether enough tasks wait to hold all places."""
         return len(self._counts) >= self._places
 
     def count(self, jobs: Iterable[CurrentJob]) -> int:
@@ -87,11 +87,11 @@ class Waits:
             return sum(job in self._counts for job in jobs)
 
     def newest(self, jobs: Container[CurrentJob]) -> list[Awaited]:
-        """Return what these jobs wait for, the newest wait first."""
+        """Return the jobs that these jobs wait for, the newest wait first."""
         with self._lock:
             return [awaited for awaited, job in reversed(self._jobs.items()) if job in jobs]
 
     def of(self, job: CurrentJob) -> list[Awaited]:
-        """Return what one job waits for."""
+        """Return the jobs that one job waits for."""
         with self._lock:
             return [awaited for awaited, other in self._jobs.items() if other is job] if job in self._counts else []

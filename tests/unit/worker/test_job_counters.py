@@ -28,7 +28,7 @@ def delivery(function: A, *, isolated: bool = False, died: bool = False) -> Deli
 
 
 def test_the_counters_of_a_dead_worker_can_be_read() -> None:
-    descriptor = job_counters.make()
+    descriptor = job_counters.create()
     here = JobCounters(os.dup(descriptor), ["f", "größer", "in processes"])
     assert job_counters.read(descriptor) == Counts(0, frozenset(), frozenset())
     one, two, other = delivery(A("f")), delivery(A("f")), delivery(A("größer"))

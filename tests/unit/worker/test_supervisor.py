@@ -167,6 +167,6 @@ def test_a_process_comes_back_at_once_without_the_functions_that_ran_in_it(
 
 
 def test_new_counters_are_empty() -> None:
-    descriptor = job_counters.make()
+    descriptor = job_counters.create()
     assert job_counters.read(descriptor) is None
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Coroutine functions, on the worker's own event loop."""
+"""The executor of coroutine functions, on the worker's own event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CoroutineExecutor:
         self._tasks: dict[Delivery, asyncio.Task[Settlement]] = {}
         self._finished: list[Finished] = []
 
-    def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - threads need to know
+    def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - only the thread executor uses it
         """Start a task for each delivery."""
         for delivery in deliveries:
             begun = self._loop.time()
@@ -33,17 +33,17 @@ class CoroutineExecutor:
             self._tasks[delivery] = task
             task.add_done_callback(partial(self._done, delivery, begun))
 
-    def stop(self, delivery: Delivery, *, at_once: bool) -> None:  # noqa: ARG002 - a coroutine is cancelled, or not
+    def stop(self, delivery: Delivery, *, at_once: bool) -> None:  # noqa: ARG002 - a coroutine has only one way to stop
         """Cancel the task."""
         task = self._tasks.get(delivery)
         if task is not None:
             task.cancel()
 
     def shrink(self) -> None:
-        """Do nothing: a task takes no more than it needs."""
+        """Do nothing: there are no idle tasks."""
 
     async def close(self) -> None:
-        """Cancel what still runs, and wait for it."""
+        """Cancel the running tasks, and wait for them."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -52,7 +52,7 @@ class CoroutineExecutor:
 
     def _done(self, delivery: Delivery, begun: float, task: asyncio.Task[Settlement]) -> None:
         del self._tasks[delivery]
-        if task.cancelled():  # before its first step; later the performance sees it
+        if task.cancelled():  # before its first step; later, `execute_coroutine` settles it
             settlement = stopped(delivery.job) if delivery.job.cancel_requested else RELEASED
         else:
             error = task.exception()

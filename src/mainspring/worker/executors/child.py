@@ -1,9 +1,9 @@
 """A process that runs functions for its worker: ``python -m mainspring.worker.executors.child FD PARENT SELECTOR``.
 
-(The worker of the command line has a process of its own kind, which logs as the worker does: `mainspring.cli.task_process`.)
+(`mainspring worker` starts `mainspring.cli.task_process` instead, which also configures logging like the worker's.)
 
-The main thread runs the functions; a second one reads, so that the end of the pipe ends the process in the middle of
-anything. Signals that stop a worker do nothing here: the worker lets its jobs finish.
+The main thread runs the functions. A second thread reads, so that the end of the pipe ends the process at any time.
+Signals that stop a worker do nothing here, because the worker lets its jobs finish.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from mainspring.worker.execution import RELEASED, Settlement, execute, execute_c
 from mainspring.worker.executors.frames import (
     Begun,
     Continues,
+    Data,
     Ended,
     Halt,
     Progress,
     Refuse,
     Run,
-    Told,
     ToParent,
     Unframer,
     Waits,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Child:
-    """The process's end of the pipe. It is also the reporter of the job that runs."""
+    """The process's end of the pipe, and the reporter of its running job."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pid = os.getpid()
@@ -68,25 +68,25 @@ class Child:
         self._task: asyncio.Task[Settlement] | None = None
 
     def progress(self, job: CurrentJob, done: int, total: int) -> None:  # noqa: ARG002 - there is only one
-        """Pass progress on."""
+        """Send progress to the worker."""
         self.send(Progress(done, total))
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:  # noqa: ARG002
-        """Pass data on."""
-        self.send(Told(data, warning))
+        """Send data or a warning to the worker."""
+        self.send(Data(data, warning))
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
-        """Pass on that the job waits for another one."""
+        """Notify the worker that the job waits for another one."""
         number = next(self._numbers)
         self._awaited[awaited] = number
         self.send(Waits(number, awaited.handle))
 
     def continues(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
-        """Pass on that such a wait is over."""
+        """Notify the worker that such a wait is over."""
         self.send(Continues(self._awaited.pop(awaited)))
 
     def send(self, message: ToParent) -> None:
-        """Write one message; the end of the pipe ends the process.  What a task has forked off has nothing to say."""
+        """Write one message; the end of the pipe ends the process.  Forks of a task send nothing."""
         if os.getpid() != self._pid:
             return
         try:
@@ -96,7 +96,7 @@ class Child:
             os._exit(1)
 
     def serve(self, registry: Registry) -> None:
-        """Run what comes, one after the other, for ever."""
+        """Run jobs one after the other, for ever."""
         threading.Thread(target=self._read, name="mainspring-pipe", daemon=True).start()
         while True:
             run = self._runs.get()
@@ -110,12 +110,12 @@ class Child:
             else:
                 settlement = Context().run(execute, function, run.payload, job)
             if os.getpid() != self._pid:
-                os._exit(0)  # a fork of the task that came back from it, too
+                os._exit(0)  # a fork of the task that has returned from it
             self._job = None
             self.send(Ended(*settlement, resident_bytes()))
 
     def _run_coroutine(self, function: Function, payload: bytes, job: CurrentJob) -> Settlement:
-        """Run a coroutine function, which is here only because its job is to be alone, on one loop for all of them."""
+        """Run a coroutine function, whose job is isolated in this process, on a loop that all such jobs share."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         task = self._task = self._loop.create_task(execute_coroutine(function, payload, job), context=Context())
@@ -148,7 +148,7 @@ class Child:
                         self._refuse(message)
 
     def _halt(self, reason: str) -> None:
-        """Ask the running job to stop, and end its waits for other jobs."""
+        """Request the running job to stop, and end its waits for other jobs."""
         job = self._job
         if job is not None:
             job.ask_to_stop(reason)
@@ -165,18 +165,18 @@ class Child:
 
 
 def _do_nothing(number: int, frame: object) -> None:
-    """Handle a signal."""
+    """Ignore a signal."""
 
 
-def _plainly(_selector: str) -> AbstractContextManager[None]:
+def _without_context(_selector: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def main(arguments: Sequence[str], importing: Callable[[str], AbstractContextManager[None]] = _plainly) -> None:
-    """Load the App and serve; ``importing`` is entered with the App's selector while it is imported."""
+def main(arguments: Sequence[str], importing: Callable[[str], AbstractContextManager[None]] = _without_context) -> None:
+    """Load the App and serve; the import runs inside the context manager of ``importing(selector)``."""
     descriptor, parent, selector = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with(parent, signal.SIGKILL)
-    # Not SIG_IGN, which programs that tasks start would inherit: nobody could terminate them.
+    # Not SIG_IGN: programs that tasks start would inherit it, and could not be terminated.
     signal.signal(signal.SIGINT, _do_nothing)
     signal.signal(signal.SIGTERM, _do_nothing)
     child = Child(socket.socket(fileno=descriptor))

@@ -1,4 +1,4 @@
-"""What a worker and its processes say to each other: MessagePack, each message behind its length in four bytes."""
+"""The messages between a worker and its task processes: MessagePack, each after its length in four bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Run(msgspec.Struct, tag="run", array_like=True):
-    """Run a function."""
+    """A job to run."""
 
     function: str
     handle: bytes
@@ -18,53 +18,53 @@ class Run(msgspec.Struct, tag="run", array_like=True):
 
 
 class Halt(msgspec.Struct, tag="halt", array_like=True):
-    """Ask what runs to stop."""
+    """A request to stop the running job."""
 
     reason: str
 
 
 class Refuse(msgspec.Struct, tag="refuse", array_like=True):
-    """End a wait of the running job with an error: the worker has no place for the awaited job."""
+    """The end of a wait of the running job with an error: the worker has no place for the awaited job."""
 
     number: int
     message: str
 
 
 class Begun(msgspec.Struct, tag="begun", array_like=True):
-    """The process is ready for its first job, or says why it never will be."""
+    """The process is ready for its first job, or has failed to start because of ``error``."""
 
     error: str = ""
 
 
 class Progress(msgspec.Struct, tag="progress", array_like=True):
-    """What runs tells how much of it is done."""
+    """The progress of the running job."""
 
     done: int
     total: int
 
 
-class Told(msgspec.Struct, tag="told", array_like=True):
-    """What runs has data or a warning for those who wait."""
+class Data(msgspec.Struct, tag="told", array_like=True):
+    """Data or a warning of the running job for waiting clients. The tag is older than the name."""
 
     data: bytes
     warning: bool
 
 
 class Waits(msgspec.Struct, tag="waits", array_like=True):
-    """The running job waits for another one; the number is the process's own."""
+    """The begin of a wait of the running job for another one; the process chooses the number."""
 
     number: int
     handle: str
 
 
 class Continues(msgspec.Struct, tag="continues", array_like=True):
-    """Such a wait is over."""
+    """The end of such a wait."""
 
     number: int
 
 
 class Ended(msgspec.Struct, tag="ended", array_like=True):
-    """What ran has ended; ``memory`` is the process's resident size in bytes."""
+    """The end of the running job; ``memory`` is the process's resident size in bytes."""
 
     outcome: bytes
     detail: bytes
@@ -73,7 +73,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
 
 
 ToChild: TypeAlias = Run | Halt | Refuse
-ToParent: TypeAlias = Begun | Progress | Told | Waits | Continues | Ended
+ToParent: TypeAlias = Begun | Progress | Data | Waits | Continues | Ended
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child: Final = msgspec.msgpack.Decoder(ToChild).decode
@@ -81,19 +81,19 @@ decode_to_parent: Final = msgspec.msgpack.Decoder(ToParent).decode
 
 
 def frame(message: ToChild | ToParent) -> bytes:
-    """Encode a message with its length."""
+    """Encode a message, after its length."""
     body = _encode(message)
     return len(body).to_bytes(4, "big") + body
 
 
 class Unframer:
-    """Cuts a stream into messages' bodies."""
+    """Splits a stream into the bodies of messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what was read; return the bodies that are complete by it."""
+        """Add received bytes; return the bodies that they complete."""
         self._buffer += data
         bodies: list[bytes] = []
         position = 0

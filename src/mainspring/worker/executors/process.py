@@ -1,4 +1,4 @@
-"""Functions in processes of their own: for work that keeps a processor busy, and that must be stoppable by force."""
+"""The executor of functions in processes of their own: for CPU-bound work, and work that must be stoppable by force."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mainspring.worker.execution import Settlement, failure, stopped
 from mainspring.worker.executors.frames import (
     Begun,
     Continues,
+    Data,
     Ended,
     Halt,
     Progress,
     Refuse,
     Run,
     ToChild,
-    Told,
     Unframer,
     Waits,
     decode_to_parent,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 TASK_PROCESS: Final = (sys.executable, "-m", "mainspring.worker.executors.child")
 """The command of a process that runs functions, without its arguments."""
 
-STOP_GRACE: Final = 5.0
+CANCEL_GRACE: Final = 5.0
 """Seconds that a cancelled function has to stop by itself before its process is killed."""
 
 _log = structlog.get_logger(__name__)
@@ -49,14 +49,14 @@ _log = structlog.get_logger(__name__)
 class ProcessExecutor:
     """Runs each delivery in one of at most ``most`` processes, which import the App that ``selector`` names.
 
-    A process lives on for the next job, ``usual`` of them at most where no more are needed. One that has grown beyond
-    ``max_rss`` bytes, or was killed, is replaced when it is needed. ``command`` starts one; what
-    `mainspring.worker.executors.child` takes comes after it.
+    Processes are reused; `shrink` keeps at most ``kept`` of them. A process that was killed, or has grown beyond ``max_rss``
+    bytes, is replaced when the next job needs it. ``command`` starts a process; the arguments of
+    `mainspring.worker.executors.child` are appended to it.
     """
 
     def __init__(
         self,
-        usual: int,
+        kept: int,
         selector: str | None,
         finish: Finish,
         *,
@@ -64,7 +64,7 @@ class ProcessExecutor:
         max_rss: int | None = None,
         command: Sequence[str] = TASK_PROCESS,
     ) -> None:
-        self._usual = usual
+        self._kept = kept
         self._limit = most
         self._selector = selector
         self._finish = finish
@@ -77,8 +77,8 @@ class ProcessExecutor:
         self._warned: set[str] = set()
         self._ends: set[asyncio.Task[None]] = set()
 
-    def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - threads need to know
-        """Hand deliveries to idle processes, or start some."""
+    def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - only the thread executor uses it
+        """Run deliveries in idle processes or new ones."""
         self._waiting.extend(deliveries)
         while self._waiting and (self._idle or len(self._busy) < self._limit):
             delivery = self._waiting.popleft()
@@ -91,7 +91,7 @@ class ProcessExecutor:
             child.run(delivery)
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:
-        """Ask the function to stop, and kill its process: at once, or where it has not stopped after a grace."""
+        """Kill the function's process at once, or request the function to stop and kill its process after a grace."""
         child = self._busy.get(delivery)
         if child is None:
             if delivery in self._waiting:
@@ -101,33 +101,33 @@ class ProcessExecutor:
             child.kill()
         else:
             child.send(Halt(delivery.job.stop_reason or ""))
-            child.reaper = self._loop.call_later(STOP_GRACE, child.kill)
+            child.reaper = self._loop.call_later(CANCEL_GRACE, child.kill)
 
     def shrink(self) -> None:
-        """Kill the idle processes beyond the usual number."""
-        while self._idle and len(self._idle) + len(self._busy) > self._usual:
+        """Kill the idle processes beyond the number to keep."""
+        while self._idle and len(self._idle) + len(self._busy) > self._kept:
             self._idle.pop().kill()
 
     async def close(self) -> None:
-        """Kill all processes, and wait until they are gone."""
+        """Kill all processes, and wait until they have ended."""
         for child in [*self._idle, *self._busy.values()]:
             child.kill()
         while self._ends or self._busy or self._idle:
             if self._ends:
                 await asyncio.wait(self._ends)
             else:
-                await asyncio.sleep(0.01)  # the ends of their pipes are on their way
+                await asyncio.sleep(0.01)  # until the ends of their pipes have arrived
 
     def _spawn(self) -> _Child:
         if self._selector is None:
-            raise FileNotFoundError("this App was not loaded from a file or module that a process could import")
+            raise FileNotFoundError("this App was not loaded from a file or module, so a process cannot import it")
         ours, theirs = socket.socketpair()
         try:
-            process = subprocess.Popen(  # noqa: S603 - our own interpreter
+            process = subprocess.Popen(  # noqa: S603 - this program's interpreter
                 [*self._command, str(theirs.fileno()), str(os.getpid()), self._selector],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # to kill it with all that its function has started
+                process_group=0,  # to kill it with all processes that its function has started
             )
         except OSError:
             ours.close()
@@ -136,10 +136,10 @@ class ProcessExecutor:
             theirs.close()
         return _Child(self, process, ours)
 
-    # What the children tell.
+    # Called by the children.
 
     def ended(self, child: _Child, message: Ended) -> None:
-        """A function has returned or raised."""
+        """Process the end of a function."""
         delivery, seconds = child.done()
         if delivery is None:
             return
@@ -151,7 +151,7 @@ class ProcessExecutor:
         self._report(delivery, Settlement(message.outcome, message.detail, message.data), seconds)
 
     def waits(self, delivery: Delivery) -> None:
-        """A function waits for another job."""
+        """Warn once that a function in a process waits for another job."""
         name = delivery.function.name
         if delivery.function.executor == "process" and name not in self._warned:
             self._warned.add(name)
@@ -163,7 +163,7 @@ class ProcessExecutor:
             )
 
     def died(self, child: _Child, error: str) -> None:
-        """A process has ended, or closes its pipe and will be killed."""
+        """Process the end of a process, or of its pipe; then the process is killed."""
         if child in self._idle:
             self._idle.remove(child)
         delivery, seconds = child.done()
@@ -190,7 +190,7 @@ class ProcessExecutor:
 
 
 class _Child(asyncio.Protocol):
-    """One process, as its worker sees it."""
+    """The worker's end of one process."""
 
     def __init__(self, executor: ProcessExecutor, process: subprocess.Popen[bytes], pipe: socket.socket) -> None:
         self._executor = executor
@@ -224,7 +224,7 @@ class _Child(asyncio.Protocol):
                     self._executor.ended(self, message)
                 case Progress() if delivery is not None:
                     delivery.job.progress(message.done, message.total)
-                case Told() if delivery is not None:
+                case Data() if delivery is not None:
                     (delivery.job.warning if message.warning else delivery.job.data)(message.data)
                 case Waits() if delivery is not None:
                     self._executor.waits(delivery)
@@ -236,11 +236,11 @@ class _Child(asyncio.Protocol):
                 case Begun():
                     self._error = message.error
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the process's end says more
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the process's exit code has the cause
         self._executor.died(self, self._error)
 
     def run(self, delivery: Delivery) -> None:
-        """Give the process a job."""
+        """Send the process a job."""
         self._delivery = delivery
         self._begun = self._loop.time()
         handle, unique, info = delivery.job.raw
@@ -257,7 +257,7 @@ class _Child(asyncio.Protocol):
         self.send(Refuse(number, str(error)))
 
     def done(self) -> tuple[Delivery | None, float]:
-        """Return the job that the process had, with the seconds that it took, and have none."""
+        """Remove the process's delivery, and return it with its run time in seconds."""
         delivery, self._delivery = self._delivery, None
         if delivery is not None:
             for awaited in self._awaited.values():
@@ -269,12 +269,12 @@ class _Child(asyncio.Protocol):
         return delivery, self._loop.time() - self._begun
 
     def kill(self) -> None:
-        """End the process by force, with what its function has started; ``died`` follows."""
+        """Kill the process and all processes that its function has started; ``died`` follows."""
         self.killed = True
         self._kill()
 
     def wait(self) -> int:
-        """Wait for the process to end and return its code; one that only closed its pipe is killed after a while."""
+        """Wait for the process to end and return its exit code; kill it after 1 s, if it has only closed its pipe."""
         try:
             return self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
@@ -282,7 +282,7 @@ class _Child(asyncio.Protocol):
             return self._process.wait()
 
     def _kill(self) -> None:
-        if self._process.returncode is None:  # else its number may be another one's by now
+        if self._process.returncode is None:  # otherwise its id may belong to another process by now
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 

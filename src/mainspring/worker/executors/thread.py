@@ -1,9 +1,9 @@
-"""Plain functions, in threads.
+"""The executor of plain functions, in threads.
 
-To hand a job to a thread and its outcome back costs more than a short function does. So jobs are handed over in
-batches, a thread takes the next one itself, and all outcomes that have gathered go back in one call to the loop. While
-functions are brief, one thread is woken for a batch instead of one for each job: under the interpreter's lock the others
-would only get into its way. Should it be held up, a timer wakes them.
+The hand-over of a job to a thread and of its outcome to the loop takes longer than a short function. Therefore jobs are handed
+over in batches, each thread fetches its next job itself, and one call to the loop returns all outcomes so far. While
+functions are brief, one thread is woken per batch instead of one per job, because the others would only contend for the
+interpreter's lock. If that thread is blocked, a timer wakes others.
 """
 
 from __future__ import annotations
@@ -23,48 +23,49 @@ from mainspring.worker.execution import execute
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RESCUE_AFTER: Final = 0.002
+WAKE_OTHERS_AFTER: Final = 0.002
+"""Seconds after which other threads are woken for a batch of brief jobs."""
 
 
 class ThreadExecutor:
-    """Runs functions in at most ``most`` threads, which start when they are needed; ``usual`` of them stay."""
+    """Runs functions in at most ``most`` threads, which start when they are needed; `shrink` keeps at least ``kept``."""
 
-    def __init__(self, usual: int, finish: Finish, *, most: int) -> None:
-        self._usual = usual
+    def __init__(self, kept: int, finish: Finish, *, most: int) -> None:
+        self._kept = kept
         self._limit = most
         self._finish = finish
         self._loop = asyncio.get_running_loop()
         self._todo: deque[Delivery] = deque()
         self._wake_ups: SimpleQueue[bool] = SimpleQueue()
         self._finished: deque[Finished] = deque()
-        self._told = False
+        self._notified = False
         self._started = 0
-        self._held = 0  # what has been handed over and not delivered back: it waits, runs or has just ended
+        self._held = 0  # deliveries handed to the threads and not yet finished
         self._rescue: asyncio.TimerHandle | None = None
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:
-        """Hand deliveries to the threads."""
+        """Queue deliveries for the threads."""
         self._todo.extend(deliveries)
         self._held += len(deliveries)
         if brief:
             self._wake(1, threads=1)
             if self._held > 1 and self._rescue is None:
-                self._rescue = self._loop.call_later(RESCUE_AFTER, self._wake_more)
+                self._rescue = self._loop.call_later(WAKE_OTHERS_AFTER, self._wake_more)
         else:
             self._wake(len(deliveries), threads=self._held)
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:
-        """Do nothing: a thread can only be asked, and the job has been."""
+        """Do nothing: a thread cannot be stopped by force, and the job has the request to stop."""
 
     def shrink(self) -> None:
-        """End the idle threads beyond the usual number."""
-        kept = max(self._usual, self._held)
-        for _ in range(self._started - kept):  # there are at least so many idle ones: each takes one, and ends
+        """End the idle threads beyond the number to keep."""
+        kept = max(self._kept, self._held)
+        for _ in range(self._started - kept):  # at least this many threads are idle; each ends with one False
             self._wake_ups.put(False)
         self._started = min(self._started, kept)
 
     async def close(self) -> None:
-        """Let the threads end when they have finished what they run."""
+        """Make the threads end after their current job."""
         if self._rescue is not None:
             self._rescue.cancel()
         for _ in range(self._started):
@@ -76,9 +77,9 @@ class ThreadExecutor:
             self._wake(len(self._todo), threads=self._held)
 
     def _wake(self, count: int, *, threads: int) -> None:
-        """Wake so many threads, of at least so many that there are to be, as far as the limit allows.
+        """Wake ``count`` threads, and start threads until there are ``threads`` of them, up to the limit.
 
-        With one for each job that is held, a free one is left for each that waits, however long the others run.
+        With one thread for each held job, every waiting job has a free thread, even if the others run for a long time.
         """
         for _ in range(min(count, self._limit)):
             self._wake_ups.put(True)
@@ -96,20 +97,20 @@ class ThreadExecutor:
                 except IndexError:
                     break
                 begun = clock()
-                # A fresh context: what one job sets, the next on this thread must not see.
+                # A fresh context, so that the next job on this thread does not inherit variables of this one.
                 settlement = Context().run(execute, delivery.function, delivery.payload, delivery.job)
                 if getpid() != pid:
-                    os._exit(0)  # a fork of the task that came back from it, too
+                    os._exit(0)  # a fork of the task that has returned from it
                 finished.append(Finished(delivery, settlement, clock() - begun))
-                if not self._told:
-                    self._told = True
+                if not self._notified:
+                    self._notified = True
                     try:
                         self._loop.call_soon_threadsafe(self._deliver)
                     except RuntimeError:
                         return  # the loop is closed: the worker did not wait for this job
 
     def _deliver(self) -> None:
-        self._told = False  # before looking: what comes from now on calls again
+        self._notified = False  # first, so that later outcomes call again
         batch: list[Finished] = []
         while self._finished:
             batch.append(self._finished.popleft())
