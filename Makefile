@@ -65,7 +65,7 @@ bytecode: .venv/.check
 
 # Conformance of memory and SQLite alone, and 50 seeds of a simulated node.
 QUICK = tests/unit tests/docs tests/conformance --ignore-glob='tests/conformance/*zookeeper*' \
-	'tests/simulation/test_simulation.py::test_no_promise_is_broken_in_memory[0]'
+	'tests/simulation/test_simulation.py::test_a_node_in_memory_keeps_all_invariants[0]'
 
 # Hardly anything waits there, and each tester imports all tests.
 quick: TESTERS = 3

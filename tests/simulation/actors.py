@@ -1,4 +1,4 @@
-"""Clients and workers that speak the protocol over simulated wires, mostly as they should."""
+"""Clients and workers over simulated connections; they mostly follow the protocol."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ UNIQUES = (b"", b"", b"u", b"v", b"w")
 
 
 class Stage(Protocol):
-    """The world, as far as actors have to do with it."""
+    """The part of the world that actors use."""
 
     chance: Random
     clock: ManualClock
     calm: bool
     load: float
-    """How often clients use their turn."""
+    """The probability that a client acts when it is chosen."""
 
     def connect(self, actor: Actor) -> Wire: ...
 
     def result_of(self, handle: bytes, worker: str) -> bytes:
-        """Return a result that no other run of any job has."""
+        """Return a result that is unique to this attempt."""
 
     def acknowledged(self, handle: bytes, function: bytes, unique: bytes) -> None:
-        """A client is shown that its background job was taken."""
+        """Check a background job that the server has acknowledged to a client."""
 
     def assigned(self, handle: bytes) -> None:
-        """A worker is given a job."""
+        """Check a job that the server has assigned to a worker."""
 
-    def told(self, handle: bytes, state: bytes, result: bytes) -> None:
-        """A client is shown how a job ended."""
+    def outcome_sent(self, handle: bytes, state: bytes, result: bytes) -> None:
+        """Check the outcome of a job that the server has sent to a client."""
 
     def must_have_ended(self, handle: bytes, why: str) -> None:
-        """A worker is shown that a job has ended."""
+        """Check that a job has ended, as the server has confirmed to a worker."""
 
 
 class Actor:
-    """Whoever is at the other end of a wire. It lives on over the node's crashes, and connects again."""
+    """A client or a worker. It survives the node's crashes and reconnects."""
 
     functions: tuple[bytes, ...] = ()
-    """Of a worker."""
+    """The functions of a worker."""
     extended = False
 
     def __init__(self, world: Stage, name: str) -> None:
@@ -79,26 +79,26 @@ class Actor:
         self.lost()
 
     def lost(self) -> None:
-        """The connection is over, and all that was known of it."""
+        """Forget the connection, which has ended."""
         self.wire = None
 
     def act(self) -> bool:
-        """Do something of its own accord; say whether there was anything to do."""
+        """Take one action; return False if there is nothing to do."""
         raise NotImplementedError
 
     def receive(self, kind: int, args: list[bytes]) -> None:
-        """Take a packet from the server."""
+        """Handle a packet from the server."""
         raise NotImplementedError
 
     def see(self, kind: int, args: list[bytes]) -> None:
-        """Look at a packet at the moment when the server writes it."""
+        """Inspect a packet at the moment when the server writes it."""
 
 
 # ---- workers ----
 
 
 class PlainWorker(Actor):
-    """Grabs, works, sleeps. It may fall silent, forget a function, or vanish."""
+    """Grabs, works, sleeps. It may stop reacting, unregister a function, or disconnect."""
 
     def __init__(self, world: Stage, name: str, functions: tuple[bytes, ...]) -> None:
         super().__init__(world, name)
@@ -106,11 +106,11 @@ class PlainWorker(Actor):
         self.state = "new"
         self.handle = b""
         self.silent = False
-        """It does not react to NOOP."""
+        """Whether it ignores NOOP."""
         self.hangs = False
-        """It does not end its job."""
+        """Whether it never ends its job."""
         self.reported: list[bytes] = []
-        """What it has completed since it was last told of an error."""
+        """The jobs that it has completed since the server last sent it an error."""
         self.echoes: list[list[bytes]] = []
 
     def lost(self) -> None:
@@ -199,10 +199,10 @@ class PlainWorker(Actor):
                     self.silent = True
                 self.state = "silent" if self.silent else "woken"
         elif kind in {Type.JOB_ASSIGN, Type.JOB_ASSIGN_UNIQ, Type.JOB_ASSIGN_ALL}:
-            assert self.state == "asked", f"{self.name} is given a job while it is {self.state}"
+            assert self.state == "asked", f"{self.name} receives a job while it is {self.state}"
             self.state, self.handle = "working", args[0]
         elif kind == Type.NO_JOB:
-            assert self.state == "asked", f"{self.name} is told of no job while it is {self.state}"
+            assert self.state == "asked", f"{self.name} receives NO_JOB while it is {self.state}"
             self.state = "idle"
 
     def see(self, kind: int, args: list[bytes]) -> None:
@@ -218,7 +218,7 @@ class PlainWorker(Actor):
 
 
 class StreamWorker(Actor):
-    """A worker of the extension: takes jobs as they come, settles them, and sends again what was not answered."""
+    """A worker of the extension: runs assigned jobs, settles them, and repeats unanswered settlements."""
 
     extended = True
 
@@ -227,12 +227,12 @@ class StreamWorker(Actor):
         self.functions = functions
         self.places = places
         self.jobs: dict[tuple[bytes, bytes], bool] = {}
-        """Handle and lease, and whether it was asked to stop."""
+        """Whether it was asked to stop each job, by handle and delivery token."""
         self.unanswered: dict[tuple[bytes, bytes], tuple[bytes, bytes, bytes]] = {}
         self.credit = 0
-        """Places that the server has been told of and not used, as seen when it writes."""
+        """Number of jobs that it is ready for and the server has not assigned, counted when the server writes."""
         self.paused = ""
-        """``asked`` and then ``yes``."""
+        """``asked`` after the request, ``yes`` after the answer."""
         self.registered = False
         self.hung: set[tuple[bytes, bytes]] = set()
 
@@ -345,7 +345,7 @@ class StreamWorker(Actor):
     def see(self, kind: int, args: list[bytes]) -> None:
         if kind == Type.ASSIGN:
             self.credit -= 1
-            assert self.credit >= 0, f"{self.name} is given more than it is ready for"
+            assert self.credit >= 0, f"{self.name} receives more jobs than it is ready for"
             self.world.assigned(args[0])
         elif kind == Type.SETTLED and args[2] == b"recorded":
             outcome = self.unanswered.get((args[0], args[1]))
@@ -357,21 +357,21 @@ class StreamWorker(Actor):
 
 
 class Client(Actor):
-    """Submits and waits, in Gearman's words or the extension's."""
+    """Submits jobs and waits for them, in plain Gearman or with the extension."""
 
     def __init__(self, world: Stage, name: str, *, extended: bool) -> None:
         super().__init__(world, name)
         self.extended = extended
         self.asked: list[tuple[str, bytes, bytes]] = []
-        """Submissions whose answer the server has not written: the kind, function and unique."""
+        """Submissions that the server has not answered: kind, function and unique."""
         self.expected: list[str] = []
-        """The same, whose answer this client has not read."""
+        """Submissions whose answer this client has not read."""
         self.awaited: dict[bytes, int] = {}
-        """Foreground jobs, by how often they were asked for."""
+        """Foreground jobs, with the number of their submissions."""
         self.results: set[bytes] = set()
-        """Handles whose RESULT has not come."""
-        self.known: list[bytes] = []
-        """Background jobs that were acknowledged."""
+        """Handles whose RESULT has not arrived."""
+        self.background: list[bytes] = []
+        """Acknowledged background jobs."""
         self._calls = itertools.count()
         self.calls: set[bytes] = set()
 
@@ -437,7 +437,7 @@ class Client(Actor):
 
     def _ask(self, number: float) -> None:
         chance = self.chance
-        handle = chance.choice(self.known[-10:]) if self.known else b"H:n:1000000000999"
+        handle = chance.choice(self.background[-10:]) if self.background else b"H:n:1000000000999"
         if number < 0.83 and self.extended:
             self.send(Type.WAIT, handle)
             self.results.add(handle)
@@ -464,17 +464,17 @@ class Client(Actor):
             if asked == "foreground":
                 self.awaited[handle] = self.awaited.get(handle, 0) + 1
             else:
-                self.known.append(handle)
+                self.background.append(handle)
                 if asked == "result":
                     self.results.add(handle)
         elif kind in {Type.WORK_COMPLETE, Type.WORK_FAIL, Type.WORK_EXCEPTION}:
             left = self.awaited.pop(args[0], 0) - 1
-            assert left >= 0, f"{self.name} is told of {args[0]!r}, for which it does not wait"
+            assert left >= 0, f"{self.name} receives the outcome of {args[0]!r}, for which it does not wait"
             if left:
                 self.awaited[args[0]] = left
         elif kind == Type.RESULT:
-            expected = args[0] in self.results or args[1] == b"unknown" or args[0] in self.known
-            assert expected, f"{self.name} is told of {args[0]!r}, for which it does not wait"
+            expected = args[0] in self.results or args[1] == b"unknown" or args[0] in self.background
+            assert expected, f"{self.name} receives the outcome of {args[0]!r}, for which it does not wait"
             self.results.discard(args[0])
         elif kind in {Type.ANSWER, Type.FAULT}:
             self.calls.remove(args[0])
@@ -485,13 +485,13 @@ class Client(Actor):
             if kind != Type.ERROR and asked != "foreground":
                 self.world.acknowledged(args[0], function, unique)
         elif kind == Type.WORK_COMPLETE:
-            self.world.told(args[0], b"succeeded", args[1])
+            self.world.outcome_sent(args[0], b"succeeded", args[1])
         elif kind in {Type.WORK_FAIL, Type.WORK_EXCEPTION}:
-            self.world.told(args[0], b"", b"")
+            self.world.outcome_sent(args[0], b"", b"")
         elif kind == Type.RESULT:
-            self.world.told(args[0], args[1], args[4])
+            self.world.outcome_sent(args[0], args[1], args[4])
 
     @property
     def waits(self) -> bool:
-        """Whether it was promised something that has not come."""
+        """Return whether an acknowledged outcome has not arrived yet."""
         return bool(self.expected or self.awaited or self.results or self.calls)

@@ -1,4 +1,4 @@
-"""A loop without a loop: what a node puts off waits until the simulation runs it, and time passes when it says so."""
+"""A simulated event loop: callbacks wait until the simulation runs them, and time passes only when it advances the clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Clockwork:
-    """The callbacks of one life of a node. They go with it."""
+    """The callbacks of one life of a node; they end with it."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -29,7 +29,7 @@ class Clockwork:
         heapq.heappush(self._later, (self.clock.monotonic() + seconds, self._count, function))
 
     def next(self) -> float | None:
-        """When something is due."""
+        """Return the time of the next callback."""
         return self._later[0][0] if self._later else None
 
     def run_due(self) -> None:

@@ -1,4 +1,4 @@
-"""What must be true of a node at any moment, when nothing is under way, and when nothing more can happen without time."""
+"""Invariants of a node: at any moment, while nothing is in progress, and when nothing can happen before time passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Sound(Protocol):
-    """The life of a node, as far as it can be looked at by itself."""
+    """The part of a node's life that can be checked by itself."""
 
     service: JobService
 
@@ -22,7 +22,7 @@ class Sound(Protocol):
 
 
 def always(life: Sound) -> None:
-    """The counters are a recount, and every job in memory is in exactly one place."""
+    """Check that the counters are right, and that every job in memory is in exactly one place."""
     table, dispatch = life.service.table, life.service.dispatch
     running: dict[bytes, Held] = {}
     for worker in life.workers():
@@ -53,7 +53,7 @@ def always(life: Sound) -> None:
             assert not able or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
     if dispatch.paused:
         waiting = [held.handle for held in table.held.values() if held.stored and held.worker is None]
-        assert not waiting, f"{waiting} wait at a node that hands out none"
+        assert not waiting, f"{waiting} wait at a node that assigns no jobs"
     expected = sum(len(held.job.payload) for held in table.held.values() if not held.stored)
     assert table.foreground_bytes == expected
 
@@ -64,7 +64,7 @@ def _counters(queue: FunctionQueue, life: Sound, running: dict[bytes, Held]) -> 
     waiting = ready if queue.gate is None else queue.queued()
     assert queue.size == len(waiting), f"size of {queue.name!r}"
     assert len(set(map(id, waiting))) == len(waiting)
-    assert all(held in held_here for held in waiting), "what waits is not held"
+    assert all(held in held_here for held in waiting), "a waiting job is not held"
     assert queue.running == sum(held.queue is queue for held in running.values()), f"running of {queue.name!r}"
     woken = [worker for worker in life.workers() if worker.woken_for is queue]
     assert queue.woken == len(woken), f"woken of {queue.name!r}: {queue.woken}, not {len(woken)}"
@@ -77,7 +77,7 @@ def _counters(queue: FunctionQueue, life: Sound, running: dict[bytes, Held]) -> 
 
 
 def idle(life: Life) -> None:
-    """Nothing is on its way to the store: memory and store agree."""
+    """Check that memory and store agree while no operation is in progress."""
     assert life.commits.idle
     service = life.service
     counts = life.store.counts()
@@ -91,7 +91,7 @@ def idle(life: Life) -> None:
         unsettled[function] = unsettled.get(function, 0) + 1
     for name, queue in service.dispatch.queues.items():
         assert queue.inflight == 0, f"inflight of {name!r}"
-        assert not queue.claiming, f"{name!r} is claiming for ever"
+        assert not queue.claiming, f"{name!r} never stops claiming"
         if not queue.counted:
             assert life.clock.monotonic() - life.store.failed < 0.5, f"{name!r} is not counted"
             continue
@@ -110,9 +110,9 @@ def idle(life: Life) -> None:
 
 
 def rest(life: Life) -> None:
-    """Nothing can happen before time passes: no job waits while a worker could have it."""
+    """Check that no job waits while a worker could run it, when nothing can happen before time passes."""
     if life.store.full or life.clock.monotonic() - life.store.failed < 0.5:
-        return  # what failed is tried again after a while
+        return  # failed operations are retried after a delay
     for queue in life.service.dispatch.queues.values():
         if sum(queue.backlog) and queue.workers:
             assert queue.size, f"{queue.name!r} has stored jobs, and nothing in memory: stranded"

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from .wires import Wire
 
 QUEUE_BYTES = 20_000
-"""What may wait for the store: little, so that reading pauses now and then."""
+"""Bytes that may wait for the store: few, so that reading pauses sometimes."""
 
 
 class Life:
-    """The node's parts as the server puts them together, without its loop and its sockets."""
+    """The node's parts as the server assembles them, without its loop and its sockets."""
 
     def __init__(self, engine: Engine, history: History, clock: ManualClock, chance: Random, **options: Any) -> None:
         self.clock = clock
@@ -85,7 +85,7 @@ class Life:
     # ---- time ----
 
     def next(self) -> float:
-        """When the node does something of its own accord."""
+        """Return the time of the node's next callback."""
         return min(self._next_tick, self.loop.next() or math.inf)
 
     def run_due(self) -> None:
@@ -95,7 +95,7 @@ class Life:
             self._next_tick = min(self._next_tick, self.service.tick())
 
     def settle(self) -> bool:
-        """Do everything that needs no time and no peer; say whether there was anything."""
+        """Do everything that needs no time and no peer. Return whether there was anything to do."""
         did, groups = False, self.commits.groups
         while self.loop.soon or self.store.busy:
             assert not did or self.commits.groups < groups + 1000, "the node commits for ever"
@@ -107,7 +107,7 @@ class Life:
         return did
 
     def end(self) -> None:
-        """End politely, as the server does: what is held goes back, and nobody is under suspicion."""
+        """Stop gracefully, as the server does: held jobs are released, and no worker is suspected."""
         self.service.hand_back()
         for worker in self.workers():
             for held in list(worker.running.values()):
@@ -122,7 +122,7 @@ class Life:
         leased = {key: number for key, number in self.store.counts().items() if key[1] == State.LEASED and number}
         assert not leased, f"a polite end left {leased} leased"
 
-    # ---- what there is ----
+    # ---- inspection ----
 
     def workers(self) -> list[Worker]:
         return [wire.peer.worker for wire in self.wires if wire.peer.worker is not None]

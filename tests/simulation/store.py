@@ -1,4 +1,4 @@
-"""An engine whose commits take their time and may fail, and a history of what really was committed."""
+"""An engine whose commits take time and may fail, and a history of the operations that it committed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Query
 
 UNTIMED: Final = Budget(seconds=math.inf)
-"""What a read may cost: how long it takes is not part of the simulation."""
+"""The budget of a read, without a time limit, because the duration of reads is not simulated."""
 
 
 class History:
-    """Which jobs live and which have ended, as the store has been told; it outlives the node's crashes."""
+    """The live and the ended jobs, according to the committed operations. It survives the node's crashes."""
 
     def __init__(self) -> None:
         self.live: set[int] = set()
@@ -52,7 +52,7 @@ class History:
                     if after.ended:
                         self._end(job_id, after)
                     else:
-                        assert job_id in self.live, f"{job_id} goes back although it has ended"
+                        assert job_id in self.live, f"{job_id} is released although it has ended"
             case ops.Cancel():
                 if outcome.job is not None and outcome.before <= State.PENDING:
                     self._end(operation.id, State.CANCELLED)
@@ -78,7 +78,7 @@ class History:
 
 
 class SlowStore:
-    """Stands between a commit queue and an engine: a group is under way until ``finish`` is called."""
+    """An engine whose current group is in progress until ``finish`` is called."""
 
     def __init__(self, engine: Engine, history: History, clock: Clock, chance: random.Random) -> None:
         self.engine = engine
@@ -87,11 +87,11 @@ class SlowStore:
         self.shared, self.whole = engine.shared, engine.whole
         self.limits, self.lines = engine.limits, engine.lines
         self.full = False
-        """Every group fails."""
+        """Whether every group fails."""
         self.away = False
-        """Every read fails."""
+        """Whether every read fails."""
         self.deliveries: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        """What the engine's threads want to be done on the node's."""
+        """Callbacks of the engine's threads for the node's thread."""
         self.failed = -1.0
         """Monotonic time of the last group that failed."""
         self._history = history
@@ -118,10 +118,10 @@ class SlowStore:
         assert self._group is None, "one group at a time"
         self._group, self._committed, self._outcomes = group, committed, None
         if not self.full and self._chance.random() < 0.5:
-            self._outcomes = self._execute(group)  # it is on disk long before the node hears of it
+            self._outcomes = self._execute(group)  # it is committed long before the node is notified
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
-        """Answer a query at once, also where the engine has a thread for it."""
+        """Answer a query at once, even if the engine has a thread for it."""
         if self.away:
             answered(StoreUnavailableError("the simulated store is away"))
             return
@@ -149,10 +149,10 @@ class SlowStore:
             self._history.note(operation, outcome)
         return outcomes
 
-    # ---- looking past the node ----
+    # ---- inspection of the engine ----
 
     def find(self, job_id: int) -> Job | None:
-        """A job as it is in the store at this moment."""
+        """Return a job from the store; None if it is not there."""
         jobs: dict[int, Job] = execute(self.engine, [ops.Find([job_id], 2**30)])[0]
         return jobs.get(job_id)
 
@@ -166,8 +166,8 @@ class SlowStore:
 
 
 def at_once(place: int, outcome: Any) -> None:
-    """Take no outcome apart from the others: these engines answer a group as a whole."""
-    raise AssertionError(f"operation {place} is answered apart: {outcome}")
+    """Raise AssertionError: these engines answer a group as a whole."""
+    raise AssertionError(f"operation {place} is answered separately: {outcome}")
 
 
 def execute(engine: Engine, group: Sequence[Operation]) -> Sequence[Any]:

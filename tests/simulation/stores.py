@@ -1,4 +1,4 @@
-"""The engines that a simulated node is run on, and runs of seeds."""
+"""The engines of simulated nodes, and runs of seeds."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 STEPS = 600
 INLINE = 10**9
-"""Rows of a group below which SQLite commits before it returns: the simulation does the waiting."""
+"""Rows of a group below which SQLite commits before it returns, because the simulation itself delays commits."""
 
 
 @contextmanager
 def memory() -> Iterator[Callable[[], Engine]]:
-    """One engine for all lives of a node, as if its content were somewhere safe."""
+    """Yield a function that returns one engine for all lives of a node, as if its content were durable."""
     engine = MemoryEngine()
     yield lambda: engine
 
 
 @contextmanager
 def sqlite() -> Iterator[Callable[[], Engine]]:
-    """A new engine on the same file for each life."""
+    """Yield a function that returns a new engine on the same file for each life."""
     engines: list[SqliteEngine] = []
 
     def make() -> Engine:
@@ -56,13 +56,13 @@ STORES = {"memory": memory, "sqlite": sqlite}
 
 
 class SimulationError(AssertionError):
-    """A run broke a promise; the seed repeats it."""
+    """A run violated an invariant; its seed reproduces the run."""
 
 
 def simulate(store: str, seeds: Iterable[int], *, steps: int = STEPS) -> int:
-    """Run the seeds one after the other, every other one with a window so small that most jobs stay in the store.
+    """Run the seeds in order, every second one with a window so small that most jobs stay in the store.
 
-    Returns how many jobs were settled. Raises SimulationError.
+    Return the number of settled jobs. Raises SimulationError.
     """
     settled = 0
     for seed in seeds:

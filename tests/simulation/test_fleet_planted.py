@@ -1,4 +1,4 @@
-"""The simulation of a fleet is worth something only if it notices: each test takes one guard away, and the runs must fail."""
+"""The simulation of a fleet detects planted faults: each test removes one guard, and the runs must fail."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ Plant = pytest.MonkeyPatch
 
 
 class Hashed(FleetWorld):
-    """One run in which a job may be nobody's for a while: its slot is that of a node that is gone, and not known to be."""
+    """A run in which a job may temporarily have no node: its slot belongs to a lost node whose loss is not detected yet."""
 
     strategies = ("id_hash",)
 
 
 def is_caught(seeds: int, *, by: str, kind: type[FleetWorld] = FleetWorld, first: int = 0) -> None:
-    """One of so many runs fails, and for the right reason. (Others may fail for what follows from it.)"""
+    """Check that one of the runs fails for the right reason. (Others may fail for its consequences.)"""
     for seed in range(first, first + seeds):
         try:
             simulate_fleet(seed, kind=kind)
         except SimulationError as error:
             if re.search(by, str(error)):
                 return
-    pytest.fail("nobody has noticed")
+    pytest.fail("no run has detected the fault")
 
 
 def _machine(lease_manager: LeaseManager) -> MachineClock:
-    """Return the clock of a node's machine, which nothing puts right."""
+    """Return the uncorrected clock of a node's machine."""
     port = lease_manager._port
     assert isinstance(port, Way)
     return port._clock
@@ -72,7 +72,7 @@ def _machine(lease_manager: LeaseManager) -> MachineClock:
 # ---- terms and leases ----
 
 
-def test_groups_of_ended_terms_committed(monkeypatch: Plant) -> None:
+def test_committing_groups_of_ended_terms_is_detected(monkeypatch: Plant) -> None:
     commit = SharedMemoryEngine.commit
 
     def unfenced(self: SharedMemoryEngine, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
@@ -87,19 +87,19 @@ def test_groups_of_ended_terms_committed(monkeypatch: Plant) -> None:
     is_caught(20, by="of an ended term was committed")
 
 
-def test_no_fencing_by_the_nodes_own_clock(monkeypatch: Plant) -> None:
+def test_missing_fencing_by_the_nodes_own_clock_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(
         LeaseManager, "check", lambda self: self.lease.remaining(self._clock.monotonic()) or RETRY_DELAY
     )
     is_caught(20, by="still holds")
 
 
-def test_jobs_handed_out_by_a_node_that_has_not_noticed_its_end(monkeypatch: Plant) -> None:
+def test_assigning_jobs_after_the_end_of_the_lease_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(LeaseManager, "lease_valid", lambda _: True)
     is_caught(400, by="after the end of the node's lease")
 
 
-def test_jobs_given_back_before_their_term_is_ended(monkeypatch: Plant) -> None:
+def test_releasing_jobs_before_their_term_is_ended_is_detected(monkeypatch: Plant) -> None:
     async def hasty(self: LeaseManager) -> None:
         for row in self.membership.mine(self._clock.monotonic()):
             self._node.recover([row.term])
@@ -109,7 +109,7 @@ def test_jobs_given_back_before_their_term_is_ended(monkeypatch: Plant) -> None:
     is_caught(40, by="given back before it was ended")
 
 
-def test_death_judged_by_wall_clocks(monkeypatch: Plant) -> None:
+def test_judging_death_by_wall_clocks_is_detected(monkeypatch: Plant) -> None:
     row = Fleet.row
 
     def stamped(self: Fleet, counter: int) -> NodeRow:
@@ -127,7 +127,7 @@ def test_death_judged_by_wall_clocks(monkeypatch: Plant) -> None:
     is_caught(20, by="during its lease")
 
 
-def test_settlements_taken_under_any_term(monkeypatch: Plant) -> None:
+def test_accepting_settlements_of_any_term_is_detected(monkeypatch: Plant) -> None:
     def careless(tables: Tables, operation: ops.Settle) -> set[int]:
         for settlement in operation.settlements:
             job = tables.jobs.get(settlement.job.id)
@@ -143,7 +143,7 @@ def test_settlements_taken_under_any_term(monkeypatch: Plant) -> None:
     is_caught(400, by="is taken")
 
 
-def test_a_new_term_that_the_window_does_not_learn(monkeypatch: Plant) -> None:
+def test_a_window_without_the_new_term_is_detected(monkeypatch: Plant) -> None:
     begin = JobService.begin
 
     def forgetful(self: JobService, term: Term) -> None:
@@ -156,10 +156,10 @@ def test_a_new_term_that_the_window_does_not_learn(monkeypatch: Plant) -> None:
     is_caught(40, by="takes no part")
 
 
-# ---- who waits ----
+# ---- waiting clients ----
 
 
-def test_a_node_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
+def test_removing_the_waiters_of_all_nodes_is_detected(monkeypatch: Plant) -> None:
     def rude(tables: Tables, operation: ops.Unsubscribe) -> set[int]:
         for job_id in operation.ids:
             tables.waits.pop(job_id, None)
@@ -169,17 +169,17 @@ def test_a_node_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
     is_caught(200, by="is not to be dropped")
 
 
-def test_the_relay_as_the_only_source_of_outcomes(monkeypatch: Plant) -> None:
+def test_the_relay_as_the_only_source_of_outcomes_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(sharing, "ASK_EVERY", 1e9)
     is_caught(60, by="never ends")
 
 
-def test_the_relay_as_the_only_source_of_work(monkeypatch: Plant) -> None:
+def test_the_relay_as_the_only_source_of_work_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(sharing, "LOOK_EVERY", 1e9)
     is_caught(60, by="never ends")
 
 
-def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
+def test_registering_waiters_without_a_term_is_detected(monkeypatch: Plant) -> None:
     def find(
         self: Subscriptions, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int = 0
     ) -> ops.Subscribe:
@@ -193,19 +193,19 @@ def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_job_left_while_another_client_of_the_node_joins_it(monkeypatch: Plant) -> None:
+def test_leaving_a_job_that_another_client_of_the_node_joins_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Subscriptions, "waited", lambda _self, _job_id, _term: None)
     is_caught(400, by="although a client waits")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_job_put_back_into_its_queue_twice(monkeypatch: Plant) -> None:
+def test_putting_a_job_back_into_its_queue_twice_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Dispatch, "restore", staticmethod(lambda held: Dispatch.push(held, first=True)))
     is_caught(400, by="size of")
 
 
-def test_an_unknown_job_told_of_twice(monkeypatch: Plant) -> None:
+def test_reporting_an_unknown_job_twice_is_detected(monkeypatch: Plant) -> None:
     def found(self: Subscriptions, wanted: list[int], jobs: dict[int, Job]) -> None:
         for job_id in wanted:
             if job_id not in jobs:
@@ -220,7 +220,7 @@ def test_an_unknown_job_told_of_twice(monkeypatch: Plant) -> None:
 # ---- answers ----
 
 
-def test_answers_as_long_as_under_the_first_term(monkeypatch: Plant) -> None:
+def test_answers_with_the_length_of_the_first_term_are_detected(monkeypatch: Plant) -> None:
     created = GearmanFace.created
 
     def once(self: GearmanFace, job_id: int) -> bytes:
@@ -232,7 +232,7 @@ def test_answers_as_long_as_under_the_first_term(monkeypatch: Plant) -> None:
     is_caught(60, by="acknowledged and not stored|another job.s answer")
 
 
-def test_answers_out_of_order_for_want_of_a_worker(monkeypatch: Plant) -> None:
+def test_answers_out_of_order_without_a_worker_are_detected(monkeypatch: Plant) -> None:
     asks = Foreground.asks_the_store
 
     def hopeful(self: Foreground, job: Job) -> bool:
@@ -250,25 +250,25 @@ def test_answers_out_of_order_for_want_of_a_worker(monkeypatch: Plant) -> None:
     is_caught(60, by="another job.s answer")
 
 
-def test_hints_at_all_that_waits(monkeypatch: Plant) -> None:
+def test_hints_about_all_waiting_jobs_are_detected(monkeypatch: Plant) -> None:
     tell = SharedMemoryEngine._tell
     monkeypatch.setattr(SharedMemoryEngine, "_tell", lambda self, waits, _: tell(self, waits, {}))
     is_caught(60, by="busy for ever|come to rest", kind=Hashed, first=90)
 
 
-# ---- nodes that come and go ----
+# ---- nodes that start and stop ----
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_node_that_ends_and_takes_part_again(monkeypatch: Plant) -> None:
+def test_a_stopping_node_that_takes_part_again_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(JobService, "end", JobService.hand_back)
     is_caught(400, by="a polite end leaves")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_jobs_handed_out_without_a_term(monkeypatch: Plant) -> None:
+def test_assigning_jobs_without_a_term_is_detected(monkeypatch: Plant) -> None:
     def resume(self: JobService) -> None:
         self.dispatch.paused = self._ends
         for queue in self.dispatch.queues.values():
@@ -280,7 +280,7 @@ def test_jobs_handed_out_without_a_term(monkeypatch: Plant) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_due_times_by_the_machines_wall_clock(monkeypatch: Plant) -> None:
+def test_due_times_by_the_machines_wall_clock_are_detected(monkeypatch: Plant) -> None:
     def begin(self: StoreClock, clock: Clock) -> None:
         self.monotonic = clock.monotonic
         self.wall = lambda: clock.wall() + self.offset  # type: ignore[method-assign]

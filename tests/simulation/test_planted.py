@@ -1,4 +1,4 @@
-"""The simulation is worth something only if it notices: each test takes one guard away, and the runs must fail."""
+"""The simulation detects planted faults: each test removes one guard, and the runs must fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_caught(seeds: int, store: str = "memory") -> None:
         simulate(store, range(seeds))
 
 
-def test_listeners_told_before_the_commit(monkeypatch: Plant) -> None:
+def test_notifying_listeners_before_the_commit_is_detected(monkeypatch: Plant) -> None:
     put = Ends._put
 
     def hasty(self: Ends, pending: Any) -> None:
@@ -49,7 +49,7 @@ def test_listeners_told_before_the_commit(monkeypatch: Plant) -> None:
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_jobs_acknowledged_before_the_commit(monkeypatch: Plant, store: str) -> None:
+def test_acknowledging_jobs_before_the_commit_is_detected(monkeypatch: Plant, store: str) -> None:
     submit = Intake.submit
 
     def hasty(self: Intake, jobs: list[Job], accepted: Callable[..., None], refused: Callable[..., None]) -> None:
@@ -60,7 +60,7 @@ def test_jobs_acknowledged_before_the_commit(monkeypatch: Plant, store: str) -> 
     is_caught(20, store)
 
 
-def test_nobody_woken_in_the_place_of_one_that_took_another_functions_job(monkeypatch: Plant) -> None:
+def test_waking_no_substitute_for_a_worker_with_another_job_is_detected(monkeypatch: Plant) -> None:
     def forgetful(self: Serving, worker: Worker) -> Held | None:
         if worker.asleep or worker.woken_for is not None:
             self._dispatch.answered(worker)
@@ -75,7 +75,7 @@ def test_nobody_woken_in_the_place_of_one_that_took_another_functions_job(monkey
     is_caught(200)
 
 
-def test_jobs_on_their_way_not_uncounted_after_a_failure(monkeypatch: Plant) -> None:
+def test_counting_jobs_in_flight_after_a_failure_is_detected(monkeypatch: Plant) -> None:
     def careless(_self: Intake, _jobs: list[Job], error: StoreError, refused: Callable[[StoreError], None]) -> None:
         refused(error)
 
@@ -83,12 +83,12 @@ def test_jobs_on_their_way_not_uncounted_after_a_failure(monkeypatch: Plant) -> 
     is_caught(50)
 
 
-def test_settlements_not_tried_again(monkeypatch: Plant) -> None:
+def test_not_retrying_settlements_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Ends, "_not_settled", lambda _self, _batch, _error: None)
     is_caught(50)
 
 
-def test_a_worker_given_back_what_it_leaves_behind(monkeypatch: Plant) -> None:
+def test_returning_a_lost_workers_jobs_to_it_is_detected(monkeypatch: Plant) -> None:
     def backwards(self: Workers, worker: Worker) -> None:
         queues = list(worker.abilities)
         self._settling.worker_gone(worker, "gone")
@@ -101,24 +101,24 @@ def test_a_worker_given_back_what_it_leaves_behind(monkeypatch: Plant) -> None:
     is_caught(200)
 
 
-def test_functions_that_begin_anew_without_what_the_store_has_of_them(monkeypatch: Plant) -> None:
+def test_new_functions_without_their_stored_counts_are_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(dispatch, "MANY", 0)
     monkeypatch.setattr(Counting, "ask", lambda _self, _queue: None)
     is_caught(20)
 
 
-def test_foreground_jobs_beside_stored_ones_of_functions_that_are_rows(monkeypatch: Plant) -> None:
+def test_foreground_jobs_beside_the_stored_ones_of_a_row_are_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(dispatch, "MANY", 0)
     monkeypatch.setattr(Dispatch, "may_live", lambda self, name: name in self.queues and bool(self.queues[name].live))
     is_caught(100)
 
 
-def test_a_question_overtaken_by_a_background_job(monkeypatch: Plant) -> None:
+def test_a_query_overtaken_by_a_background_job_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Uniques, "overtake", lambda _self, _key: None)
     is_caught(400)
 
 
-def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -> None:
+def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch: Plant) -> None:
     def eager(self: Ends, held: Held) -> None:
         serving = self._serving
         serving.take_back(held)
@@ -141,7 +141,7 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
     is_caught(400)
 
 
-def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> None:
+def test_one_answer_for_all_clients_of_an_unknown_job_is_detected(monkeypatch: Plant) -> None:
     def missing(self: OutcomeReader, job_id: int, waits: list[Any]) -> None:
         self._end(waits)
         if self._handles.of(job_id) not in self._table.held:
@@ -152,17 +152,17 @@ def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> N
     is_caught(400)
 
 
-def test_a_claim_that_failed_never_ends(monkeypatch: Plant) -> None:
+def test_a_failed_claim_that_never_ends_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Claiming, "_not_claimed", lambda _self, _queue, _error: None)
     is_caught(100)
 
 
-def test_a_request_for_a_job_forgotten(monkeypatch: Plant) -> None:
+def test_losing_a_request_for_a_job_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(PendingGrabs, "answer_all", lambda _self, _queue: None)
     is_caught(50)
 
 
-def test_credit_kept_after_it_was_used(monkeypatch: Plant) -> None:
+def test_keeping_used_credit_is_detected(monkeypatch: Plant) -> None:
     withdraw = Dispatch.withdraw
 
     def generous(worker: Worker) -> None:
@@ -175,7 +175,7 @@ def test_credit_kept_after_it_was_used(monkeypatch: Plant) -> None:
     is_caught(50)
 
 
-def test_an_echo_before_the_disk(monkeypatch: Plant) -> None:
+def test_an_echo_before_the_commit_is_detected(monkeypatch: Plant) -> None:
     def hasty(peer: Any, args: list[bytes]) -> None:
         peer.outbox.send(response(Type.ECHO_RES, args[0]))
 
@@ -189,11 +189,11 @@ def _handlers() -> dict[int, Any]:
     return HANDLERS
 
 
-def test_more_claimed_than_was_told(monkeypatch: Plant) -> None:
+def test_a_claim_with_more_jobs_than_reported_is_detected(monkeypatch: Plant) -> None:
     claimed = Claiming._claimed
 
-    def forgetful(self: Claiming, queue: FunctionQueue, jobs: list[Job], *told: Any) -> None:
-        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs, *told)
+    def forgetful(self: Claiming, queue: FunctionQueue, jobs: list[Job], *callbacks: Any) -> None:
+        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs, *callbacks)
 
     monkeypatch.setattr(Claiming, "_claimed", forgetful)
     is_caught(50)

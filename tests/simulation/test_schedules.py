@@ -1,4 +1,4 @@
-"""The schedules of a fleet under every kind of trouble: `simulate_schedules(seed)` plays a failed seed again."""
+"""Random runs of a fleet's schedules with faults of every kind: `simulate_schedules(seed)` repeats a failed seed."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_each_fire_time_of_a_fleet_is_decided_once(first: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(1000, 21000, 1000))
-def test_each_fire_time_of_a_fleet_is_decided_once_for_long(first: int) -> None:
+def test_each_fire_time_of_a_fleet_is_decided_once_in_many_runs(first: int) -> None:
     simulate_schedules(*range(first, first + 1000))

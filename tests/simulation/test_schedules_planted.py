@@ -1,4 +1,4 @@
-"""The simulation of schedules is worth something only if it notices: each test takes one guard away, and the runs must fail."""
+"""The simulation of schedules detects planted faults: each test removes one guard, and the runs must fail."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ Plant = pytest.MonkeyPatch
 
 
 def is_caught(seeds: int, *, by: str) -> None:
-    """One of so many runs fails, and for the right reason. (Others may fail for what follows from it.)"""
+    """Check that one of the runs fails for the right reason. (Others may fail for its consequences.)"""
     for seed in range(seeds):
         try:
             simulate_schedules(seed)
         except SimulationError as error:
             if re.search(by, str(error)):
                 return
-    pytest.fail("nobody has noticed")
+    pytest.fail("no run has detected the fault")
 
 
 # ---- one row and one job ----
 
 
 def _without_unique(plant: Plant) -> None:
-    """Take the key of the rows away: whether there is one is not asked, and another one takes its place."""
+    """Remove the unique key of rows: the existing row is not checked, and the new one replaces it."""
     write = MemorySchedules.write
 
     async def unaware(*_: object) -> None:
@@ -62,7 +62,7 @@ def _without_unique(plant: Plant) -> None:
 
 
 def _without_compare_and_swap(plant: Plant) -> None:
-    """Let a node write what follows from the version that it has found due, whatever is there by now."""
+    """Let a node write the next state from the version that it found due, without a check of the stored version."""
     found: dict[Due, Stored] = {}
     write, fire = MemorySchedules.write, firing.fire
 
@@ -80,23 +80,23 @@ def _without_compare_and_swap(plant: Plant) -> None:
     plant.setattr(firing, "fire", unguarded)
 
 
-def test_no_unique_on_fire_times(monkeypatch: Plant) -> None:
+def test_missing_uniqueness_of_fire_times_is_detected(monkeypatch: Plant) -> None:
     _without_unique(monkeypatch)
     is_caught(40, by="has two jobs")
 
 
-def test_no_compare_and_swap_on_versions(monkeypatch: Plant) -> None:
+def test_missing_compare_and_swap_on_versions_is_detected(monkeypatch: Plant) -> None:
     _without_compare_and_swap(monkeypatch)
     is_caught(20, by="its version has not")
 
 
-def test_neither_of_the_two(monkeypatch: Plant) -> None:
+def test_missing_uniqueness_and_compare_and_swap_is_detected(monkeypatch: Plant) -> None:
     _without_unique(monkeypatch)
     _without_compare_and_swap(monkeypatch)
     is_caught(60, by="has two jobs")
 
 
-def test_edits_of_what_was_changed_meanwhile(monkeypatch: Plant) -> None:
+def test_edits_of_changed_schedules_are_detected(monkeypatch: Plant) -> None:
     refusal = saving._refusal
 
     def trusting(changes: Sequence[Change], stored: dict[str, Stored | None]) -> MainspringError | None:
@@ -109,7 +109,7 @@ def test_edits_of_what_was_changed_meanwhile(monkeypatch: Plant) -> None:
     is_caught(20, by="an edit of .* is lost")
 
 
-def test_an_edit_before_what_was_due_is_decided(monkeypatch: Plant) -> None:
+def test_an_edit_before_due_times_are_decided_is_detected(monkeypatch: Plant) -> None:
     async def hasty(*_: object) -> None:
         return None
 
@@ -117,14 +117,14 @@ def test_an_edit_before_what_was_due_is_decided(monkeypatch: Plant) -> None:
     is_caught(20, by="is not decided before it is changed")
 
 
-# ---- what follows from the end of a job ----
+# ---- consequences of the end of a job ----
 
 
-def test_ends_followed_outside_their_transaction(monkeypatch: Plant) -> None:
+def test_following_ends_outside_their_transaction_is_detected(monkeypatch: Plant) -> None:
     late: Notices = {}
     run = Units.run
 
-    async def afterwards(self: Units[Any], plan: Plan, notices: Notices, outcomes: list[Any]) -> None:
+    async def outside(self: Units[Any], plan: Plan, notices: Notices, outcomes: list[Any]) -> None:
         before = dict(late)
         late.clear()
         late.update(notices)
@@ -132,11 +132,11 @@ def test_ends_followed_outside_their_transaction(monkeypatch: Plant) -> None:
         notices.update(before)
         await run(self, plan, notices, outcomes)
 
-    monkeypatch.setattr(Units, "run", afterwards)
+    monkeypatch.setattr(Units, "run", outside)
     is_caught(5, by="goes on after the end of its job")
 
 
-def test_ends_followed_twice(monkeypatch: Plant) -> None:
+def test_following_ends_twice_is_detected(monkeypatch: Plant) -> None:
     follow = ScheduleUnit.follow
 
     async def twice(self: ScheduleUnit, notices: Sequence[Notice]) -> None:
@@ -159,7 +159,7 @@ def test_ends_followed_twice(monkeypatch: Plant) -> None:
     is_caught(20, by="have succeeded")
 
 
-def test_parents_forgotten_before_the_last_one_ends(monkeypatch: Plant) -> None:
+def test_forgetting_parents_before_the_last_one_ends_is_detected(monkeypatch: Plant) -> None:
     async def forgetful(_self: MemorySchedules, _keys: object) -> dict[Any, Any]:
         return {}
 
@@ -167,12 +167,12 @@ def test_parents_forgotten_before_the_last_one_ends(monkeypatch: Plant) -> None:
     is_caught(20, by="does not follow")
 
 
-def test_runs_that_are_not_seen_when_overlap_is_decided(monkeypatch: Plant) -> None:
+def test_ignoring_runs_when_overlap_is_decided_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(ScheduleChanges, "live", lambda _self, _name: [])
     is_caught(10, by="overlaps")
 
 
-def test_nobody_started_who_waits(monkeypatch: Plant) -> None:
+def test_not_starting_waiting_runs_is_detected(monkeypatch: Plant) -> None:
     async def idle(*_: object) -> bool:
         return False
 
@@ -182,7 +182,7 @@ def test_nobody_started_who_waits(monkeypatch: Plant) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_occasions_by_hand_at_a_time_that_a_relative_has(monkeypatch: Plant) -> None:
+def test_triggering_at_the_fire_time_of_a_relative_is_detected(monkeypatch: Plant) -> None:
     trigger = firing.trigger
 
     async def of_itself_alone(draft: ScheduleChanges, operation: TriggerSchedule) -> Fire | None:
@@ -198,11 +198,11 @@ def test_occasions_by_hand_at_a_time_that_a_relative_has(monkeypatch: Plant) -> 
 # ---- nodes ----
 
 
-def test_nobody_looks_for_the_ends_of_jobs_that_were_joined(monkeypatch: Plant) -> None:
+def test_not_checking_for_the_ends_of_joined_jobs_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(ScheduleService, "_mend", lambda _: None)
     is_caught(60, by="this never ends: .*the runs")
 
 
-def test_clocks_that_nobody_puts_right(monkeypatch: Plant) -> None:
+def test_uncorrected_clocks_are_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Fleet, "adjust_clock", lambda *_: None)
     is_caught(10, by="too early")

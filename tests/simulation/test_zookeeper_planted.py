@@ -1,4 +1,4 @@
-"""The simulation on ZooKeeper is worth something only if it notices: each test takes one guard away, and the runs must fail."""
+"""The simulation on ZooKeeper detects planted faults: each test removes one guard, and the runs must fail."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ SEEDS = 60
 
 
 def is_caught(*, by: str, kind: type[World] = World) -> None:
-    """One of the runs fails, and for the right reason. (Others may fail for what follows from it.)"""
+    """Check that one of the runs fails for the right reason. (Others may fail for its consequences.)"""
     for seed in range(SEEDS):
         try:
             simulate_zookeeper(seed, kind=kind)
         except SimulationError as error:
             if re.search(by, str(error)):
                 return
-    pytest.fail("nobody has noticed")
+    pytest.fail("no run has detected the fault")
 
 
 def rewrite(monkeypatch: Plant, careless: Callable[[Change], Change]) -> None:
-    """Have every multi written with other changes."""
+    """Replace the changes of every multi."""
     commit = Way.commit
 
     async def commit_carelessly(self: Way, changes: Sequence[Change]) -> Done | Refused:
@@ -57,7 +57,7 @@ def rewrite(monkeypatch: Plant, careless: Callable[[Change], Change]) -> None:
     monkeypatch.setattr(Way, "commit", commit_carelessly)
 
 
-def test_batches_without_a_check_of_the_worker(monkeypatch: Plant) -> None:
+def test_batches_without_a_check_of_the_worker_are_detected(monkeypatch: Plant) -> None:
     def careless(change: Change) -> Change:
         if isinstance(change, Check) and change.path.startswith(f"{paths.WORKERS}/"):
             return Check(paths.WORKERS)
@@ -67,7 +67,7 @@ def test_batches_without_a_check_of_the_worker(monkeypatch: Plant) -> None:
     is_caught(by="whose term has ended, has happened")
 
 
-def test_batches_without_the_journals_version(monkeypatch: Plant) -> None:
+def test_batches_without_the_journals_version_are_detected(monkeypatch: Plant) -> None:
     def careless(change: Change) -> Change:
         if isinstance(change, Write) and change.path.startswith(f"{paths.JOURNALS}/"):
             return Write(change.path, change.data)
@@ -77,7 +77,7 @@ def test_batches_without_the_journals_version(monkeypatch: Plant) -> None:
     is_caught(by="happens after batch")
 
 
-def test_a_master_without_the_guard_of_its_term(monkeypatch: Plant) -> None:
+def test_a_master_without_the_guard_of_its_term_is_detected(monkeypatch: Plant) -> None:
     def careless(change: Change) -> Change:
         return Check(change.path) if isinstance(change, Check) and change.path == paths.MASTER_TERM else change
 
@@ -85,7 +85,7 @@ def test_a_master_without_the_guard_of_its_term(monkeypatch: Plant) -> None:
     is_caught(by="assigns or publishes after")
 
 
-def test_a_publication_that_keeps_the_name(monkeypatch: Plant) -> None:
+def test_a_publication_that_keeps_the_name_is_detected(monkeypatch: Plant) -> None:
     entry = publishing.entry
 
     def careless(one: publishing.Ending, result: int | None, name: Name | None = None) -> Entry:
@@ -96,7 +96,7 @@ def test_a_publication_that_keeps_the_name(monkeypatch: Plant) -> None:
     is_caught(by="never ends: .*'/names/")
 
 
-def test_a_recovery_that_forgets_a_task(monkeypatch: Plant) -> None:
+def test_a_recovery_that_skips_a_task_is_detected(monkeypatch: Plant) -> None:
     given_back = recovering.given_back
 
     def forgetful(who: str, held: recovering.Held) -> tuple[Entry, Waiting | None]:
@@ -107,7 +107,7 @@ def test_a_recovery_that_forgets_a_task(monkeypatch: Plant) -> None:
     is_caught(by="runs and is nobody's")
 
 
-def test_a_claim_that_hands_a_task_out_twice(monkeypatch: Plant) -> None:
+def test_a_claim_that_returns_a_task_twice_is_detected(monkeypatch: Plant) -> None:
     take = Claims._take
 
     def twice(self: Claims, want: ClaimRequest, limit: int, *, renewed: bool) -> list[Job]:
@@ -118,10 +118,10 @@ def test_a_claim_that_hands_a_task_out_twice(monkeypatch: Plant) -> None:
     is_caught(by="is handed out twice")
 
 
-# ---- nodes that serve
+# ---- serving nodes
 
 
-def test_a_client_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
+def test_removing_the_waiters_of_all_nodes_is_detected(monkeypatch: Plant) -> None:
     left = waiting.left
 
     def rude(seen: LocatedJob | None, term: int) -> Plan[bool]:
@@ -133,7 +133,7 @@ def test_a_client_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_polite_end_that_hands_nothing_back(monkeypatch: Plant) -> None:
+def test_a_graceful_stop_that_releases_nothing_is_detected(monkeypatch: Plant) -> None:
     def keep(self: JobService) -> None:
         self.dispatch.paused = True
 
@@ -141,12 +141,12 @@ def test_a_polite_end_that_hands_nothing_back(monkeypatch: Plant) -> None:
     is_caught(by="a polite end of", kind=ServingWorld)
 
 
-def test_letters_as_the_only_source_of_outcomes(monkeypatch: Plant) -> None:
+def test_messages_as_the_only_source_of_outcomes_are_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(sharing, "ASK_EVERY", 1e9)
     is_caught(by="never ends: .*clients of", kind=LossyMail)
 
 
-def test_a_node_that_does_not_learn_its_new_term(monkeypatch: Plant) -> None:
+def test_a_node_that_misses_its_new_term_is_detected(monkeypatch: Plant) -> None:
     begin = JobService.begin
 
     def forgetful(self: JobService, term: Term) -> None:

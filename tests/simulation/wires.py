@@ -1,4 +1,4 @@
-"""Connections without sockets: bytes wait on their way until the simulation delivers them, cut anywhere."""
+"""Connections without sockets: bytes wait until the simulation delivers them, split at any place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Packet = tuple[int, list[bytes]]
 
 
 class Side(Protocol):
-    """The life of a node that has an end of wires."""
+    """The life of a node, with its ends of wires."""
 
     face: GearmanFace
     loop: Clockwork
@@ -30,7 +30,7 @@ class Side(Protocol):
 
 
 class Wire(asyncio.Transport):
-    """One connection, as both of its ends see it; ``see`` is shown every packet at the moment when the server writes it."""
+    """One connection with both of its ends; ``see`` receives every packet at the moment when the server writes it."""
 
     def __init__(self, life: Side, see: Callable[[int, list[bytes]], None]) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Wire(asyncio.Transport):
         self.to_peer: deque[Packet] = deque()
         self.paused = False
         self._unfinished = b""
-        """The beginning of a packet that the server has written."""
+        """The first part of a packet that the server has written partly."""
         self.unsent = 0
-        """What the peer has left unread, as the server sees it."""
+        """Bytes that the peer has not read, as the server counts them."""
         self.left = False
-        """The peer has closed its end."""
+        """Whether the peer has closed its end."""
         self.over = False
-        """The server knows."""
+        """Whether the server has closed its end."""
         self.protocol = GearmanProtocol(life.face)
         self.peer = self.protocol.peer
         self.protocol.connection_made(self)
@@ -60,14 +60,14 @@ class Wire(asyncio.Transport):
     def leave(self) -> None:
         self.left = True
 
-    # ---- in between ----
+    # ---- delivery ----
 
     @property
     def can_deliver(self) -> bool:
         return bool(self.to_server) and not self.paused and not self.over
 
     def deliver(self, chance: Random | None = None) -> None:
-        """Bring bytes to the server: all, or by chance some."""
+        """Deliver bytes to the server: all, or with ``chance`` a random number."""
         size = len(self.to_server)
         if chance is not None and chance.random() < 0.2:
             size = chance.randint(1, size)
@@ -76,7 +76,7 @@ class Wire(asyncio.Transport):
         self.protocol.data_received(data)
 
     def end(self) -> None:
-        """The server hears that the connection is over."""
+        """Notify the server of the end of the connection."""
         if not self.over:
             self.over = self.left = True
             self.to_server.clear()

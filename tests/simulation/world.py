@@ -1,4 +1,4 @@
-"""A node, its store, its clients and its workers in one process, under a scheduler that plays every interleaving by chance."""
+"""A node, its store, its clients and its workers in one process, under a scheduler that chooses interleavings at random."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
 
 CALM_SECONDS = 120.0
-"""After so long without trouble everything must have ended."""
+"""Seconds without faults after which every job must have ended."""
 
 
 class World:
-    """One run. ``make`` gives the engine of each life of the node, all on the same content."""
+    """One run. ``make`` returns the engine of each life of the node, all on the same content."""
 
     def __init__(self, seed: int, make: Callable[[], Engine]) -> None:
         self.seed = seed
@@ -44,9 +44,9 @@ class World:
             "wakeup": self.chance.choice((1, 1, 1, 2, 0)),
         }
         self.crashes = self.chance.random() < 0.5
-        """Whether the node crashes in this run: half of the runs look at longer lives."""
+        """Whether the node crashes in this run; half of the runs have longer lives instead."""
         self.load = self.chance.choice((1.0, 0.3, 0.1))
-        """How often clients use their turn: with less to do, workers sleep."""
+        """The probability that a client acts when it is chosen; with less to do, workers sleep."""
         self.actors = self._cast()
         self.life = self._begin()
 
@@ -65,7 +65,7 @@ class World:
     def _begin(self) -> Life:
         return Life(self._make(), self.history, self.clock, self.chance, **self._options)
 
-    # ---- what actors do and see ----
+    # ---- calls of actors ----
 
     def connect(self, actor: Actor) -> Wire:
         def see(kind: int, args: list[bytes]) -> None:
@@ -83,7 +83,7 @@ class World:
         return result
 
     def acknowledged(self, handle: bytes, function: bytes, unique: bytes) -> None:
-        """A background job is acknowledged: it is on disk, and is the one that was asked for."""
+        """Check that an acknowledged background job is committed, and is the submitted one."""
         job_id = _id(handle)
         job = self.life.store.find(job_id)
         assert job is not None, f"{handle!r} is acknowledged and not stored"
@@ -92,14 +92,14 @@ class World:
         self._acknowledged[job_id] = handle
 
     def assigned(self, handle: bytes) -> None:
-        """A worker is given a job: it is leased to this life of the node, if it is stored at all."""
+        """Check that an assigned job is leased to this life of the node, if it is stored."""
         job = self.life.store.find(_id(handle))
         if job is not None:
             assert State(job.state).held, f"{handle!r} is assigned while it is {State(job.state).name}"
             assert job.term == self.life.term, f"{handle!r} is assigned under an old lease"
 
-    def told(self, handle: bytes, state: bytes, result: bytes) -> None:
-        """A client is told how a job ended: so it is on disk, and no worker's result was made up."""
+    def outcome_sent(self, handle: bytes, state: bytes, result: bytes) -> None:
+        """Check that an outcome is committed, and that its result is a worker's."""
         job_id = _id(handle)
         job = self.life.store.find(job_id)
         if state == b"unknown":
@@ -107,8 +107,8 @@ class World:
             return
         if job is not None:
             if job_id in self.history.redriven:
-                return  # the answer may have waited for others, and the job has begun again meanwhile
-            assert State(job.state).ended, f"{handle!r} is told as {state!r} while it is {State(job.state).name}"
+                return  # the answer may have waited for others while the job was redriven
+            assert State(job.state).ended, f"{handle!r} is reported as {state!r} while it is {State(job.state).name}"
             if state:
                 assert State(job.state).name.lower().encode() == state
         if state == b"succeeded":
@@ -121,7 +121,7 @@ class World:
     # ---- chance ----
 
     def run(self, steps: int) -> None:
-        """Trouble, peace, trouble and peace again."""
+        """Run with faults, without, with faults, and without."""
         for _ in range(2):
             self.calm = False
             for number in range(steps):
@@ -133,7 +133,7 @@ class World:
             self.peace()
 
     def step(self) -> None:
-        """One thing happens."""
+        """Do one random action."""
         life, chance = self.life, self.chance
         number = chance.random()
         if number < 0.25:
@@ -182,7 +182,7 @@ class World:
         wire.end()
 
     def crash(self) -> None:
-        """Everything in memory is gone, and what was under way has happened or not."""
+        """Lose everything in memory; operations in progress are committed or not."""
         for actor in self.actors:
             if actor.wire is not None:
                 actor.wire.over = True
@@ -190,10 +190,10 @@ class World:
         asyncio.run(self.life.store.engine.close())
         self.life = self._begin()
 
-    # ---- peace ----
+    # ---- without faults ----
 
     def come_to_rest(self) -> None:
-        """Let everything happen that needs no time: deliveries, commits, and what workers do about them."""
+        """Run everything that needs no time: deliveries, commits, and the reactions of actors."""
         life = self.life
         for _ in range(10_000):
             did = life.settle()
@@ -210,7 +210,7 @@ class World:
                 if self.calm:
                     did = actor.act() or did
             if not did:
-                # What nobody waits for is committed after a moment, and a worker may linger for one.
+                # Operations without a waiting caller are committed after a delay, and a worker's grab may be pending for one.
                 if life.commits.idle and not life.service.serving.pending_grabs.since:
                     break
                 self.clock.advance(0.01)
@@ -222,7 +222,7 @@ class World:
         invariants.rest(life)
 
     def peace(self) -> None:
-        """No more trouble, and a worker for each function: all ends, and all who wait are told."""
+        """Run without faults, with a worker for each function, until all jobs have ended and all clients are notified."""
         self.calm = True
         self.life.store.full = False
         able = {function for actor in self.actors for function in actor.functions}

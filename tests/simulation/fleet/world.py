@@ -145,7 +145,7 @@ class FleetWorld:
             assert State(job.state).held, f"{handle!r} is assigned while it is {State(job.state).name}"
             assert job.term == life.store.term, f"{handle!r} is assigned under the lease {job.term}"
 
-    def told(self, handle: bytes, state: bytes, result: bytes) -> None:
+    def outcome_sent(self, handle: bytes, state: bytes, result: bytes) -> None:
         """A client is told how a job ended: so it is stored, and the result is the one that counts."""
         job = self._find(handle)
         if job is None:
