@@ -120,7 +120,7 @@ class Life:
             self.commits.hurry()
             self.settle()
         leased = {key: number for key, number in self.store.counts().items() if key[1] == State.LEASED and number}
-        assert not leased, f"a polite end left {leased} leased"
+        assert not leased, f"a graceful stop left {leased} leased"
 
     # ---- inspection ----
 

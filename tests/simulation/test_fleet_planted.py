@@ -263,7 +263,7 @@ def test_hints_about_all_waiting_jobs_are_detected(monkeypatch: Plant) -> None:
 @pytest.mark.timeout(900)
 def test_a_stopping_node_that_takes_part_again_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(JobService, "end", JobService.hand_back)
-    is_caught(400, by="a polite end leaves")
+    is_caught(400, by="a graceful stop leaves")
 
 
 @pytest.mark.long

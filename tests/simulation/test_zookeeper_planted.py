@@ -138,7 +138,7 @@ def test_a_graceful_stop_that_releases_nothing_is_detected(monkeypatch: Plant) -
         self.dispatch.paused = True
 
     monkeypatch.setattr(JobService, "hand_back", keep)
-    is_caught(by="a polite end of", kind=ServingWorld)
+    is_caught(by="a graceful stop of", kind=ServingWorld)
 
 
 def test_messages_as_the_only_source_of_outcomes_are_detected(monkeypatch: Plant) -> None:

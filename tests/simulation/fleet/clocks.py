@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class MachineClock:
-    """Tells ``rate`` seconds where ``true`` tells one, and a wall time that is ``skew`` seconds off."""
+    """A clock that advances ``rate`` seconds for each second of ``true``, with a wall time that is ``skew`` seconds wrong."""
 
     def __init__(self, true: ManualClock, rate: float, skew: float) -> None:
         self._true = true

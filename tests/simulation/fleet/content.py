@@ -1,4 +1,4 @@
-"""The store that all nodes share, with a relay whose messages are lost, repeated and late."""
+"""The store that all nodes share, with a relay whose messages may be lost, repeated and delayed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Content(SharedTables):
-    """Keeps each message until somebody delivers it."""
+    """Tables that keep each message until the simulation delivers it."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock.wall)
         self.letters: dict[int, deque[Message]] = {}
-        """Terms to what is on its way to the node that has it."""
+        """Undelivered messages, by the term of their node."""
 
     def tell(self, term: int, message: Message) -> None:
-        """Send a message on its way."""
+        """Queue a message for a term."""
         if term in self.ears:
             self.letters.setdefault(term, deque()).append(message)
 
     def deliver(self, term: int, chance: Random | None = None) -> None:
-        """Bring a node its next message; by chance it is lost, or comes twice, or a later one is first."""
+        """Deliver the next message of a node; with ``chance`` it may be lost, repeated, or overtaken by a later one."""
         letters = self.letters[term]
         number = 1.0
         if chance is not None:

@@ -1,4 +1,4 @@
-"""Coroutines without a loop: each of their awaits is a moment at which anything else may happen, or they may end for ever."""
+"""Coroutines without a loop: at each await anything else may happen, or the coroutine may end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Moment:
-    """What an errand waits for: nothing but its turn, unless ``ready`` says that there is more to it.
+    """An await of an errand, which may continue as soon as ``ready`` returns True.
 
-    One on the ``way`` to the store or from it stands still while the node is cut off, and may fail.
+    A moment on the ``way`` to the store or from it does not end while the node is cut off, and may fail.
     """
 
     def __init__(self, ready: Callable[[], bool] = lambda: True, *, way: bool = False) -> None:
@@ -25,19 +25,19 @@ class Moment:
 
 
 class Errand:
-    """A coroutine that goes on when it is told to. It begins at once, and comes to a `Moment` before it ends."""
+    """A coroutine that the simulation resumes. It begins at once, and reaches a `Moment` before it ends."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
         self.ended = self.failed = False
         self.value: Any = None
-        """What it has returned."""
+        """Its return value."""
         self.moment = Moment()
-        """What it waits for."""
+        """The moment at which it waits."""
         self.go_on()
 
     def go_on(self, error: StoreError | None = None) -> None:
-        """Let it go on from where it waits; with an error, that is what became of its waiting."""
+        """Resume it; with an error, raise the error at its await."""
         try:
             if error is None:
                 self.moment = self._coroutine.send(None)
@@ -49,6 +49,6 @@ class Errand:
             self.ended = self.failed = True
 
     def end(self) -> None:
-        """It never goes on: its process is gone, or it was cancelled."""
+        """End it for good, because its process has ended or it was cancelled."""
         self.ended = True
         self._coroutine.close()

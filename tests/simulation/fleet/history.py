@@ -1,4 +1,4 @@
-"""What the store of a fleet must hold, worked out a second time from what it was told, with every promise checked on the way."""
+"""The expected content of a fleet's store, computed a second time from its operations, with every invariant checked."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class FleetHistory:
-    """Who holds which job under which term, who waits for it, and what has ended. It outlives all nodes.
+    """The holder, the term, the waiting nodes and the end of each job. It survives all nodes.
 
-    ``names`` gives the node of each term that was begun, as the store has it.
+    ``names`` maps each term that was begun to its node, as in the store.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -30,11 +30,11 @@ class FleetHistory:
         self.ended: dict[int, State] = {}
         self.redriven: set[int] = set()
         self.dropped: set[int] = set()
-        """Foreground jobs for which nobody waited any more."""
+        """Foreground jobs that were dropped because no client waited for them."""
         self.leases: dict[int, int] = {}
-        """Held jobs to terms."""
+        """Terms of held jobs."""
         self.running: set[int] = set()
-        """Those of them that are recorded as running."""
+        """Held jobs that are recorded as running."""
         self.waits: dict[int, set[int]] = {}
         self.foreground: set[int] = set()
         self.uniques: dict[tuple[bytes, bytes], int] = {}
@@ -43,7 +43,7 @@ class FleetHistory:
         self.settled = self.stale = self.recovered = self.joined = 0
 
     def note(self, node: str, group: Sequence[Operation], outcomes: Sequence[Any]) -> None:
-        """A group of a node was committed."""
+        """Record a committed group of a node."""
         pairs = sorted(zip(group, outcomes, strict=True), key=lambda pair: pair[0].phase)
         ends = sum(operation.phase < Phase.SLICES for operation in group)
         for operation, outcome in pairs[:ends]:
@@ -53,7 +53,7 @@ class FleetHistory:
             self._note(node, operation, outcome)
 
     def follow(self, node: str) -> None:
-        """Note what the store has done by itself after the ends of jobs, and before it took new ones."""
+        """Record the store's own changes after the ends of jobs and before new submissions."""
 
     def _note(self, node: str, operation: Operation, outcome: Any) -> None:
         match operation:
@@ -100,7 +100,7 @@ class FleetHistory:
             case _:
                 pass
 
-    # ---- what happens to a job ----
+    # ---- changes of a job ----
 
     def _submit(self, node: str, job: Job, found: ops.Found | None, waiter: int) -> None:
         if found is not None:
@@ -155,7 +155,7 @@ class FleetHistory:
             self._give_back(job.id)
 
     def _give_back(self, job_id: int) -> None:
-        assert job_id in self.live, f"{job_id} goes back although it has ended"
+        assert job_id in self.live, f"{job_id} is released although it has ended"
         del self.leases[job_id]
         self.running.discard(job_id)
 
@@ -175,7 +175,7 @@ class FleetHistory:
             del self.uniques[key]
 
     def _leave(self, job_id: int, term: int) -> bool:
-        """Nobody at a node waits any more; says whether the job has to go."""
+        """Remove the waiters of a node. Return whether the job has to be dropped."""
         waits = self.waits.get(job_id)
         if waits is not None:
             waits.discard(term)
@@ -192,7 +192,7 @@ class FleetHistory:
         return True
 
     def _recover(self, of: Sequence[int] | None, outcome: ops.Recovered) -> None:
-        assert of is not None, "what is held under the terms of other nodes is not to be given back"
+        assert of is not None, "jobs held under the terms of other nodes must not be released"
         for term in of:
             assert term in self.ended_terms, f"the jobs of term {term} are given back before it was ended"
         held = [job_id for job_id, term in self.leases.items() if term in of]
@@ -207,18 +207,18 @@ class FleetHistory:
     # ---- comparing ----
 
     def agrees(self, tables: Tables) -> None:
-        """The store holds what it must hold, and its counts are a recount."""
+        """Check that the store has the expected content and the right counts."""
         jobs = tables.jobs.values()
-        assert {job.id for job in jobs if not State(job.state).ended} == self.live, "other jobs live"
-        assert {job.id: job.term for job in jobs if State(job.state).held} == self.leases, "other jobs are leased"
+        assert {job.id for job in jobs if not State(job.state).ended} == self.live, "the live jobs differ"
+        assert {job.id: job.term for job in jobs if State(job.state).held} == self.leases, "the leased jobs differ"
         assert {job.id for job in jobs if job.state == State.RUNNING} == self.running, (
-            "other jobs are recorded as running"
+            "the jobs recorded as running differ"
         )
-        assert tables.waits == self.waits, "others wait"
-        assert tables.live == self.uniques, "other uniques are taken"
+        assert tables.waits == self.waits, "the waiters differ"
+        assert tables.live == self.uniques, "the used uniques differ"
         counts: dict[tuple[bytes, int, int], int] = {}
         for job in jobs:
             state = State.LEASED if job.state == State.RUNNING else job.state
             key = (job.function, int(state), int(job.priority))
             counts[key] = counts.get(key, 0) + 1
-        assert {key: number for key, number in tables.counts.items() if number} == counts, "the counts are no recount"
+        assert {key: number for key, number in tables.counts.items() if number} == counts, "the counts are wrong"

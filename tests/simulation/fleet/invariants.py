@@ -1,4 +1,4 @@
-"""What must be true of a fleet at any moment, and what is left to do when there is no more trouble."""
+"""Invariants of a fleet at any moment, and the remaining work when there are no more faults."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from .world import FleetWorld
 
-NOTICED = 0.01
-"""Seconds within which a node that runs has noticed that its lease has ended."""
+DETECTION_SECONDS = 0.01
+"""Seconds within which a running node detects the end of its lease."""
 
 
 def away() -> StoreUnavailableError:
@@ -22,26 +22,26 @@ def away() -> StoreUnavailableError:
 
 
 def always(world: FleetWorld) -> None:
-    """Each node is sound, the store holds what it must, and no job runs under two leases that are believed in."""
+    """Check that each node is sound, the store has the expected content, and no job runs under two valid leases."""
     world.history.agrees(world.content.tables)
     runs: dict[int, str] = {}
     for life in world.lives.values():
         if life.closed or not life.ready:
             continue
         always_of_one(life)
-        over, noticed = life.store.is_over(), life.store.is_over(NOTICED)
+        over, detected = life.store.is_over(), life.store.is_over(DETECTION_SECONDS)
         for held in life.service.table.held.values():
             if not held.stored:
                 continue
             job_id = held.job.id
-            assert not noticed or life.stopped, f"{life.name} still holds {job_id} after the end of its lease"
+            assert not detected or life.stopped, f"{life.name} still holds {job_id} after the end of its lease"
             if not over and held.worker is not None:
                 other = runs.setdefault(job_id, life.name)
                 assert other == life.name, f"{job_id} runs on {other} and on {life.name}"
 
 
 def left(world: FleetWorld) -> list[str]:
-    """What has not come to its end yet."""
+    """Return descriptions of the work that has not ended yet."""
     tables, history = world.content.tables, world.history
     found = [f"the job {job_id}" for job_id in history.live]
     found += [f"{job_id}, which terms {terms} wait for" for job_id, terms in tables.waits.items()]

@@ -37,7 +37,7 @@ QUEUE_BYTES = 20_000
 
 
 class _Fleet(Fleet):
-    """Begins terms without a running loop."""
+    """A fleet port that begins terms without a running loop."""
 
     async def _begin(self) -> Term:
         opened = await self._engine.open(self._settings.name, lambda function: function(), self._service.lifecycle)
@@ -46,9 +46,9 @@ class _Fleet(Fleet):
 
 
 class FleetLife:
-    """The node's parts as the server puts them together, without its loop and its sockets.
+    """The node's parts as the server assembles them, without its loop and its sockets.
 
-    What it does of its own accord is one errand at a time: it starts, then keeps its lease, and leaves in the end.
+    It performs one errand at a time: it starts, keeps its lease, and leaves at the end.
     """
 
     def __init__(self, name: str, way: Way, clock: MachineClock, chance: Random, fleet: FleetSettings, **options: Any):
@@ -59,22 +59,22 @@ class FleetLife:
         self.loop = Clockwork(clock)
         self.wires: list[Wire] = []
         self.ready = False
-        """It takes connections."""
+        """Whether it accepts connections."""
         self.stopped = False
-        """It gets no processor; time goes on."""
+        """Whether its process is stopped while time passes."""
         self.closed = False
-        """Its connections have ended, or it never had any; it only has to say goodbye."""
+        """Whether it has no connections any more and only has to end its term."""
         self.gone = False
-        """Its process has ended by itself."""
+        """Whether its process has ended by itself."""
         self.fences = 0
-        """How often it has lost its jobs."""
+        """Number of times that it has lost its jobs."""
         self._settings = ServerSettings(name=NodeId(name), store=parse_store("memory://"), fleet=fleet)
         self._options = options
         self._ticks = False
         self._next_tick = self._next_check = self._next_step = math.inf
         self.keeping: Errand | None = None
         self.life: Errand | None = None
-        """Its start, and then its end."""
+        """The errand of its start, later that of its end."""
         self.life = Errand(self._start())
 
     # ---- starting, in the order of the server's node ----
@@ -135,10 +135,10 @@ class FleetLife:
         self._next_tick = clock.monotonic()
 
     def _add(self) -> None:
-        """Make other slices of the node."""
+        """Create other slices of the node."""
 
     def _begin(self) -> None:
-        """Have them begin: the node is about to take connections."""
+        """Start the other slices, before the node accepts connections."""
 
     def _tick(self) -> float:
         return self.service.tick()
@@ -149,7 +149,7 @@ class FleetLife:
     # ---- time ----
 
     def next(self) -> float:
-        """When the node does something of its own accord, by its own clock."""
+        """Return the time of the node's next callback, by its own clock."""
         if self.stopped or self.closed:
             return math.inf
         step = self._next_step if self.keeping is None else math.inf
@@ -173,15 +173,15 @@ class FleetLife:
     def _check(self) -> None:
         self._next_check = self.clock.monotonic() + max(self.fleet.lease_manager.check(), 0.001)
 
-    # ---- one thing at a time ----
+    # ---- errands ----
 
     def errands(self) -> list[Errand]:
-        """Those that can go on."""
+        """Return the errands that can continue."""
         errands = [errand for errand in (self.keeping, self.life) if errand is not None and not self.stopped]
         return [errand for errand in errands if errand.moment.ready() and not (errand.moment.way and self.store.cut)]
 
     def go_on(self, errand: Errand, error: StoreError | None = None) -> None:
-        """An errand goes on; with an error, the store did not answer it, whether or not it has done what it was asked for."""
+        """Resume an errand; with an error, the store did not answer it, whether or not it has executed the request."""
         errand.go_on(error)
         if errand.ended and errand is self.keeping:
             self.keeping = None
@@ -191,7 +191,7 @@ class FleetLife:
             self.gone = self.closed or errand.failed
 
     def settle(self) -> bool:
-        """Do everything that needs no time and no peer; say whether there was anything."""
+        """Do everything that needs no time and no peer. Return whether there was anything to do."""
         did = False
         for _ in range(2000):
             if self.stopped or self.gone:
@@ -211,7 +211,7 @@ class FleetLife:
     # ---- leaving ----
 
     def leave(self) -> None:
-        """End politely: what is held goes back, and nobody is under suspicion."""
+        """Stop gracefully: held jobs are released, and no worker is suspected."""
         assert self.life is None
         self.ready = False
         self.life = Errand(self._leave())
@@ -241,13 +241,13 @@ class FleetLife:
         await self.store.close()
 
     def crash(self) -> None:
-        """Its process is gone, and all that was in its memory."""
+        """End the process and lose everything in its memory."""
         for errand in (self.keeping, self.life):
             if errand is not None:
                 errand.end()
         self.store.crash()
 
-    # ---- what there is ----
+    # ---- inspection ----
 
     def workers(self) -> list[Worker]:
         return [wire.peer.worker for wire in self.wires if wire.peer.worker is not None]

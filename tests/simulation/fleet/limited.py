@@ -1,4 +1,4 @@
-"""A fleet whose functions have limits: never do more jobs of one run than it may have, whatever befalls the nodes."""
+"""A fleet whose functions have limits: whatever happens to the nodes, the running jobs of a function never exceed its limit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class LimitedWorld(FleetWorld):
-    """One run with limits that were said before the first node began. Of some functions only those of the (empty) key."""
+    """One run with limits that are set before the first node starts; some functions only have a limit for the (empty) key."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.most = 0
-        """So many have run at the same time where no more may."""
+        """Number of checks at which the limit was reached."""
 
     def _begin(self, name: str) -> None:
         tables = self.content.tables
@@ -27,23 +27,23 @@ class LimitedWorld(FleetWorld):
             self.limits = {function: self.chance.choice((1, 2, 3)) for function in FUNCTIONS}
             for function, limit in self.limits.items():
                 by_key = self.chance.random() < 0.3
-                said = Limits(concurrency_per_key=limit) if by_key else Limits(concurrency=limit)
-                tables.limits[function] = FunctionLimits(function, commanded=said, version=1)
+                limits = Limits(concurrency_per_key=limit) if by_key else Limits(concurrency=limit)
+                tables.limits[function] = FunctionLimits(function, commanded=limits, version=1)
         super()._begin(name)
 
     def assigned(self, handle: bytes) -> None:
-        """A worker is given a job."""
+        """Check the limit after the assignment of a job."""
         super().assigned(handle)
         self._check(self._here.service.table.held[handle].queue.name)
 
     def check(self) -> None:
-        """See to what is true at any moment."""
+        """Check the invariants of any moment."""
         super().check()
         for function in FUNCTIONS:
             self._check(function)
 
     def _check(self, function: bytes) -> None:
-        """Count the running jobs of the nodes that may believe in their leases: others stop theirs, and nobody counts these."""
+        """Count the running jobs of nodes with valid leases: other nodes stop theirs, which do not count."""
         running: list[Held] = []
         for life in self.lives.values():
             if life.ready and not life.closed and not life.store.is_over():

@@ -15,9 +15,9 @@ STEPS = 700
 
 
 def simulate_fleet(*seeds: int, steps: int = STEPS, kind: type[FleetWorld] = FleetWorld) -> int:
-    """Run the seeds one after the other, every other one with a window so small that most jobs stay in the store.
+    """Run the seeds in order, every second one with a window so small that most jobs stay in the store.
 
-    Returns how many jobs were settled. Raises SimulationError.
+    Return the number of settled jobs. Raises SimulationError.
     """
     settled = 0
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""One node's way to the shared store: long, and cut now and then."""
+"""One node's way to the shared store: slow, and cut off at times."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from .history import FleetHistory
 
 USABLE = 0.8
-"""The share of its lease after which a node must have stopped by itself."""
+"""The fraction of its lease after which a node must have stopped by itself."""
 
 
 class Way:
-    """The engine, the relay and the membership of one life of a node; everything on it takes its time.
+    """The engine, the relay and the membership of one life of a node; all their operations take time.
 
-    It reckons by itself until when the node may believe in its lease: ``is_over``.
+    It computes the end of the node's lease independently: ``is_over``.
     """
 
     durable = False
@@ -62,24 +62,24 @@ class Way:
         self._chance = chance
         self._usable = lease * USABLE
         self._ended = ended
-        """Told of each term that this node ends, and of this node's name."""
+        """Called with each term that this node ends, and with this node's name."""
         self._removed = removed
         self._engine = SharedMemoryEngine(content)
         self.max_value = self._engine.max_value
         self.cut = False
-        """The node does not reach the store, and hears nothing of it."""
+        """Whether the node is cut off from the store, in both directions."""
         self.term = 0
         self.deadlines: dict[int, float] = {}
-        """Until when each of this life's terms may be believed in, by the node's clock."""
+        """The end of the lease of each of this life's terms, by the node's clock."""
         self._group: Sequence[Operation] | None = None
         self._of = 0
         self._outcomes: Sequence[Any] | StoreError | None = None
         self._committed: Committed | None = None
 
     def is_over(self, late: float = 0.0) -> bool:
-        """Whether the node's lease has ended by its own clock, and so many seconds ago, or was never begun.
+        """Return whether the node's lease ended ``late`` seconds ago by its own clock, or never began.
 
-        One whose term somebody has ended by hand learns it from the store, and nobody can say when.
+        A node whose term an operator has ended detects that from the store, at an unknown time.
         """
         if not late and self.term in self._removed:
             return True
@@ -107,10 +107,10 @@ class Way:
         assert self._group is None, "one group at a time"
         self._group, self._committed, self._outcomes, self._of = group, committed, None, self.term
         if not self.cut and self._chance.random() < 0.5:
-            self._outcomes = self._execute(group)  # the store has it long before the node hears of it
+            self._outcomes = self._execute(group)  # the store executes it long before the node is notified
 
     def finish(self) -> None:
-        """The group that is under way is committed, if it was not before, and the node hears of it."""
+        """Commit the current group, unless that has happened, and notify the node."""
         group, committed, outcomes = self._group, self._committed, self._outcomes
         assert group is not None
         assert committed is not None
@@ -122,7 +122,7 @@ class Way:
         committed(outcomes)
 
     def break_off(self) -> bool:
-        """The group that is under way never came to the store, and the node is told so; not where it has come there."""
+        """Fail the current group, unless it has reached the store. Return whether it has failed."""
         committed = self._committed
         if self._group is None or self._outcomes is not None:
             return False
@@ -156,12 +156,12 @@ class Way:
             self._engine.read(query, budget, answered)
 
     def holds_nothing(self) -> None:
-        """The node is about to leave: it has given back what it held."""
+        """Check that a node that is about to leave has released its jobs."""
         held = [job_id for job_id, term in self._history.leases.items() if term == self.term]
-        assert not held, f"a polite end leaves {held} leased"
+        assert not held, f"a graceful stop leaves {held} leased"
 
     async def close(self) -> None:
-        with suppress(StoreError):  # others will see that it is gone
+        with suppress(StoreError):  # other nodes will detect its end
             await Moment(way=True)
             await self._engine.close()
             if self.term in self._content.ended:
@@ -170,7 +170,7 @@ class Way:
         self._content.ears.pop(self.term, None)
 
     def crash(self) -> None:
-        """The node is gone: what was under way has happened or not, and nobody hears of it."""
+        """End the node: its current group is committed or not, without a notification."""
         self._group = None
         self._content.ears.pop(self._engine._term, None)
 

@@ -1,4 +1,4 @@
-"""A fleet on one store, its clients and workers in one process, under a scheduler that plays every interleaving by chance."""
+"""A fleet on one store, its clients and workers in one process, under a scheduler that chooses interleavings at random."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 CALM_SECONDS = 200.0
-"""After so long without trouble everything must have ended."""
+"""Seconds without faults after which every job must have ended."""
 STEP_SECONDS = 0.3
-"""While time passes, all that is not in trouble gets a turn at least so often."""
+"""Seconds between the turns of everything without a fault, while time passes."""
 
 
 class FleetWorld:
@@ -60,9 +60,9 @@ class FleetWorld:
             "wakeup": chance.choice((1, 1, 1, 2, 0)),
         }
         self.trouble = chance.choice((1.0, 1.0, 0.3))
-        """How much of it there is."""
+        """The probability of a fault."""
         self.promptness = chance.choice((1.0, 1.0, 0.15))
-        """How soon groups are committed: where they take long, leases end meanwhile."""
+        """The probability that a group is committed; with slow groups, leases end in the meantime."""
         self.machines = {
             f"n{number}": MachineClock(
                 self.clock, chance.choice((1.0, 1.0, 0.95, 1.05)), chance.choice((0.0, 0.0, -HOUR, HOUR, 17.0))
@@ -70,14 +70,14 @@ class FleetWorld:
             for number in range(1, chance.randint(2, 4) + 1)
         }
         self.lives: dict[str, FleetLife] = {}
-        """The nodes that run, by name."""
+        """The running nodes, by name."""
         self._owners: dict[int, FleetLife] = {}
         self.removed: set[int] = set()
-        """Terms of nodes that were taken out of the fleet, and may not know it yet."""
+        """Terms of nodes that were removed from the fleet and may not have detected it yet."""
         self.troubles: dict[str, float] = {}
-        """Nodes that are cut off, stopped or down, and until when."""
+        """Nodes that are cut off, stopped or down, with the end of that."""
         self._here: FleetLife
-        """The node of which an actor is just shown a packet."""
+        """The node whose packet an actor is inspecting."""
         self.actors: list[Actor] = self._cast()
         for name in self.machines:
             self._begin(name)
@@ -104,7 +104,7 @@ class FleetWorld:
         )
         self.lives[name] = FleetLife(name, way, clock, self.chance, self._fleet, **self._options)
 
-    # ---- what actors do and see ----
+    # ---- calls of actors ----
 
     def can_connect(self) -> bool:
         return any(life.ready and not life.stopped for life in self.lives.values())
@@ -128,7 +128,7 @@ class FleetWorld:
         return result
 
     def acknowledged(self, handle: bytes, function: bytes, unique: bytes) -> None:
-        """A background job is acknowledged: it is stored, and is the one that was asked for."""
+        """Check that an acknowledged background job is stored, and is the submitted one."""
         job = self._find(handle)
         assert job is not None, f"{handle!r} is acknowledged and not stored"
         assert job.function == function, f"{handle!r} is another job's answer"
@@ -136,7 +136,7 @@ class FleetWorld:
         self._acknowledged[job.id] = handle
 
     def assigned(self, handle: bytes) -> None:
-        """A worker is given a job: if it is a stored one, then under a lease that the node may believe in."""
+        """Check that an assigned job, if it is stored, is held under a valid lease of the node."""
         life = self._here
         if life.service.table.held[handle].stored and life.store.term not in self.removed:
             assert not life.store.is_over(), f"{handle!r} is assigned after the end of the node's lease"
@@ -146,23 +146,23 @@ class FleetWorld:
             assert job.term == life.store.term, f"{handle!r} is assigned under the lease {job.term}"
 
     def outcome_sent(self, handle: bytes, state: bytes, result: bytes) -> None:
-        """A client is told how a job ended: so it is stored, and the result is the one that counts."""
+        """Check that an outcome is stored, with the result that counts."""
         job = self._find(handle)
         if job is None:
-            self._told_of_none(handle, state, result)
+            self._check_unstored(handle, state, result)
             return
         if job.id in self.history.redriven:
-            return  # the answer may have waited for others, and the job has begun again meanwhile
+            return  # the answer may have waited for others while the job was redriven
         assert state != b"unknown", f"{handle!r} is stored and called unknown"
-        assert State(job.state).ended, f"{handle!r} is told as {state!r} while it is {State(job.state).name}"
+        assert State(job.state).ended, f"{handle!r} is reported as {state!r} while it is {State(job.state).name}"
         if state:
             assert State(job.state).name.lower().encode() == state
         if state == b"succeeded":
             assert result in self._results.get(handle, ()), f"{handle!r} has the result of another job"
-            assert result == job.result, f"{handle!r} is told with a result that does not count"
+            assert result == job.result, f"{handle!r} is reported with a result that does not count"
 
-    def _told_of_none(self, handle: bytes, state: bytes, result: bytes) -> None:
-        """It was in a node's memory alone, or was dropped because nobody waited: as far as the store could know."""
+    def _check_unstored(self, handle: bytes, state: bytes, result: bytes) -> None:
+        """Check the outcome of a job that was only in a node's memory, or was dropped because the store had no waiter for it."""
         job_id = Handles.parse(handle)
         assert job_id is not None
         assert job_id not in self._acknowledged, f"{handle!r} is lost"
@@ -175,7 +175,7 @@ class FleetWorld:
 
     def must_have_ended(self, handle: bytes, why: str) -> None:
         if self._here.fences and "echo" in why:
-            return  # a plain worker cannot be told that its node has lost the job
+            return  # plain Gearman cannot notify a worker that its node has lost the job
         job = self._find(handle)
         assert job is None or State(job.state).ended or job.id in self.history.redriven, f"{handle!r}: {why}"
 
@@ -185,7 +185,7 @@ class FleetWorld:
         return self.content.tables.jobs.get(job_id)
 
     def _term_ended(self, term: int, by: str) -> None:
-        """A term is ended: by its own node, or by another after the node has stopped."""
+        """Check that a term was ended by its own node, or by another one after the node had stopped."""
         self.history.ended_terms.add(term)
         for life in self.lives.values():
             if life.name != by and life.store.term == term and not life.gone:
@@ -194,7 +194,7 @@ class FleetWorld:
     # ---- chance ----
 
     def run(self, steps: int) -> None:
-        """Trouble, peace, trouble and peace again."""
+        """Run with faults, without, with faults, and without."""
         for _ in range(2):
             self.calm = False
             for number in range(steps):
@@ -204,15 +204,15 @@ class FleetWorld:
             self.peace()
 
     def check(self) -> None:
-        """See to what is true at any moment."""
+        """Check the invariants of any moment."""
         invariants.always(self)
 
     def left(self) -> list[str]:
-        """Say what has not come to its end yet."""
+        """Return descriptions of the work that has not ended yet."""
         return invariants.left(self)
 
     def step(self) -> None:
-        """One thing happens."""
+        """Do one random action."""
         chance = self.chance
         number = chance.random()
         lives = [life for life in self.lives.values() if not life.stopped]
@@ -233,10 +233,10 @@ class FleetWorld:
         elif number < 0.97:
             self._pass(chance.choice((0.001, 0.01, 0.1, 0.3, 0.3, 1.1, 2.5)))
         elif number < 0.97 + 0.03 * self.trouble:
-            self._make_trouble()
+            self._begin_fault()
 
     def _turn(self, life: FleetLife, number: float) -> None:
-        """A node does something, or hears something."""
+        """Let a node act or receive a message."""
         chance = self.chance
         if number < 0.14:
             if life.loop.soon:
@@ -248,7 +248,7 @@ class FleetWorld:
             errands = life.errands()
             if errands:
                 life.go_on(chance.choice(errands))
-                self._bury()
+                self._remove_dead()
         else:
             ready = [wire for wire in life.wires if wire.can_deliver]
             if ready:
@@ -258,7 +258,7 @@ class FleetWorld:
         if actor.wire is None:
             return self.can_connect() and actor.act()
         if not self.calm and isinstance(actor, Client) and actor.waits and self.chance.random() < 0.03:
-            actor.leave()  # while others wait for the same, at other nodes or at this one
+            actor.leave()  # while clients of this node or of others wait for the same job
             return True
         return actor.act()
 
@@ -278,20 +278,20 @@ class FleetWorld:
         wire.end()
 
     def _deliver_letter(self) -> bool:
-        terms = [term for term in self.content.letters if self._hears(term)]
+        terms = [term for term in self.content.letters if self._receives(term)]
         if terms:
             self.content.deliver(self.chance.choice(terms), None if self.calm else self.chance)
         return bool(terms)
 
-    def _hears(self, term: int) -> bool:
+    def _receives(self, term: int) -> bool:
         for life in self.lives.values():
             if term in life.store.deadlines:
                 return not life.stopped and not life.store.cut
         return True
 
-    # ---- trouble ----
+    # ---- faults ----
 
-    def _make_trouble(self) -> None:
+    def _begin_fault(self) -> None:
         chance = self.chance
         name = chance.choice(list(self.machines))
         life = self.lives.get(name)
@@ -299,7 +299,7 @@ class FleetWorld:
         until = self.clock.monotonic() + chance.expovariate(1 / self._fleet.lease)
         if name in self.troubles:
             if number < 0.3:
-                self._end_trouble(name)
+                self._end_fault(name)
         elif life is None:
             self._begin(name)
         elif number < 0.2:
@@ -317,7 +317,7 @@ class FleetWorld:
             ways = [errand for errand in life.errands() if errand.moment.way]
             if ways:
                 life.go_on(chance.choice(ways), invariants.away())
-                self._bury()
+                self._remove_dead()
         elif number < 0.92:
             if life.ready and life.life is None:
                 life.leave()
@@ -327,7 +327,7 @@ class FleetWorld:
             self._operate(remove=number > 0.985)
 
     def _operate(self, *, remove: bool) -> None:
-        """Somebody asks a node to drain, or no longer, or takes it out of the fleet although it lives."""
+        """Drain a node, end its drain, or remove it from the fleet although it is alive."""
         row = self.chance.choice([*self.content.rows.values(), None])
         if row is not None and remove:
             self.removed.add(row.term)
@@ -338,7 +338,7 @@ class FleetWorld:
                 SharedMemoryEngine(self.content).ask_to_drain(row.term, draining=row.name not in self.content.drains)
             )
 
-    def _end_trouble(self, name: str) -> None:
+    def _end_fault(self, name: str) -> None:
         del self.troubles[name]
         life = self.lives.get(name)
         if life is None:
@@ -346,7 +346,7 @@ class FleetWorld:
         elif life.stopped:
             life.stopped = False
             if self.chance.random() < 0.7:
-                # What has come meanwhile is read before timers run, as in a real loop.
+                # Bytes that have arrived are read before timers run, as in a real loop.
                 for wire in [wire for wire in life.wires if wire.can_deliver]:
                     wire.deliver()
             life.run_due()
@@ -354,7 +354,7 @@ class FleetWorld:
             life.store.cut = False
 
     def crash(self, life: FleetLife) -> None:
-        """Everything in a node's memory is gone, and what was under way has happened or not."""
+        """Crash a node: its memory is lost, and operations in progress are committed or not."""
         life.crash()
         wires = set(map(id, life.wires))
         for actor in self.actors:
@@ -363,7 +363,7 @@ class FleetWorld:
                 actor.lost()
         del self.lives[life.name]
 
-    def _bury(self) -> None:
+    def _remove_dead(self) -> None:
         for life in [life for life in self.lives.values() if life.gone]:
             self.crash(life)
             self.troubles.pop(life.name, None)
@@ -371,12 +371,12 @@ class FleetWorld:
     # ---- time ----
 
     def _pass(self, seconds: float) -> None:
-        """Let time pass: timers are punctual, and the ways to the store are not much longer than usual."""
+        """Let time pass, with punctual timers and with ways to the store of about the normal length."""
         end = self.clock.monotonic() + seconds
         while True:
             now = self.clock.monotonic()
             for name in [name for name, until in self.troubles.items() if until <= now]:
-                self._end_trouble(name)
+                self._end_fault(name)
             for life in self.lives.values():
                 life.run_due()
             if now >= end:
@@ -385,17 +385,17 @@ class FleetWorld:
                 for errand in life.errands():
                     if self.chance.random() < 0.8:
                         life.go_on(errand)
-            self._bury()
+            self._remove_dead()
             self.clock.advance(min(max(self._next() - now, 0.0005), end - now, STEP_SECONDS))
 
     def _next(self) -> float:
-        """When a node does something of its own accord."""
+        """Return the time of the next callback of a node."""
         return min((life.next() / life.clock.rate for life in self.lives.values()), default=math.inf)
 
-    # ---- peace ----
+    # ---- without faults ----
 
     def come_to_rest(self) -> None:
-        """Let everything happen that needs no time."""
+        """Run everything that needs no time."""
         for _ in range(10_000):
             did = False
             for life in list(self.lives.values()):
@@ -406,7 +406,7 @@ class FleetWorld:
                 for wire in [wire for wire in life.wires if wire.can_deliver]:
                     wire.deliver()
                     did = True
-            self._bury()
+            self._remove_dead()
             while self._deliver_letter():
                 did = True
             for actor in self.actors:
@@ -418,7 +418,7 @@ class FleetWorld:
         raise AssertionError("the fleet does not come to rest")
 
     def peace(self) -> None:
-        """No more trouble, and a worker for each function: all ends, and all who wait are told."""
+        """Run without faults, with a worker for each function, until all jobs have ended and all clients are notified."""
         self._calm_down()
         self._come_to_an_end()
 
@@ -426,7 +426,7 @@ class FleetWorld:
         self.calm = True
         for name in list(self.troubles):
             if name in self.lives or self.chance.random() < 0.5:
-                self._end_trouble(name)
+                self._end_fault(name)
         self.troubles.clear()
         self.content.drains.clear()
         able = {function for actor in self.actors for function in actor.functions}
@@ -444,7 +444,7 @@ class FleetWorld:
             assert State(job.state).ended
 
     def _go_on_in_peace(self) -> list[str]:
-        """Let everything happen that needs no time; say what is left."""
+        """Run everything that needs no time. Return the remaining work."""
         if not self.lives:
             self._begin(self.chance.choice(list(self.machines)))
         self.come_to_rest()
@@ -452,7 +452,7 @@ class FleetWorld:
         return self.left()
 
     def _go_forward(self) -> None:
-        """Let time pass until a node does something of its own accord."""
+        """Let time pass until the next callback of a node."""
         now = self.clock.monotonic()
         self.clock.advance(min(max(self._next() - now, 0.001), 1.0))
         for life in self.lives.values():

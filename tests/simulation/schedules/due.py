@@ -1,4 +1,4 @@
-"""Which fire times are due, and what has to become of each: decided a second time, from what was saved and when."""
+"""The due fire times and their expected outcomes, computed a second time from the saved changes and their times."""
 
 from __future__ import annotations
 
@@ -21,112 +21,112 @@ if TYPE_CHECKING:
     from .rows import Changed
 
 HORIZON_US = 200 * SECOND
-"""As far ahead a next fire time is looked for."""
+"""Microseconds ahead in which a next fire time is searched."""
 WRONG = 2.0
-"""Seconds by which a node's clock may go wrong until it is put right, besides what a slow answer makes of it."""
+"""Seconds by which a node's clock may drift until it is corrected, without the error by a slow answer."""
 
 
-class Known(msgspec.Struct):
-    """What is known of a schedule that is there."""
+class Expected(msgspec.Struct):
+    """The expected state of a schedule."""
 
     schedule: Schedule
     next_us: int | None
-    """The first fire time that has not been decided, as far as it was looked at."""
+    """The first undecided fire time, as far as it was computed."""
     taken_us: int = 0
-    """The newest that was decided, or was made by hand."""
+    """The newest fire time that was decided or triggered."""
     stored: Stored | None = None
     pauses: list[list[int]] = []
-    """Since when and until when it was paused; 0: it still is."""
+    """Begin and end of each pause; an end of 0: still paused."""
     mixed: bool = False
-    """It was edited by somebody who had read another one of this name."""
+    """Whether it was edited by a planner that had read an earlier schedule of this name."""
     respecified: bool = False
-    """In the group under way."""
+    """Whether it was changed in the current group."""
 
     def paused_at(self, fire_us: int) -> bool:
         return any(since <= fire_us and (not until or fire_us < until) for since, until in self.pauses)
 
 
 class DueTimes:
-    """Goes with each schedule from fire time to fire time. ``schedules`` has those that are there, by name."""
+    """Follows each schedule from fire time to fire time. ``schedules`` has the existing ones, by name."""
 
     def __init__(self, content: Content, schedules: dict[str, Schedule]) -> None:
         self._content = content
         self._tables = content.tables
         self._schedules = schedules
-        self._known: dict[str, Known] = {}
+        self._expected: dict[str, Expected] = {}
         self.passed_over: set[str] = set()
-        """Schedules whose fire times were passed over in the group under way: one of the same name has decided them."""
+        """Schedules whose fire times were skipped in the current group, because one of the same name has decided them."""
         self._before: list[Schedule] = []
-        """Specifications that counted at the beginning of the group under way, and do not at its end."""
+        """Specifications that were valid at the beginning of the current group, and not at its end."""
 
     # ---- changes ----
 
     def change(self, change: Change, now_us: int) -> None:
-        """A change of a schedule was committed."""
+        """Record a committed change of a schedule."""
         name, schedule = change.name, change.schedule
-        known = self._known.get(name)
+        expected = self._expected.get(name)
         match change.kind:
-            case "put" if known is None:
+            case "put" if expected is None:
                 assert schedule is not None
                 first_us = 0 if isinstance(schedule.trigger, At) else now_us
-                self._known[name] = Known(schedule, _next(schedule, first_us), respecified=True)
+                self._expected[name] = Expected(schedule, _next(schedule, first_us), respecified=True)
                 self._schedules[name] = schedule
             case "put":
                 assert schedule is not None
-                assert known is not None
-                said, read = (tuple(map(int, one.args.split(b"."))) for one in (schedule, known.schedule))
-                # Versions begin again where one of this name was removed and added: edits of the former may count for it.
-                known.mixed = known.mixed or said[0] != read[0]
-                right = known.mixed or said[1] == read[1] + 1
-                assert right, f"an edit of {name} is lost: {read} was there, and this is {said}"
-                self._edit(known, schedule, now_us)
+                assert expected is not None
+                saved, read = (tuple(map(int, one.args.split(b"."))) for one in (schedule, expected.schedule))
+                # A schedule that is removed and added starts with the first version: edits of its predecessor may apply to it.
+                expected.mixed = expected.mixed or saved[0] != read[0]
+                right = expected.mixed or saved[1] == read[1] + 1
+                assert right, f"an edit of {name} is lost: {read} was there, and this is {saved}"
+                self._edit(expected, schedule, now_us)
                 self._schedules[name] = schedule
             case "remove":
-                assert known is not None
-                self._before.append(known.schedule)
-                del self._known[name], self._schedules[name]
+                assert expected is not None
+                self._before.append(expected.schedule)
+                del self._expected[name], self._schedules[name]
             case "pause":
-                assert known is not None
-                self._pause(known, now_us)
+                assert expected is not None
+                self._pause(expected, now_us)
             case "resume":
-                assert known is not None
-                known.respecified = True
-                if known.pauses and not known.pauses[-1][1]:
-                    known.pauses[-1][1] = max(now_us, known.pauses[-1][0])
+                assert expected is not None
+                expected.respecified = True
+                if expected.pauses and not expected.pauses[-1][1]:
+                    expected.pauses[-1][1] = max(now_us, expected.pauses[-1][0])
 
-    def _edit(self, known: Known, schedule: Schedule, now_us: int) -> None:
-        before, known.schedule, known.respecified = known.schedule, schedule, True
+    def _edit(self, expected: Expected, schedule: Schedule, now_us: int) -> None:
+        before, expected.schedule, expected.respecified = expected.schedule, schedule, True
         self._before.append(before)
         rows = self._tables.fires.get(schedule.name, {})
-        if known.next_us is not None and known.next_us <= now_us:
-            for fire_us in times(before, known.next_us, now_us):
+        if expected.next_us is not None and expected.next_us <= now_us:
+            for fire_us in times(before, expected.next_us, now_us):
                 assert fire_us in rows, f"{fire_us} of {before} was due, and is not decided before it is changed"
-                known.taken_us = max(fire_us, known.taken_us)
-            known.next_us = _next(before, now_us + 1)
+                expected.taken_us = max(fire_us, expected.taken_us)
+            expected.next_us = _next(before, now_us + 1)
         if _when(before) == _when(schedule):
             return
-        known.next_us = _next(schedule, 0 if isinstance(schedule.trigger, At) else now_us)
-        if known.next_us is not None and known.next_us <= known.taken_us:
-            known.next_us = _next(schedule, known.taken_us + 1)
+        expected.next_us = _next(schedule, 0 if isinstance(schedule.trigger, At) else now_us)
+        if expected.next_us is not None and expected.next_us <= expected.taken_us:
+            expected.next_us = _next(schedule, expected.taken_us + 1)
 
     @staticmethod
-    def _pause(known: Known, now_us: int) -> None:
-        known.respecified = True
-        if known.pauses and not known.pauses[-1][1]:
+    def _pause(expected: Expected, now_us: int) -> None:
+        expected.respecified = True
+        if expected.pauses and not expected.pauses[-1][1]:
             return
-        if known.pauses and known.next_us is not None and known.next_us < known.pauses[-1][1]:
-            known.pauses[-1][1] = 0  # the last one is not worked off yet: both count as one
+        if expected.pauses and expected.next_us is not None and expected.next_us < expected.pauses[-1][1]:
+            expected.pauses[-1][1] = 0  # the last pause is not processed yet: both count as one
         else:
-            known.pauses.append([now_us, 0])
+            expected.pauses.append([now_us, 0])
 
     # ---- after each group ----
 
     def look(self, changed: Sequence[Changed], astray: float) -> None:
-        """Each fire time that was passed has its row, each row is that of a fire time, and says what is so.
+        """Check that each passed fire time has a row, and that each row is right and belongs to a fire time.
 
-        ``astray`` is by how many seconds slow answers may have put a clock wrong.
+        ``astray`` is the error of a clock, in seconds, that slow answers may have caused.
         """
-        assert self._tables.schedules.keys() == self._known.keys(), "other schedules are there"
+        assert self._tables.schedules.keys() == self._expected.keys(), "the schedules differ"
         self.passed_over.clear()
         batches: dict[str, list[Fire]] = {}
         for one in changed:
@@ -135,57 +135,59 @@ class DueTimes:
         for batch in batches.values():
             self._check_batch(batch, self._content.wall() + WRONG + astray)
         for name, stored in self._tables.schedules.items():
-            known = self._known[name]
-            if stored is not known.stored:
-                self._check_state(known, stored)
-                known.stored = stored
-            known.respecified = False
+            expected = self._expected[name]
+            if stored is not expected.stored:
+                self._check_state(expected, stored)
+                expected.stored = stored
+            expected.respecified = False
         for row in (one.now for one in changed):
-            if row.cause is Cause.MANUAL and row.root == row.schedule and row.schedule in self._known:
-                known = self._known[row.schedule]
-                known.taken_us = max(row.fire_us, known.taken_us)
+            if row.cause is Cause.MANUAL and row.root == row.schedule and row.schedule in self._expected:
+                expected = self._expected[row.schedule]
+                expected.taken_us = max(row.fire_us, expected.taken_us)
         self._before.clear()
 
-    def _check_state(self, known: Known, stored: Stored) -> None:
+    def _check_state(self, expected: Expected, stored: Stored) -> None:
         schedule, state = stored
         rows = self._tables.fires.get(schedule.name, {})
-        assert schedule == known.schedule, f"{schedule} is stored, and {known.schedule} was said"
-        if known.stored is not None:
-            assert state.version > known.stored.state.version, f"{schedule.name} has changed, and its version has not"
-        paused = bool(known.pauses) and not known.pauses[-1][1]
+        assert schedule == expected.schedule, f"{schedule} is stored, and {expected.schedule} was saved"
+        if expected.stored is not None:
+            assert state.version > expected.stored.state.version, (
+                f"{schedule.name} has changed, and its version has not"
+            )
+        paused = bool(expected.pauses) and not expected.pauses[-1][1]
         assert state.paused == paused, f"{schedule.name} is{'' if state.paused else ' not'} paused"
         queued = sum(rows[at].state is FireState.WAITING for at in self._tables.unfinished.get(schedule.name, ()))
         assert state.queued == queued, f"{queued} rows of {schedule.name} wait, not {state.queued}"
-        if known.next_us is None:
+        if expected.next_us is None:
             assert state.next_us is None, f"{schedule.name} fires after its end"
             return
-        until_us = known.next_us + HORIZON_US if state.next_us is None else state.next_us
-        passed = times(schedule, known.next_us, until_us)
+        until_us = expected.next_us + HORIZON_US if state.next_us is None else state.next_us
+        passed = times(schedule, expected.next_us, until_us)
         if state.next_us is not None:
             assert passed, f"{schedule.name} goes back, or fires at times of others: {state.next_us}"
             assert passed.pop() == state.next_us, f"{schedule.name} fires at times of others: {state.next_us}"
         for fire_us in passed:
             assert fire_us in rows, f"{schedule.name} has missed {fire_us}"
-            known.taken_us = max(fire_us, known.taken_us)
-        known.next_us = state.next_us
+            expected.taken_us = max(fire_us, expected.taken_us)
+        expected.next_us = state.next_us
 
     def _check_batch(self, batch: list[Fire], until: float) -> None:
-        """See what became of the fire times of a schedule that were decided together."""
+        """Check the outcomes of fire times of a schedule that were decided in one group."""
         name = batch[0].schedule
-        known = self._known.get(name)
+        expected = self._expected.get(name)
         specified = [one for one in self._before if one.name == name]
-        if known is not None:
-            specified.append(known.schedule)
+        if expected is not None:
+            specified.append(expected.schedule)
         for row in batch:
             right = any(times(schedule, row.fire_us, row.fire_us) for schedule in specified)
             assert right, f"no fire time: {row} of {specified}"
             assert row.fire_us <= until * SECOND, f"{row.fire_us / SECOND - until} s too early: {row}"
-        if known is None or known.respecified:
+        if expected is None or expected.respecified:
             return
-        schedule, able = known.schedule, []
+        schedule, able = expected.schedule, []
         batch.sort(key=lambda row: row.fire_us)
         for row in batch:
-            if known.paused_at(row.fire_us):
+            if expected.paused_at(row.fire_us):
                 assert row.reason is Reason.PAUSED, f"it is paused: {row}"
             elif excluded(schedule, row.fire_us):
                 assert row.reason is Reason.EXCLUDED, f"it is excluded: {row}"
@@ -195,14 +197,14 @@ class DueTimes:
                 )
                 able.append(row)
         next_us = self._tables.schedules[name].state.next_us
-        if known.next_us is not None:
-            passed = times(schedule, known.next_us, batch[-1].fire_us if next_us is None else next_us - 1)
+        if expected.next_us is not None:
+            passed = times(schedule, expected.next_us, batch[-1].fire_us if next_us is None else next_us - 1)
             if set(passed) != {row.fire_us for row in batch}:
                 self.passed_over.add(name)
                 return
         decided = {row.decided_us for row in able if row.reason not in {Reason.OVERLAP, Reason.REMOVED}}
         if not decided:
-            return  # others have taken their place since, which counts as another decision
+            return  # other runs have replaced them since, which is another decision
         (decided_us,) = decided
         late = [row for row in able if row.fire_us < decided_us - schedule.misfire_after * SECOND]
         missed = _missed(schedule, len(late), len(able) - len(late))

@@ -1,4 +1,4 @@
-"""What the store of a fleet with schedules must hold: jobs that it makes by itself, and what became of each fire time."""
+"""The expected content of the store of a fleet with schedules: the jobs that it creates, and the outcome of each fire time."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from tests.simulation.fleet.content import Content
 
 _WRITING = frozenset({Phase.SETTLE, Phase.CANCEL, Phase.WAKE, Phase.SWEEP, Phase.SLICES})
-"""After these there may be other rows."""
+"""The phases that may change rows."""
 
 
 class ScheduleHistory(FleetHistory):
-    """A `FleetHistory` that knows of schedules. After each group all that has changed is looked at."""
+    """A `FleetHistory` with schedules. It checks all changes after each group."""
 
     def __init__(self, content: Content) -> None:
         super().__init__(content.terms)
         self._content = content
-        self.made: list[Job] = []
-        """Jobs that the group under way has made by itself."""
+        self.created: list[Job] = []
+        """Jobs that the store has created in the current group."""
         self.joining: list[Job] = []
-        """Those that would have been, and joined others."""
+        """Jobs that joined others instead of being created."""
         self.astray = 0.0
-        """By how many seconds a node's clock may go wrong for want of a quick answer."""
+        """Seconds by which a slow answer may put a node's clock wrong."""
         self.schedules: dict[str, Schedule] = {}
         self.rows = Rows(content.tables, self.redriven)
         self.due = DueTimes(content, self.schedules)
         self.occasions = Occasions(self.rows, self.schedules)
 
     def note(self, node: str, group: Sequence[Operation], outcomes: Sequence[Any]) -> None:
-        """A group of a node was committed."""
+        """Record a committed group of a node."""
         super().note(node, group, outcomes)
         if _WRITING.isdisjoint(operation.phase for operation in group):
             return
@@ -60,11 +60,11 @@ class ScheduleHistory(FleetHistory):
         self.rows.check_overlap(changed, lone)
 
     def follow(self, node: str) -> None:
-        """Note the jobs that schedules have made, and whom they have joined."""
-        made, self.made = self.made, []
+        """Record the jobs that schedules have created, and the jobs that they have joined."""
+        created, self.created = self.created, []
         joining, self.joining = self.joining, []
-        for job in made:
-            self.rows.made(job)
+        for job in created:
+            self.rows.created(job)
             self._begin(job.id, (job.function, job.unique) if job.unique else None)
             if job.state == State.LEASED:
                 self._lease(node, job.id, job.term)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ScheduleWay(Way):
-    """A way to the store on which a node hears of jobs that the store has made when it hears of the group that made them."""
+    """A way to the store that notifies a node of created jobs together with the group that created them."""
 
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
@@ -31,38 +31,38 @@ class ScheduleWay(Way):
         return await super().open(node, deliver, self._attended)
 
     async def now(self) -> float:
-        """Return the store's time, which the node takes to be that of the middle of the way."""
+        """Return the store's time, which the node assumes for the middle of its request."""
         asked = self._content.wall()
         now = await super().now()
-        self._noting.astray = max((self._content.wall() - asked) / 2, self._noting.astray)
+        self._history_of_schedules.astray = max((self._content.wall() - asked) / 2, self._history_of_schedules.astray)
         return now
 
     @property
-    def _noting(self) -> ScheduleHistory:
+    def _history_of_schedules(self) -> ScheduleHistory:
         history = self._history
         assert isinstance(history, ScheduleHistory)
         return history
 
     def _answer(self, committed: Committed, outcomes: Sequence[Any] | StoreError) -> None:
         if (
-            self._of in self._noting.ended_terms
+            self._of in self._history_of_schedules.ended_terms
             and not isinstance(outcomes, StoreError)
             and self._chance.random() < 0.5
         ):
-            # The connection broke over it, and now nobody can tell any more.
+            # The connection broke, and the outcome can no longer be determined.
             outcomes = StoreFencedError(f"term {self._of} was ended by another node")
         self._attended.tell(committed=not isinstance(outcomes, StoreError))
         committed(outcomes)
 
 
 class _Attended:
-    """The node's side of what its groups make, late; and whoever notes it, at once."""
+    """Passes the effects of groups to the history at once, and to the node when it is notified of the group."""
 
     def __init__(self, following: JobLifecycle, way: ScheduleWay) -> None:
         self._following = following
         self._way = way
-        self._coming: list[Job] = []
-        self._untold: list[Callable[[], None]] = []
+        self._reserved: list[Job] = []
+        self._pending: list[Callable[[], None]] = []
 
     def next_id(self) -> int:
         return self._following.next_id()
@@ -70,33 +70,33 @@ class _Attended:
     def reserve(self, job: Job, term: int) -> bool:
         if not self._following.reserve(job, term):
             return False
-        self._coming.append(job)
+        self._reserved.append(job)
         return True
 
     def stored(self, jobs: Sequence[Job]) -> None:
-        self._way._noting.made += jobs
-        self._untold.append(lambda: self._following.stored(jobs))
+        self._way._history_of_schedules.created += jobs
+        self._pending.append(lambda: self._following.stored(jobs))
 
     def dropped(self, jobs: Sequence[Job]) -> None:
-        self._way._noting.joining += jobs
-        self._untold.append(lambda: self._following.dropped(jobs))
+        self._way._history_of_schedules.joining += jobs
+        self._pending.append(lambda: self._following.dropped(jobs))
 
     def stop(self, ids: Sequence[int], why: str) -> None:
-        self._untold.append(lambda: self._following.stop(ids, why))
+        self._pending.append(lambda: self._following.stop(ids, why))
 
-    def tell(self, *, committed: bool) -> None:
-        """The node hears what has become of a group."""
-        reserve, self._coming = self._coming, []
-        untold, self._untold = self._untold, []
+    def notify(self, *, committed: bool) -> None:
+        """Notify the node of the outcome of a group."""
+        reserved, self._reserved = self._reserved, []
+        pending, self._pending = self._pending, []
         if not committed:
-            self._following.dropped(reserve)
+            self._following.dropped(reserved)
             return
-        for tell in untold:
-            tell()
+        for notify in pending:
+            notify()
 
 
 class ScheduleLife(FleetLife):
-    """A `FleetLife` with the slice put in as the server does."""
+    """A `FleetLife` with the slice of schedules, as in the server."""
 
     schedules: ScheduleService
 

@@ -1,4 +1,4 @@
-"""Who runs after whom: a child runs for an occasion once all of its parents have succeeded for it, and not otherwise."""
+"""The order of related schedules: a child runs for an occasion exactly when all of its parents have succeeded for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Occasions:
-    """Counts for each child and occasion which of its parents have ended, and how."""
+    """The ended parents, with their outcomes, of each child and occasion."""
 
     def __init__(self, rows: Rows, schedules: Mapping[str, Schedule]) -> None:
         self._rows = rows
@@ -26,7 +26,7 @@ class Occasions:
         self._arrived: dict[Key, dict[str, bool]] = {}
 
     def look(self, changed: Sequence[Changed]) -> None:
-        """See that children have started, or were stopped, where they had to be, in the same transaction, and nowhere else."""
+        """Check that exactly the right children were started or stopped in the same transaction."""
         touched: dict[Key, Fire] = {}
         for one in changed:
             row = one.now
@@ -55,7 +55,7 @@ class Occasions:
     def _check(self, child: str, fire_us: int, of: Fire) -> None:
         row = self._rows.rows.get(child, {}).get(fire_us)
         if row is not None and row.schedule == row.root:
-            return  # somebody ran it by hand
+            return  # it was triggered
         parents = self._parents(child)
         arrived = self._arrived.get((child, fire_us), {})
         if not all(arrived.values()):
@@ -68,7 +68,7 @@ class Occasions:
             assert row is None, f"{sorted(arrived)} of {parents} have succeeded: {row}"
 
     def _check_finished(self, row: Fire) -> None:
-        """With ``wait_for_children`` a run is finished when those are."""
+        """Check that a run with ``wait_for_children`` is finished when its children are."""
         schedule = self._schedules.get(row.schedule)
         if schedule is None or not schedule.wait_for_children or not row.outcome:
             return

@@ -1,4 +1,4 @@
-"""The schedules of a run, and when each of them has to fire: worked out a second time, the slow way."""
+"""The schedules of a run and their fire times, computed a second time by a slow method."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000
 MIDNIGHT = 1_700_006_400
-"""Of 15 November 2023, UTC."""
+"""Midnight before 15 November 2023, UTC."""
 BEGIN = MIDNIGHT - 40
-"""When a run begins: its first day ends soon."""
+"""The begin of a run, shortly before the end of its first day."""
 DAYS = ("2023-11-14", "2023-11-15")
 DAY_US = 86_400 * SECOND
 
@@ -36,7 +36,7 @@ INTERVALS = (0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
 UNIQUES = (b"", b"", b"", b"u", b"v")
 
 
-# ---- when ----
+# ---- fire times ----
 
 
 def times(schedule: Schedule, from_us: int, until_us: int) -> list[int]:
@@ -59,12 +59,12 @@ def times(schedule: Schedule, from_us: int, until_us: int) -> list[int]:
 
 
 def excluded(schedule: Schedule, fire_us: int) -> bool:
-    """Return whether it does not run on the day of a fire time."""
+    """Return whether a schedule excludes the day of a fire time."""
     return DAYS[fire_us >= MIDNIGHT * SECOND] in schedule.exclude
 
 
 def takes_part(name: str, root: str, fire_us: int, schedules: Mapping[str, Schedule]) -> bool:
-    """Return whether a schedule has a run in the occasion of a fire time, or in the one that was made by hand at ``root``."""
+    """Return whether a schedule runs in the occasion of a fire time, or in the one that was triggered at ``root``."""
     if name not in schedules:
         return False
     schedule = schedules[name]
@@ -75,11 +75,11 @@ def takes_part(name: str, root: str, fire_us: int, schedules: Mapping[str, Sched
     return all(takes_part(parent, root, fire_us, schedules) for parent in schedule.parents)
 
 
-# ---- what ----
+# ---- schedules ----
 
 
 def family(chance: Random) -> list[Schedule]:
-    """Return schedules that run after each other; who their parents are and when their roots fire stays as it is."""
+    """Return schedules that run after each other; their parents and the triggers of their roots never change."""
     trigger = _trigger(chance, 0)
     found = [
         _schedule(chance, "root", trigger=trigger, wait_for_children=chance.random() < 0.6),
@@ -100,17 +100,17 @@ def _meet(one: Schedule, other: Schedule) -> bool:
 
 
 def loners(chance: Random, now_us: int) -> list[Schedule]:
-    """Return schedules by themselves, which may be changed in every way."""
+    """Return schedules without relatives, which may be changed in every way."""
     return [loner(chance, f"s{number}", now_us) for number in range(chance.randint(2, 4))]
 
 
 def loner(chance: Random, name: str, now_us: int) -> Schedule:
-    """Return one of them."""
+    """Return one schedule without relatives."""
     return _schedule(chance, name, trigger=_trigger(chance, now_us))
 
 
 def edited(chance: Random, schedule: Schedule, now_us: int) -> Schedule:
-    """Return a schedule with something changed; how it overlaps stays, since runs may be under way."""
+    """Return a schedule with one change; its overlap does not change, because runs may be in progress."""
     fields: dict[str, Any] = {
         "args": schedule.args,
         "jitter": chance.choice((0.0, 0.5)),

@@ -1,4 +1,4 @@
-"""Whoever looks after the schedules: edits, pauses, resumes, removes and runs them by hand, at any node."""
+"""The administrator of the schedules, who edits, pauses, resumes, removes and triggers them at any node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Planner(Actor):
-    """Acts on what it read last, which others may have changed since."""
+    """Acts on the schedules that it read last, which others may have changed since."""
 
     def __init__(self, world: ScheduleWorld, number: int, schedules: list[Schedule]) -> None:
         super().__init__(world, f"planner {number}")
@@ -32,7 +32,7 @@ class Planner(Actor):
         self.read: dict[str, Stored] = {}
         self.done = 0
         self._count = number
-        """Of those that this one has added again; no other planner says the same."""
+        """Numbers the schedules that this planner has added, so that they differ from those of others."""
 
     def act(self) -> bool:
         chance = self.chance
@@ -70,13 +70,13 @@ class Planner(Actor):
             return
         self._count += 10
         if name in self.read and self.chance.random() < 0.5:
-            fresh = self.read[name].schedule  # as it was before somebody removed it
+            fresh = self.read[name].schedule  # as it was before its removal
         else:
             fresh = plan.loner(self.chance, name, to_us(self.world.clock.wall()))
         fresh = replace(fresh, args=b"%d.0" % self._count, overlap=self.planned[name].overlap)
         life.schedules.save([Change("put", name, 0, fresh)], self._saved, self._refused)
 
-    # ---- what it hears ----
+    # ---- answers ----
 
     def _found(self, stored: list[Stored]) -> None:
         self.read |= {one.schedule.name: one for one in stored}

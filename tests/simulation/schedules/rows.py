@@ -1,4 +1,4 @@
-"""What may become of a row, and that a fire time makes one job."""
+"""The valid changes of a row, and the one job of each fire time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIVE = frozenset({FireState.FIRED, FireState.JOINED})
 
 
 class Changed(NamedTuple):
-    """A row before a group, and after it."""
+    """A row before and after a group."""
 
     before: Fire | None
     now: Fire
@@ -30,7 +30,7 @@ class Changed(NamedTuple):
 
     @property
     def arrived(self) -> bool | None:
-        """Whether its run has succeeded, where that became known now; None where it did not."""
+        """Return whether its run has succeeded, if this group decided it; otherwise None."""
         if _ended(self.now) is None or (self.before is not None and _ended(self.before) is not None):
             return None
         return _ended(self.now)
@@ -43,18 +43,18 @@ def _ended(row: Fire) -> bool | None:
 
 
 class Rows:
-    """All rows as they were after the last group."""
+    """All rows after the last group."""
 
     def __init__(self, tables: Tables, redriven: Collection[int]) -> None:
         self._tables = tables
         self._redriven = redriven
-        """Jobs that somebody has begun again after their end, which is no longer their row's."""
+        """Jobs that were redriven after their end; their row no longer follows them."""
         self.rows: dict[str, dict[int, Fire]] = {}
         self._jobs: dict[Key, int] = {}
-        """Each fire time's own job."""
+        """The job that each fire time created."""
 
-    def made(self, job: Job) -> None:
-        """The store has made a job."""
+    def created(self, job: Job) -> None:
+        """Record a job that the store has created."""
         assert job.options is not None
         assert job.options.schedule is not None
         key = (job.options.schedule, job.options.fire_us)
@@ -62,16 +62,16 @@ class Rows:
         self._jobs[key] = job.id
 
     def look(self) -> list[Changed]:
-        """Return what has changed since the last time."""
+        """Return the changes since the last call."""
         changed = []
         for name, stored in self._tables.fires.items():
-            known = self.rows.setdefault(name, {})
-            assert len(stored) >= len(known), f"a row of {name} is gone"
+            rows = self.rows.setdefault(name, {})
+            assert len(stored) >= len(rows), f"a row of {name} is gone"
             for fire_us, row in stored.items():
-                before = known.get(fire_us)
+                before = rows.get(fire_us)
                 if before is not row:
                     changed.append(Changed(before, row))
-                    known[fire_us] = row
+                    rows[fire_us] = row
         for one in changed:
             self._check(one)
         for name, times in self._tables.unfinished.items():
@@ -100,30 +100,30 @@ class Rows:
             assert (row.outcome, row.ended_us) == (before.outcome, before.ended_us), f"it ends twice: {what}"
 
     def _check_job(self, row: Fire) -> None:
-        """A run that has a job of its own ends with it, in the same transaction."""
+        """Check that a run with its own job ends with it, in the same transaction."""
         job = self._tables.jobs.get(row.job)
         if job is None or job.id in self._redriven:
             return
         ended = State(job.state).ended
         assert ended or not row.outcome, f"{row} has ended before its job"
         if ended and job.options is not None and job.options.schedule is not None:
-            # A job that it has joined may be anybody's: whose it is not, is mended later.
+            # A joined job may belong to another row; such rows are repaired later.
             assert row.outcome, f"{row} goes on after the end of its job"
         if row.outcome and row.state is FireState.FIRED:
-            assert row.outcome == State(job.state).name.lower(), f"{row} tells of another end than its job"
-            assert row.attempt == job.attempt, f"{row} tells of another attempt than its job"
+            assert row.outcome == State(job.state).name.lower(), f"{row} has another outcome than its job"
+            assert row.attempt == job.attempt, f"{row} has another attempt than its job"
 
     def whole(self) -> None:
-        """At the end: each job that schedules made stands for a row, and nothing goes on."""
+        """At the end: each job that schedules created stands for a row, and nothing goes on."""
         for (name, fire_us), job in self._jobs.items():
-            assert self.rows[name][fire_us].job == job, f"{job} stands for no row"
+            assert self.rows[name][fire_us].job == job, f"{job} belongs to no row"
         for rows in self.rows.values():
             assert all(row.finished for row in rows.values())
 
     # ---- overlap ----
 
     def check_overlap(self, changed: Sequence[Changed], schedules: Mapping[str, Schedule]) -> None:
-        """Runs overlap where they may, and only for that is one skipped, or waits."""
+        """Check that runs overlap only if allowed, and that a run is skipped or waits only for that reason."""
         for name in {one.now.schedule for one in changed}:
             schedule = schedules.get(name)
             if schedule is None or schedule.overlap is Overlap.ALLOW:

@@ -12,7 +12,7 @@ STEPS = 500
 
 
 def simulate_schedules(*seeds: int, steps: int = STEPS) -> int:
-    """Run the seeds one after the other. Returns how many fire times were decided. Raises SimulationError."""
+    """Run the seeds in order. Return the number of decided fire times. Raises SimulationError."""
     decided = 0
     for seed in seeds:
         with capture_logs():

@@ -1,4 +1,4 @@
-"""A fleet with schedules: they fire, follow each other and are changed while nodes come, go and lose their ways."""
+"""A fleet with schedules that fire, follow each other and are changed while nodes start, stop and are cut off."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUIET_SECONDS = 6.0
-"""For so long schedules go on after all trouble has ended."""
+"""Seconds for which schedules continue after the last fault."""
 LATE = 1.0
-"""Seconds by which a fire time may be late in peace, by a clock that goes right."""
+"""Seconds by which a fire time may be late without faults, by a correct clock."""
 
 
 class ScheduleWorld(FleetWorld):
@@ -54,18 +54,18 @@ class ScheduleWorld(FleetWorld):
         self.lives[name] = ScheduleLife(name, way, clock, self.chance, self._fleet, **self._options)
 
     def able(self) -> list[ScheduleLife]:
-        """Return the nodes that somebody can ask something."""
+        """Return the nodes that accept requests."""
         return [life for life in self.lives.values() if life.ready and not life.stopped]
 
     def _save(self, changes: list[Change]) -> None:
-        """Change schedules past all nodes."""
+        """Change schedules in the store, without a node."""
         operation = SaveSchedules(changes, to_us(self.clock.wall()))
         outcomes = list[Any]()
         SharedMemoryEngine(self.content).commit([operation], outcomes.append, at_once)
         self.history.note("", [operation], *outcomes)
 
     def step(self) -> None:
-        """One thing happens; now and then a node and the workers get on with all that they can do."""
+        """Do one random action; sometimes a node and the workers do everything that they can."""
         super().step()
         able = self.able()
         if able and self.chance.random() < 0.2:
@@ -76,23 +76,23 @@ class ScheduleWorld(FleetWorld):
             for actor in self.actors:
                 self._receive(actor)
                 self._act(actor)
-            self._bury()
+            self._remove_dead()
 
-    # ---- peace ----
+    # ---- without faults ----
 
     def run(self, steps: int) -> None:
-        """Trouble, peace, trouble and peace again."""
+        """Run with faults, without, with faults, and without."""
         super().run(steps)
         self.history.rows.whole()
 
     def peace(self) -> None:
-        """No more trouble: what was due meanwhile is decided, all goes on in time, and once it is paused, ends."""
+        """Run without faults: overdue times are decided, later ones are punctual, and after a pause all runs end."""
         self._calm_down()
         self._until(30.0, lambda: not self._behind())
         end = self.clock.monotonic() + QUIET_SECONDS
         self._until(QUIET_SECONDS + 5, lambda: self.clock.monotonic() >= end)
         late = self._behind()
-        assert not late, f"late in peace: {late}"
+        assert not late, f"late without faults: {late}"
         self._save([Change("pause", name) for name in self.history.schedules])
         self._come_to_an_end()
         self._save([Change("resume", name) for name in self.history.schedules])
@@ -112,7 +112,7 @@ class ScheduleWorld(FleetWorld):
         return [str(one) for one in stored if one.state.next_us is not None and one.state.next_us < now_us]
 
     def left(self) -> list[str]:
-        """Say what has not come to its end yet."""
+        """Return descriptions of the work that has not ended yet."""
         found = super().left()
         unfinished = self.content.tables.unfinished.items()
         return found + [f"the runs {sorted(rows)} of {name}" for name, rows in unfinished if rows] + self._behind()
