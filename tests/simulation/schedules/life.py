@@ -51,7 +51,7 @@ class ScheduleWay(Way):
         ):
             # The connection broke, and the outcome can no longer be determined.
             outcomes = StoreFencedError(f"term {self._of} was ended by another node")
-        self._attended.tell(committed=not isinstance(outcomes, StoreError))
+        self._attended.notify(committed=not isinstance(outcomes, StoreError))
         committed(outcomes)
 
 
