@@ -1,4 +1,4 @@
-"""The ensemble of a simulation: answers take time by chance, connections fail by chance, and it tells what has happened."""
+"""The simulated ensemble: answers are delayed and connections fail at random, and every change is passed to a history."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from .history import History
 
 TURN = 0.000_001
-"""Seconds between two words of one session, at least: they stay in order."""
+"""The smallest number of seconds between two answers of one session, which keeps them in order."""
 
 
 class Ensemble(MemoryContent):
-    """The content, which tells a history of everything that happens."""
+    """The content, which passes every change to a history."""
 
     def __init__(self, history: History, now_us: Callable[[], int]) -> None:
         super().__init__(now_us=now_us)
@@ -37,7 +37,7 @@ class Ensemble(MemoryContent):
 
 
 class Way(MemoryTree):
-    """A node's way to the ensemble: each word takes its time, in the order in which they were said."""
+    """A node's way to the ensemble: each request takes time, and their order does not change."""
 
     def __init__(self, content: Ensemble, chance: Random, *, session_timeout: float, lag: float) -> None:
         super().__init__(content, session_timeout=session_timeout)
@@ -45,9 +45,9 @@ class Way(MemoryTree):
         self._lag = lag
         self._free = 0.0
         self.trouble = 0.0
-        """How likely it is that nobody is told what becomes of a commit."""
+        """The probability that the outcome of a commit is lost."""
         self.letters_lost = 0.0
-        """How likely it is that a letter to another node is lost, also once the trouble is over: letters are best effort."""
+        """The probability that a message to another node is lost, even without other faults: messages are best effort."""
         self.before = self._fate
         self.hangs_up = lambda: chance.random() < 0.5
 
@@ -76,7 +76,7 @@ class Way(MemoryTree):
         if self._chance.random() >= self.trouble:
             return None
         fate = self._chance.choice((Fate.REQUEST_LOST, Fate.ANSWER_LOST, Fate.LATE, None))
-        if fate is None:  # it comes when nobody expects it any more
+        if fate is None:  # it arrives after its request has failed
             session = self._session
             self._loop.call_later(self._chance.expovariate(2.0), lambda: self._arrive(changes, session))
             return Fate.REQUEST_LOST

@@ -1,4 +1,4 @@
-"""What has happened in the tree, as it happens: what must never be so is noticed at once."""
+"""The history of the tree; a violation of a rule is detected at once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ JOURNAL_ALONE = 2
 """Changes of a batch without entries: the check of its worker, and the journal."""
 
 
-class Broken(AssertionError):  # noqa: N818 - a rule is broken; it is raised out of the run
+class Broken(AssertionError):  # noqa: N818 - it is raised out of the run
     """A rule of the recipe is broken."""
 
 
 class History:
-    """Follows every multi that happens."""
+    """Checks every multi that is applied."""
 
     content: Ensemble
 
@@ -34,31 +34,31 @@ class History:
         self.batches: dict[str, int] = {}
         """The last batch of each worker."""
         self.places: dict[str, dict[str, None]] = {}
-        """Where the live task of each name is."""
+        """The place of the live task of each name."""
         self.assignments: dict[str, dict[str, None]] = {}
         """The workers to which each task is assigned."""
         self.stored: dict[int, str] = {}
-        """Every job that was ever stored, with the place of its result."""
+        """All jobs that were stored, with the places of their results."""
         self.dropped: set[int] = set()
-        """Jobs that nothing is left of: foreground ones for which nobody waited any more."""
+        """Foreground jobs that were dropped because no client waited for them."""
         self._waiters: dict[int, list[int]] = {}
         """The terms that wait for each job, as its result has them."""
         self.ended: dict[int, dict[str, Any]] = {}
         """The records with which jobs have ended."""
         self.undone: dict[int, set[str]] = {}
-        """How jobs had ended that were tried again: a client may be told of that while it happens."""
+        """Earlier outcomes of jobs that were redriven: a client may receive them during the redrive."""
         self.published: set[int] = set()
         self.redriven: set[int] = set()
         self.tokens: set[bytes] = set()
-        """What settlements have said that have happened."""
+        """The tokens of the settlements that were applied."""
         self.settled = 0
 
     def fault(self, what: str) -> None:
-        """Note that a rule is broken."""
+        """Record the violation of a rule."""
         self.broken.append(f"{what} (batch {self.content.commits})")
 
     def happened(self, changes: Sequence[Change]) -> None:
-        """Look at a multi that has happened."""
+        """Check a multi that was applied."""
         who = self._writer(changes)
         touched: dict[str, None] = {}
         for at, change in enumerate(changes):
@@ -80,10 +80,10 @@ class History:
         for task in touched:
             self._check_task(task)
 
-    # ---- who writes ----
+    # ---- writers ----
 
     def _writer(self, changes: Sequence[Change]) -> str | None:
-        """Return the worker whose batch it is; None for what is no batch."""
+        """Return the worker whose batch it is; None for a multi that is no batch."""
         if len(changes) < JOURNAL_ALONE:
             return None
         journal = changes[1]
@@ -95,7 +95,7 @@ class History:
             self.fault(f"a batch of {who}, whose term has ended, has happened")
         last = self.batches.get(who, 0)
         if len(changes) == JOURNAL_ALONE and batch == last:
-            return who  # it only refuses what may come late
+            return who  # it only makes a late change fail
         if batch != last + 1:
             self.fault(f"batch {batch} of {who} happens after batch {last}")
         self.batches[who] = batch
@@ -119,7 +119,7 @@ class History:
         if master != who:
             self.fault(f"{who} assigns or publishes after {master} was elected")
 
-    # ---- where tasks are ----
+    # ---- places of tasks ----
 
     def _assignment(self, change: Change, who: str, task: str, touched: dict[str, None]) -> None:
         workers = self.assignments.setdefault(task, {})
@@ -136,7 +136,7 @@ class History:
             places[change.path] = None
             record = records.decode(change.data)
             if root != paths.RUNNING:
-                self._said(record)
+                self._record_tokens(record)
             if record["id"] in self.ended and record["id"] not in self.redriven:
                 if root == paths.PENDING and self.ended[record["id"]]["state"] != "succeeded":
                     ended = self.ended.pop(record["id"])
@@ -176,10 +176,10 @@ class History:
         if record["id"] in self.ended:
             self.fault(f"job {record['id']} has ended twice")
         self.ended[record["id"]] = record
-        self._said(record)
+        self._record_tokens(record)
         self.settled += 1
 
-    def _said(self, record: dict[str, Any]) -> None:
+    def _record_tokens(self, record: dict[str, Any]) -> None:
         for field in ("result", "error"):
             token = records.untext(record, field)
             if token:
@@ -204,7 +204,7 @@ class History:
             self.published.add(job_id)
 
     def _drop(self, job_id: int, who: str | None) -> None:
-        """Nobody waits for it: but the node that drops it, and those whose terms have ended."""
+        """Check that only the node that drops a job, and nodes whose terms have ended, wait for it."""
         self.dropped.add(job_id)
         for term in self._waiters.get(job_id, ()):
             node = self.content.read(f"{paths.TERMS}/{term}")
@@ -214,5 +214,5 @@ class History:
                 self.fault(f"job {job_id} was dropped by {who} although {waiter} waits for it")
 
     def state(self, job_id: int) -> State:
-        """Return how a job has ended."""
+        """Return the state in which a job has ended."""
         return State[self.ended[job_id]["state"].upper()]

@@ -1,4 +1,4 @@
-"""A loop whose time is its own: where nothing is ready, it is the next timer's time at once."""
+"""A loop with virtual time: if nothing is ready, time jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
 
 OWNER: contextvars.ContextVar[object] = contextvars.ContextVar("owner", default=None)
-"""Whose task it is: those of a node that is killed end with it."""
+"""The owner of a task: the tasks of a killed node end with it."""
 
-LOOK = 1e-8
-"""Seconds that a look at the clock takes."""
+CLOCK_READ_SECONDS = 1e-8
+"""Seconds that a read of the clock takes."""
 
 
 class StuckError(AssertionError):
-    """Everybody waits, and nothing will ever happen."""
+    """All tasks wait, and no timer is set."""
 
 
 class _Leap(selectors.SelectSelector):
-    """Waits by letting time pass."""
+    """A selector that advances the time instead of waiting."""
 
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise StuckError("everybody waits, and nothing will ever happen")
+            raise StuckError("all tasks wait, and no timer is set")
         self.loop.now += max(timeout, 0.0)
         return []
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop without waiting, and with the tasks of each owner."""
+    """A loop that does not wait, with the tasks of each owner."""
 
     def __init__(self) -> None:
         selector = _Leap()
@@ -45,7 +45,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._make)
 
     def time(self) -> float:
-        self.now += LOOK  # who looks at the clock until it is later than something, must see it go on
+        self.now += CLOCK_READ_SECONDS  # a loop that polls the clock has to see it advance
         return self.now
 
     def _make(

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from .world import World
 
-AGAIN = 0.5
-"""Seconds after which the store is tried again."""
+RETRY_DELAY = 0.5
+"""Seconds between attempts to reach the store."""
 ENDS = (Event.SUCCEED,) * 5 + (Event.RETRY, Event.RELEASE, Event.SNOOZE, Event.FAIL, Event.LOSE)
 FUNCTIONS = (b"f", b"g")
 
@@ -47,18 +47,18 @@ class Node:
         self.way.trouble = world.loss
         self.way.letters_lost = world.letters_lost
         self.engine = ZookeeperEngine(lambda: self.way, patience=None, slices=SLICES)
-        self.engine.listen(self._hear)
+        self.engine.listen(self._receive)
         self.term = 0
-        """0: it has none at this moment."""
+        """The node's term; 0 if it has none at the moment."""
         self.held: dict[int, Job] = {}
-        self._said: dict[int, bytes] = {}
+        self._last_tokens: dict[int, bytes] = {}
         """The token of the last settlement of each job."""
         self.limit = world.chance.choice((1, 3, 10))
         self.dead = False
         self._put: deque[tuple[int, Entry]] = deque()
         self._under_way = False
         self._any = asyncio.Event()
-        self._hungry = asyncio.Event()
+        self._claim_now = asyncio.Event()
         self._fenced = asyncio.Event()
         self._counter = 0
         self.start(self._live())
@@ -68,7 +68,7 @@ class Node:
         return paths.worker_name(self.name, self.term)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin something that ends with this process."""
+        """Start a task that ends with this process."""
         token = OWNER.set(self)
         try:
             task = asyncio.get_running_loop().create_task(work)
@@ -81,7 +81,7 @@ class Node:
             self.world.failed(task.exception())
 
     def kill(self) -> int:
-        """End the process as SIGKILL does; returns its session, which goes on for a while."""
+        """End the process as SIGKILL does. Return its session, which continues until its timeout."""
         self.dead = True
         session = self.way.session
         self.way.kill()
@@ -94,7 +94,7 @@ class Node:
         try:
             opened = await self.engine.open(NodeId(self.name), self.world.loop.call_soon)
         except StoreError:
-            self.world.kill(self.name)  # such a process ends, and is started again
+            self.world.kill(self.name)  # the process ends and is restarted
             return
         self._begin(int(opened.term))
         for work in (self._commit(), self._keep(), self._claim()):
@@ -104,10 +104,10 @@ class Node:
         self.term = term
         self.new_id = job_ids(term)  # type: ignore[arg-type]
         self._fenced.clear()
-        self._hungry.set()
+        self._claim_now.set()
 
     async def _keep(self) -> None:
-        """Beat, and begin another term where the last is over."""
+        """Send heartbeats, and begin another term if the last one has ended."""
         while True:
             try:
                 if self._fenced.is_set():
@@ -122,7 +122,7 @@ class Node:
                 self._fence()
                 continue
             except StoreError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
                 continue
             try:
                 await asyncio.wait_for(self._fenced.wait(), self.world.session * 0.3)
@@ -144,11 +144,11 @@ class Node:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has a term, and nothing is to be committed."""
+        """Return whether it has a term, and nothing to commit."""
         return bool(self.term) and not self._put and not self._under_way and not self._fenced.is_set()
 
     def put(self, operation: Operation, done: Callable[[Any], None], failed: Callable[[StoreError], None]) -> None:
-        """Have an operation committed."""
+        """Queue an operation for the next commit."""
         self._put.append((self.term, (operation, done, failed)))
         self._any.set()
 
@@ -164,13 +164,13 @@ class Node:
                     if term == self.term or type(entry[0]) is ops.Settle:
                         group.append(entry)
                     else:
-                        entry[2](StoreFencedError("it was meant for another term"))
+                        entry[2](StoreFencedError("it belongs to another term"))
                 answer: asyncio.Future[Sequence[Any] | StoreError] = loop.create_future()
                 self._under_way = True
                 self.engine.commit(
                     [entry[0] for entry in group],
                     answer.set_result,
-                    lambda place, outcome, group=group: self._give(group[place], outcome),  # type: ignore[misc]
+                    lambda place, outcome, group=group: self._call_back(group[place], outcome),  # type: ignore[misc]
                 )
                 self._answer(group, await answer)
                 self._under_way = False
@@ -185,10 +185,10 @@ class Node:
             if isinstance(outcome, StoreFencedError):
                 self._fence()
             if outcome is not DEFERRED:
-                self._give(entry, outcome)
+                self._call_back(entry, outcome)
 
     @staticmethod
-    def _give(entry: Entry, outcome: Any) -> None:
+    def _call_back(entry: Entry, outcome: Any) -> None:
         _, done, failed = entry
         if isinstance(outcome, StoreError):
             failed(outcome)
@@ -197,21 +197,21 @@ class Node:
 
     # ---- work ----
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         if isinstance(message, Pending):
-            self._hungry.set()
+            self._claim_now.set()
         elif isinstance(message, Abandoned):
             self.put(ops.Recover(self.term, message.terms), _ignore, _ignore)
 
     async def _claim(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._hungry.wait()
-            self._hungry.clear()
+            await self._claim_now.wait()
+            self._claim_now.clear()
             room = self.limit - len(self.held)
             if room <= 0 or not self.term or self._fenced.is_set():
                 await asyncio.sleep(0.3)
-                self._hungry.set()
+                self._claim_now.set()
                 continue
             answer: asyncio.Future[list[list[Job]] | None] = loop.create_future()
 
@@ -228,25 +228,25 @@ class Node:
             jobs = await answer
             if jobs is None:
                 await asyncio.sleep(0.2)
-                self._hungry.set()
+                self._claim_now.set()
                 continue
             if term == self.term and not self._fenced.is_set():
                 for job in [job for some in jobs for job in some]:
                     self._check_claimed(job)
                     self.hold(job)
             if any(jobs):
-                self._hungry.set()
+                self._claim_now.set()
             else:
-                loop.call_later(5.0, self._hungry.set)  # what was told may be lost
+                loop.call_later(5.0, self._claim_now.set)  # the message may be lost
 
     def _check_claimed(self, job: Job) -> None:
         self.check_held(job)
-        # What was given back may be here again before this node learns that it was.
-        if job.id in self.held and self._said.get(job.id) not in self.world.history.tokens:
+        # A released job may be assigned again before this node receives the outcome of the release.
+        if job.id in self.held and self._last_tokens.get(job.id) not in self.world.history.tokens:
             self.world.history.fault(f"job {job.id} is handed out twice by {self.who}")
 
     def check_held(self, job: Job) -> None:
-        """A job is handed out only while its node has it, unless the node's end has not been noticed yet."""
+        """Check that the node holds an assigned job, unless the node's end is not detected yet."""
         content = self.world.content
         if content.read(paths.worker(self.who)) is None:
             return
@@ -257,14 +257,14 @@ class Node:
             self.world.history.fault(f"job {job.id} is handed out by {self.who}, which does not have it")
 
     def hold(self, job: Job) -> None:
-        """Begin the work on a job."""
+        """Start the work on a job."""
         self.held[job.id] = job
         self.start(self._work(job))
 
     async def _work(self, job: Job) -> None:
         chance, world = self.chance, self.world
         await asyncio.sleep(chance.expovariate(1 / world.pace))
-        is_late = chance.random() < 0.2  # it does not hear that its node has given up its jobs
+        is_late = chance.random() < 0.2  # it continues although its node has released its jobs
         if chance.random() < 0.4 and self.held.get(job.id) is job:
             self.put(ops.Assign([job]), _ignore, _ignore)
             await asyncio.sleep(chance.expovariate(1 / world.pace))
@@ -272,11 +272,11 @@ class Node:
             return
         event = Event.SUCCEED if world.calm else chance.choice(ENDS)
         settlement = self.settlement(job, event)
-        self._said[job.id] = settlement.result or settlement.error
+        self._last_tokens[job.id] = settlement.result or settlement.error
         world.settle(self, settlement, lambda: self._over(job))
 
     def settlement(self, job: Job, event: Event) -> Settlement:
-        """Return a settlement that can be told from all others."""
+        """Return a settlement with a unique token."""
         now_us, token = self.world.now_us(), self.world.token(job)
         counted = job.attempt + (event not in {Event.RELEASE, Event.SNOOZE})
         return Settlement(
@@ -293,7 +293,7 @@ class Node:
     def _over(self, job: Job) -> None:
         if self.held.get(job.id) is job:
             del self.held[job.id]
-        self._hungry.set()
+        self._claim_now.set()
 
 
 def _ignore(_: object) -> None:

@@ -16,9 +16,9 @@ from .world import World
 
 SECONDS = 12.0
 BUCKETS = 4
-"""As few as are enough to have more than one: a master lists them all, again and again."""
+"""Few, because a master lists all of them repeatedly, but more than one."""
 AWAY = "the store refused a group"
-"""What a node says where its term ends and nobody knows what became of a group."""
+"""The log message of a node whose term ends while the outcome of a group is unknown."""
 
 
 def _bucket(task: str) -> str:
@@ -26,7 +26,7 @@ def _bucket(task: str) -> str:
 
 
 def simulate_zookeeper(*seeds: int, seconds: float = SECONDS, kind: type[World] = World) -> int:
-    """Run the seeds one after the other; returns how many jobs have ended. Raises SimulationError."""
+    """Run the seeds in order. Return the number of ended jobs. Raises SimulationError."""
     settled = 0
     for seed in seeds:
         with (

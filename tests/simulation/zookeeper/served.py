@@ -1,4 +1,4 @@
-"""A node of the fleet as it is served: the server's own node on the real engine, with clients that hang up and workers."""
+"""A node of the fleet: the server's own node on the real engine, with workers and with clients that disconnect."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 START = 1_700_000_000.0
 DRAIN = 0.5
-"""Seconds that running jobs have at a polite end."""
+"""Seconds that running jobs have at a graceful stop."""
 LOST = b"the node that waited for it was cut off"
 
 
 class LoopClock:
-    """Both kinds of time, from the loop's."""
+    """Wall and monotonic time, from the loop's time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.monotonic = loop.time
@@ -58,7 +58,7 @@ class Served(Node):
 
     @property
     def term(self) -> int:
-        """Return its last one; 0 while it has none."""
+        """Return its last term; 0 if it has none."""
         return int(self.server.term) if self.server is not None and self.is_open and not self.leaves else 0
 
     @term.setter
@@ -77,7 +77,7 @@ class Served(Node):
         try:
             built = await open_node(settings, self.engine, clock, Shutdown(clock, DRAIN))
         except StoreError:
-            world.kill(self.name)  # such a process ends, and is started again
+            world.kill(self.name)  # the process ends and is restarted
             return
         server = self.server = built.node
         server.service.settling._chance = chance.random
@@ -88,7 +88,7 @@ class Served(Node):
             self.employ(*FUNCTIONS)
 
     def employ(self, *functions: bytes) -> None:
-        """Have one more worker."""
+        """Add a worker."""
         self.hands.append(Hand(self, functions, self.chance.randint(1, 3)))
 
     def kill(self) -> int:
@@ -99,7 +99,7 @@ class Served(Node):
         return super().kill()
 
     async def leave(self) -> None:
-        """End politely: nothing that it held is left behind."""
+        """Stop gracefully and check that no job stays held."""
         server, who = self.server, self.who
         assert server is not None
         self.leaves = True
@@ -110,19 +110,19 @@ class Served(Node):
         if mine is not None and mine.owner == self.way.session and server.fleet is not None and self._is_sound(server):
             for task in content.names(paths.queue(who)) or ():
                 node = content.read(paths.assignment(who, task))
-                # What the master has assigned since goes back from there; no worker has seen it, and nothing speaks against it.
+                # Jobs that the master has assigned since then are released by the master; no worker has received them.
                 if node is None or records.decode(node.data)["state"] != "leased":
-                    self.world.history.fault(f"a polite end of {who} leaves {task}")
+                    self.world.history.fault(f"a graceful stop of {who} leaves {task}")
             if any(held.stored for held in server.service.table.held.values()):
-                self.world.history.fault(f"a polite end of {who} leaves {[*server.service.table.held]}")
+                self.world.history.fault(f"a graceful stop of {who} leaves {[*server.service.table.held]}")
         await server.close()
         self.world.ended(self)
 
     def _is_sound(self, server: Server) -> bool:
-        """Whether it could commit all, and its term is that under which it has begun to leave."""
+        """Return whether it could commit everything, under the term of the begin of its stop."""
         return server.commits.idle and not server.service.ends.unsettled and bool(server.service.table.term)
 
-    # ---- what is asked of it ----
+    # ---- requests ----
 
     def put(self, operation: Operation, done: Callable[[Any], None], failed: Callable[[StoreError], None]) -> None:
         assert self.server is not None
@@ -133,7 +133,7 @@ class Served(Node):
         return not self.residue()
 
     def residue(self) -> list[str]:
-        """Say what has not come to its end yet."""
+        """Return descriptions of the work that has not ended yet."""
         server = self.server
         if server is None or not self.is_open or self.leaves:
             return [f"{self.name} starts or leaves"]
@@ -157,7 +157,7 @@ class Served(Node):
         return found
 
     def lease_valid(self) -> bool:
-        """Whether it may hold what it holds."""
+        """Return whether it may hold its jobs."""
         return (
             self.server is not None and self.server.fleet is not None and self.server.fleet.lease_manager.lease_valid()
         )
@@ -190,7 +190,7 @@ class Hand:
 
     def assign(self, held: Held) -> None:
         world = self.world
-        if held.stored and held.job.id not in world.history.dropped:  # the word that it was dropped may be on its way
+        if held.stored and held.job.id not in world.history.dropped:  # the message about its drop may be in flight
             self.node.check_held(held.job)
         lease = held.token
         world.loop.call_later(world.chance.expovariate(1 / world.pace), self._finish, held, self.worker, lease)
@@ -221,7 +221,7 @@ class Hand:
 
 
 class Client:
-    """Somebody who waits at a node for one job, and may hang up."""
+    """A client that waits at a node for one job, and may disconnect."""
 
     def __init__(self, node: Served) -> None:
         assert node.server is not None
@@ -248,32 +248,32 @@ class Client:
         del handle, exception
         history = self.world.history
         if self.node.dead:
-            return  # what was under way when it was killed
+            return  # the messages in flight when the node was killed
         if not self.waits or self.gone:
-            history.fault(f"a client is told of {job.id}, for which it does not wait")
+            history.fault(f"a client receives the outcome of {job.id}, for which it does not wait")
         self.waits = False
         if LOST in job.error:
             lives = self.world.content.read(paths.worker(self.node.who)) is not None
-            if lives and self.service.table.term == self.began:  # it has not given up, not for a moment
+            if lives and self.service.table.term == self.began:  # the node has kept its term all the time
                 history.fault(f"job {job.id} was dropped although a client waits for it")
-        # Where a term ends and nobody knows whether it has stored a job, the job runs in the memory of its node; the copy in the
-        # tree, for which nobody waits any more, is dropped.
+        # If a term ends while the outcome of a submission is unknown, the job runs in the memory of its node; the copy in the
+        # tree, without a waiting client, is dropped.
         elif job.id in history.stored.keys() - history.dropped:
-            told, state = history.ended.get(job.id), State(job.state).name.lower()
+            outcome, state = history.ended.get(job.id), State(job.state).name.lower()
             if state in history.undone.get(job.id, ()):
                 return
-            if told is None or told["state"] != state:
-                history.fault(f"a client is told that job {job.id} is {State(job.state).name}, and that is not so")
-            elif job.result and records.untext(told, "result") != job.result:
-                history.fault(f"a client is told a result of job {job.id} that does not count")
+            if outcome is None or outcome["state"] != state:
+                history.fault(f"a client receives {State(job.state).name} for job {job.id}, and that is wrong")
+            elif job.result and records.untext(outcome, "result") != job.result:
+                history.fault(f"a client receives a result of job {job.id} that does not count")
         elif job.result and job.result not in self.world.results.get(job.id, ()):
-            history.fault(f"a client is told the result of another job than {job.id}")
+            history.fault(f"a client receives the result of another job than {job.id}")
 
     def refused(self, _: object) -> None:
         self.waits = False
 
     def submit(self, job: Job) -> None:
-        """In the foreground."""
+        """Submit a foreground job."""
 
         def refused(_: MainspringError) -> None:
             self.waits = False
@@ -281,7 +281,7 @@ class Client:
         self.service.foreground.submit(job, self, lambda _: None, refused)
 
     def wait(self, job_id: int) -> None:
-        """Wait for a job that was acknowledged."""
+        """Wait for an acknowledged job."""
 
         def unknown() -> None:
             self.waits = False
@@ -291,5 +291,5 @@ class Client:
         self.service.clients.wait(job_id, self, unknown)
 
     def hang_up(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self.service.clients.gone(self)

@@ -1,4 +1,4 @@
-"""A fleet on one ensemble whose nodes are the server's own: with foreground jobs, clients that hang up, and nodes that drain."""
+"""A fleet on one ensemble with the server's own nodes, foreground jobs, clients that disconnect, and nodes that drain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority
 
 from .node import FUNCTIONS
 from .served import Client, Served
-from .world import REST, UNIQUES, Told, World
+from .world import REST, UNIQUES, Answer, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,44 +28,44 @@ class ServingWorld(World):
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         super().__init__(seed, loop)
         if self.session < 100 * self.lag:
-            self.lag /= 10  # no lease could be renewed in time
+            self.lag /= 10  # otherwise no lease could be renewed in time
         self.strategy = self.chance.choice(("default", "default", "id_hash", "least_count", "weight"))
         self.joined: set[int] = set()
-        """What the answers to background jobs have named."""
+        """The jobs in the answers to background submissions."""
         self.results: dict[int, set[bytes]] = {}
-        """What workers have said of each job."""
+        """The results that workers have sent for each job."""
 
     def _begin(self, name: str) -> None:
         if not self.nodes[name]:
             self.nodes[name] = Served(self, name)
 
     def served(self) -> list[Served]:
-        """Return the nodes that serve."""
+        """Return the serving nodes."""
         return [node for node in self.nodes.values() if isinstance(node, Served) and node.term]
 
-    # ---- what clients do ----
+    # ---- actions of clients ----
 
     def settled(self, token: bytes, service: JobService) -> Callable[[bool], None]:
-        """Return what takes the answer to a settlement."""
-        self.told[token] = Told.NOTHING
+        """Return the function that receives the answer to a settlement."""
+        self.answers[token] = Answer.NOTHING
         term = service.table.term
 
-        def told(recorded: bool) -> None:
+        def acknowledge(recorded: bool) -> None:
             if not recorded and service.table.term != term:
-                return  # where nobody knew what became of it when the term ended, it was put again, and may be in its own way
-            self.told[token] = Told.DONE if recorded else Told.REFUSED
+                return  # its outcome was unknown at the end of the term, so it was repeated, and may conflict with itself
+            self.answers[token] = Answer.DONE if recorded else Answer.REFUSED
             if recorded != (token in self.history.tokens):
-                self.history.fault(f"what was said of {token!r} is not so: {self.told[token]}")
+                self.history.fault(f"the answer to {token!r} is wrong: {self.answers[token]}")
 
-        return told
+        return acknowledge
 
     def _act(self) -> None:
         served = self.served()
         if not served:
             return
         chance, node = self.chance, self.chance.choice(served)
-        number, known = chance.random(), list(self.history.stored)
-        some = chance.choice(known) if known else 0
+        number, stored = chance.random(), list(self.history.stored)
+        some = chance.choice(stored) if stored else 0
         if number < 0.35 or not some:
             self._submit(node)
         elif number < 0.65:
@@ -75,7 +75,7 @@ class ServingWorld(World):
             if waiting:
                 chance.choice(waiting).hang_up()
         elif number < 0.88:
-            acknowledged = [job_id for job_id, told in self.submitted.items() if told is Told.DONE]
+            acknowledged = [job_id for job_id, answer in self.submitted.items() if answer is Answer.DONE]
             if acknowledged:
                 Client(node).wait(chance.choice(acknowledged))
         elif number < 0.94:
@@ -92,11 +92,11 @@ class ServingWorld(World):
         assert isinstance(node, Served)
         assert node.server is not None
         job = self._plain_job(node)
-        self.submitted[job.id] = Told.NOTHING
+        self.submitted[job.id] = Answer.NOTHING
 
         def accepted(ids: list[int], _: object) -> None:
             if ids[0] == job.id:
-                self.submitted[job.id] = Told.DONE
+                self.submitted[job.id] = Answer.DONE
             self.joined.update(ids)
             if ids[0] not in self.history.stored:
                 self.history.fault(f"job {job.id} is acknowledged as {ids[0]} and not stored")
@@ -136,7 +136,7 @@ class ServingWorld(World):
         for job_id in self.joined - self.history.ended.keys():
             self.history.fault(f"job {job_id} was acknowledged and has not ended")
 
-    # ---- trouble ----
+    # ---- faults ----
 
     def _disturb(self) -> None:
         number, served = self.chance.random(), self.served()
@@ -150,7 +150,7 @@ class ServingWorld(World):
             node.start(node.leave())
 
     async def _drain(self, node: Served, other: Served) -> None:
-        """Somebody asks a node to drain, or no longer."""
+        """Drain a node, or end its drain."""
         draining = self.content.read(f"{paths.DRAINING}/{other.name}") is None
         try:
             await node.engine.ask_to_drain(other.term, draining=draining)
@@ -158,7 +158,7 @@ class ServingWorld(World):
             return
 
     def ended(self, node: Served) -> None:
-        """A node's process has ended by itself; another one begins some time later."""
+        """Restart a node some time after its process has ended by itself."""
         if self.nodes[node.name] is node:
             self.nodes[node.name] = None
             node.kill()
@@ -167,7 +167,7 @@ class ServingWorld(World):
     # ---- the end ----
 
     async def _peace(self) -> None:
-        self.loop.call_later(REST / 2, self._take_part)  # somebody's request may be on its way still
+        self.loop.call_later(REST / 2, self._take_part)  # a request to drain may still be in flight
         for node in self.served():
             node.employ(*FUNCTIONS)
         await super()._peace()
@@ -185,7 +185,7 @@ class ServingWorld(World):
 
 
 class LossyMail(ServingWorld):
-    """One run in which half of the letters between nodes are lost: what they would have said must be found in the store."""
+    """One run in which half of the messages between nodes are lost: nodes have to read their contents from the store."""
 
     letters_lost = 0.5
 

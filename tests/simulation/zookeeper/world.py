@@ -1,4 +1,4 @@
-"""A fleet on one ensemble, its clients, and everything that may go wrong."""
+"""A fleet on one ensemble, its clients, and faults of every kind."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 START_US = 1_700_000_000_000_000
 CALM_SECONDS = 120.0
-"""After so long without trouble everything must have ended."""
+"""Seconds without faults after which every job must have ended."""
 REST = 8.0
-"""After so long nothing of the trouble is under way."""
+"""Seconds after which no effect of an earlier fault is in flight."""
 UNIQUES = (NO_UNIQUE, NO_UNIQUE, b"u", b"v", b"w")
 
 
-class Told(Enum):
-    """What somebody was told of what he has asked for."""
+class Answer(Enum):
+    """The answer to a request, as far as it was received."""
 
     NOTHING = "nothing"
     DONE = "done"
@@ -49,7 +49,7 @@ class World:
     """One run."""
 
     letters_lost = 0.0
-    """How likely it is that a letter between nodes is lost."""
+    """The probability that a message between nodes is lost."""
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.chance = chance = Random(seed)
@@ -62,12 +62,12 @@ class World:
         self.pace = chance.choice((0.05, 0.5, 2.0))
         self.loss = chance.choice((0.0, 0.02, 0.1))
         self.trouble = chance.choice((0.3, 1.0, 3.0))
-        """Seconds between troubles."""
+        """Mean number of seconds between faults."""
         self.nodes: dict[str, Node | None] = {f"n{number}": None for number in range(1, chance.randint(2, 4) + 1)}
-        """None while its process is down."""
-        self.told: dict[bytes, Told] = {}
-        """What became of each settlement, by its token, as far as its node knows."""
-        self.submitted: dict[int, Told] = {}
+        """The nodes by name; None while the process is down."""
+        self.answers: dict[bytes, Answer] = {}
+        """The answer to each settlement that its node has received, by token."""
+        self.submitted: dict[int, Answer] = {}
         self._ends: dict[bytes, tuple[int, State]] = {}
         """Tokens of settlements that end a job."""
         self._counted = 0
@@ -77,12 +77,12 @@ class World:
         return START_US + round(self.loop.time() * 1_000_000)
 
     def failed(self, error: BaseException | None) -> None:
-        """Take an error that nobody has expected."""
+        """Record an unexpected error."""
         assert error is not None
         self._failures.append(error)
 
     def check(self) -> None:
-        """Raise what was found so far."""
+        """Raise the errors and violations found so far."""
         for error in self._failures:
             raise error
         if self.history.broken:
@@ -91,7 +91,7 @@ class World:
     # ---- the run ----
 
     async def run(self, seconds: float) -> None:
-        """Trouble, and then peace."""
+        """Run with faults, then without."""
         first = MemoryTree(self.content)
         await first.open()
         await bootstrap.prepare(first)
@@ -130,10 +130,10 @@ class World:
         self.check()
         await asyncio.gather(*(node.engine.close() for node in self.nodes.values() if node is not None))
 
-    # ---- what clients do ----
+    # ---- actions of clients ----
 
     def token(self, job: Job) -> bytes:
-        """Return what only one settlement says."""
+        """Return a unique token for a settlement."""
         self._counted += 1
         return b"%d by %d" % (job.id, self._counted)
 
@@ -146,8 +146,8 @@ class World:
         if node is None:
             return
         chance, number = self.chance, self.chance.random()
-        known = list(self.history.stored)
-        some = chance.choice(known) if known else 0
+        stored = list(self.history.stored)
+        some = chance.choice(stored) if stored else 0
         if number < 0.75 or not some:
             self._submit(node)
         elif number < 0.82:
@@ -167,16 +167,16 @@ class World:
         chance = self.chance
         jobs = [self._job(node) for _ in range(chance.choice((1, 1, 1, 2, 5)))]
         for job in jobs:
-            self.submitted[job.id] = Told.NOTHING
+            self.submitted[job.id] = Answer.NOTHING
 
         def done(found: dict[int, ops.Found]) -> None:
             for job in jobs:
                 if job.id in found:
-                    self.submitted[job.id] = Told.REFUSED
+                    self.submitted[job.id] = Answer.REFUSED
                     if found[job.id].id not in self.history.stored:
-                        self.history.fault(f"job {job.id} joins {found[job.id].id}, which never was")
+                        self.history.fault(f"job {job.id} joins {found[job.id].id}, which was never stored")
                     continue
-                self.submitted[job.id] = Told.DONE
+                self.submitted[job.id] = Answer.DONE
                 if job.id not in self.history.stored:
                     self.history.fault(f"job {job.id} is acknowledged and not stored")
                 if job.state == State.LEASED and job.term == node.term and not node.dead:
@@ -184,7 +184,7 @@ class World:
 
         def failed(error: StoreError) -> None:
             if isinstance(error, StoreFencedError) and len(jobs) == 1:
-                self.submitted[jobs[0].id] = Told.REFUSED
+                self.submitted[jobs[0].id] = Answer.REFUSED
 
         waiter = node.term if chance.random() < 0.3 else 0
         node.put(ops.Submit(jobs, waiter), done, failed)
@@ -208,38 +208,38 @@ class World:
         )
 
     def settle(self, node: Node, settlement: Settlement, over: Callable[[], None]) -> None:
-        """Have a job settled, and note what is said of it."""
+        """Settle a job and record the answer."""
         token = settlement.result or settlement.error
-        self.told[token] = Told.NOTHING
+        self.answers[token] = Answer.NOTHING
         job_id = settlement.job.id
 
         def done(stale: set[int]) -> None:
-            self.told[token] = Told.REFUSED if job_id in stale else Told.DONE
+            self.answers[token] = Answer.REFUSED if job_id in stale else Answer.DONE
             if (token in self.history.tokens) == (job_id in stale):
-                self.history.fault(f"what was said of {token!r} is not so: {self.told[token]}")
+                self.history.fault(f"the answer to {token!r} is wrong: {self.answers[token]}")
             over()
 
         def failed(error: StoreError) -> None:
             if isinstance(error, StoreFencedError):
-                self.told[token] = Told.REFUSED
+                self.answers[token] = Answer.REFUSED
             over()
 
         node.put(ops.Settle([settlement]), done, failed)
 
-    # ---- trouble ----
+    # ---- faults ----
 
     def _begin(self, name: str) -> None:
         if not self.nodes[name]:
             self.nodes[name] = Node(self, name)
 
     def kill(self, name: str) -> None:
-        """End a node's process; another one begins some time later."""
+        """End a node's process; another one starts some time later."""
         node = self.nodes[name]
         if node is None:
             return
         self.nodes[name] = None
         session = node.kill()
-        # Its session goes on for a while, which the next process does not wait for.
+        # Its session lasts until its timeout; the next process does not wait for that.
         self.loop.call_later(self.session * self.chance.random(), self.content.expire, session)
         self.loop.call_later(self.chance.expovariate(1 / self.session), self._begin, name)
 
@@ -281,7 +281,7 @@ class World:
         return None if node is None else str(records.decode(node.data)["worker"]).rpartition("-")[0]
 
     def _depose(self) -> None:
-        """Somebody deletes the master's node, by hand, so that another is elected; it may hear of it late."""
+        """Delete the master's node of the tree, so that another master is elected; the old one may detect it late."""
         name = self._master()
         if name is None:
             return
@@ -296,7 +296,7 @@ class World:
             self.kill(name)
 
     async def _end(self, node: Node, term: int) -> None:
-        """A node ends the term of another one, which lives."""
+        """Let a node end the term of another one, which is alive."""
         try:
             await node.engine.end(term)
         except StoreError:
@@ -306,7 +306,7 @@ class World:
     # ---- the end ----
 
     def _left(self) -> list[str]:
-        """Say what has not come to its end yet."""
+        """Return descriptions of the work that has not ended yet."""
         content = self.content
         left = []
         for path in content.paths():
@@ -342,16 +342,16 @@ class World:
 
     async def _check_end(self) -> None:
         history = self.history
-        for job_id, told in self.submitted.items():
-            if told is Told.REFUSED and job_id in history.stored:
+        for job_id, answer in self.submitted.items():
+            if answer is Answer.REFUSED and job_id in history.stored:
                 history.fault(f"job {job_id} was refused and is stored")
-            if told is Told.DONE and job_id not in history.ended:
+            if answer is Answer.DONE and job_id not in history.ended:
                 history.fault(f"job {job_id} was acknowledged and has not ended")
         for job_id in history.stored.keys() - history.published - history.dropped:
             history.fault(f"the outcome of job {job_id} is not published")
-        for token, told in self.told.items():
-            if (token in history.tokens) != (told is Told.DONE) and told is not Told.NOTHING:
-                history.fault(f"{token!r} was {told.value}, and that is not so")
+        for token, answer in self.answers.items():
+            if (token in history.tokens) != (answer is Answer.DONE) and answer is not Answer.NOTHING:
+                history.fault(f"{token!r} was {answer.value}, and that is wrong")
         node = self._node()
         assert node is not None
         counts = await self._ask(node, ops.Count())
