@@ -45,7 +45,7 @@ class GearmandOption:
 
 def _foreign(group: str, *names: str) -> tuple[GearmandOption, ...]:
     return tuple(
-        GearmandOption(name, None, "ARG", group, "Belongs to a queue that Mainspring does not have.", "elsewhere")
+        GearmandOption(name, None, "ARG", group, "For a gearmand queue that Mainspring does not have.", "elsewhere")
         for name in names
     )
 
