@@ -16,8 +16,8 @@ from mainspring.log_limit import KeyedLogLimit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAME: Final = "mainspring.attempts"
-LONGEST_ERROR: Final = 1000
+LOGGER_NAME: Final = "mainspring.attempts"
+MAX_ERROR_LENGTH: Final = 1000
 """The most characters of an error in a line."""
 
 How = Literal["failed", "timed out", "lost", "given up"]
@@ -77,7 +77,7 @@ class AttemptLog:
             function=_printable(function),
             handle=handle,
             attempt=attempt,
-            error=error if len(error) <= LONGEST_ERROR else f"{error[:LONGEST_ERROR]}…",
+            error=error if len(error) <= MAX_ERROR_LENGTH else f"{error[:MAX_ERROR_LENGTH]}…",
             next_retry=next_retry,
             **more,
         )
@@ -107,9 +107,9 @@ class AttemptLog:
 def _logger() -> Any:
     """Return the logger: the node's or worker's own log, or `logging` in an application that embeds a worker."""
     if structlog.is_configured():
-        return structlog.get_logger(NAME)
+        return structlog.get_logger(LOGGER_NAME)
     return structlog.wrap_logger(
-        logging.getLogger(NAME),
+        logging.getLogger(LOGGER_NAME),
         processors=[structlog.processors.LogfmtRenderer(key_order=["event"])],
         wrapper_class=structlog.stdlib.BoundLogger,
     )

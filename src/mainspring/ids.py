@@ -82,7 +82,7 @@ class Handles:
 SLOTS = 1024
 """Hash slots, by which nodes share jobs without messages: enough for even shares, few enough to list them in a claim."""
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio: its multiples, modulo 2**64, are spread evenly."""
 
 
@@ -101,4 +101,4 @@ def slot_of(namespace: str, function: bytes, unique: bytes, job_id: int) -> int:
         for part in (namespace.encode(), function, unique):
             # with its length, so that ("ab", "c") and ("a", "bc") differ
             number = zlib.crc32(b"%d:%b" % (len(part), part), number)
-    return (number * _GOLDEN & 0xFFFF_FFFF_FFFF_FFFF) >> 54
+    return (number * _GOLDEN_RATIO & 0xFFFF_FFFF_FFFF_FFFF) >> 54

@@ -8,7 +8,7 @@ from math import isfinite
 
 from mainspring.errors import SettingsError
 
-_UNITS = {
+_UNIT_SECONDS = {
     "w": Decimal(604800),
     "d": Decimal(86400),
     "h": Decimal(3600),
@@ -19,7 +19,7 @@ _UNITS = {
 }
 """Seconds in each unit, as decimals, so that 1h0.1s becomes the float 3600.1."""
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -36,7 +36,7 @@ def parse_duration(text: str) -> float:
     for part in _DURATION_PART.finditer(compact):
         if part.start() != position:
             break
-        total += Decimal(part[1]) * _UNITS[part[2]]
+        total += Decimal(part[1]) * _UNIT_SECONDS[part[2]]
         position = part.end()
     if position == 0 or position != len(compact) or not isfinite(seconds := float(total)):
         raise SettingsError(f"{text!r} is not a duration: write a number and a unit, such as 250ms, 30s, 5m, 2h or 3d")
@@ -75,7 +75,7 @@ def parse_size(text: str) -> int:
 
     Raises SettingsError for other text.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE_PATTERN.fullmatch(text.strip())
     if match is None:
         raise SettingsError(f"{text!r} is not a size: write bytes, or a number with K, M or G, such as 64M")
     return int(float(match[1]) * _SIZE_FACTORS[match[2].upper()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from mainspring.cli.gearmand_options import OPTIONS
+from mainspring.cli.gearmand_options import GEARMAND_OPTIONS
 from tests.conftest import find_program
 
 
@@ -15,6 +15,6 @@ def test_every_option_of_gearmand_is_supported() -> None:
     gearmand_options |= {
         (short, name) for short, name in re.findall(r"^  -(\w) \[ --([a-z0-9-]+) \]", listed, re.MULTILINE)
     }
-    supported = {(option.short or "", option.name) for option in OPTIONS}
+    supported = {(option.short or "", option.name) for option in GEARMAND_OPTIONS}
     assert gearmand_options
     assert not gearmand_options - supported

@@ -30,7 +30,7 @@ class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The error, if the App cannot be loaded."""
 
 
-async def ask_store(app: str, *, quiet: bool = False) -> StoreAnswer:
+async def read_app_store(app: str, *, quiet: bool = False) -> StoreAnswer:
     """Import ``FILE.py[:name]`` or ``module[:name]`` in a separate process, and return its App's store.
 
     The process writes its output to standard error, or discards it if ``quiet``. Cancelling the caller kills the process.
@@ -56,7 +56,7 @@ async def ask_store(app: str, *, quiet: bool = False) -> StoreAnswer:
     return answer
 
 
-def answer_of(app: str) -> StoreAnswer:
+def load_answer(app: str) -> StoreAnswer:
     """Import an App in this process and return its store, or the error."""
     try:
         store = getattr(selector.find(app), "store", None)
@@ -72,7 +72,7 @@ def main(parent: str, app: str) -> None:
     ignore_interrupts()  # the parent ends this process
     to_parent = os.dup(1)
     os.dup2(2, 1)
-    answer = msgspec.json.encode(answer_of(app))
+    answer = msgspec.json.encode(load_answer(app))
     sys.stdout.flush()
     sys.stderr.flush()
     os.write(to_parent, answer)

@@ -12,8 +12,8 @@ import apsw
 from cyclopts import Parameter
 
 from mainspring.api.status import Show
-from mainspring.cli.asking import ask
-from mainspring.cli.failures import DONE
+from mainspring.cli.calls import call
+from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, ServerOptions, option, plain
 from mainspring.engines.sqlite.opening import check_file
 from mainspring.errors import ServerError, StoreCorruptError, StoreError, StoreFullError, UsageError
@@ -70,7 +70,7 @@ def backup(
     _check_target(file, source, force=force)
     size = copy_store(source, file, _show if sys.stderr.isatty() else None)
     print(f"{file}: {format_size(size)} of {source}", flush=True)
-    return DONE
+    return EXIT_DONE
 
 
 def _check_target(file: Path, source: Path, *, force: bool) -> None:
@@ -174,7 +174,7 @@ def _copy_pages(reader: apsw.Connection, partial: Path, mode: int, progress: Cal
 def _store_of(server: ServerOptions) -> str:
     """Return the URL of the server's store, or the default store if there is no server."""
     try:
-        store = ask(server.client(), Show(), timeout=5.0).get("store", DEFAULT_STORE)
+        store = call(server.client(), Show(), timeout=5.0).get("store", DEFAULT_STORE)
     except (ServerError, TimeoutError):
         return DEFAULT_STORE
     return str(store)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import Token
 
-from mainspring.cli.near import did_you_mean
+from mainspring.cli.suggestions import did_you_mean
 from mainspring.errors import SettingsError
 
 if TYPE_CHECKING:

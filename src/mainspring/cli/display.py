@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.cells import cell_len
 
-from mainspring.cli.fitting import GAP, Column, fit
+from mainspring.cli.table_fit import GAP, Column, fit
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.cli.fitting import Step
+    from mainspring.cli.table_fit import Step
 
 STATE_COLOURS = {
     "scheduled": "cyan",

@@ -35,27 +35,27 @@ from mainspring.errors import (
 if TYPE_CHECKING:
     from typing import TextIO
 
-DONE = 0
-FAILED = 1
-USAGE = 2
-NO_SERVER = 3
-NOT_FOUND = 4
-TIMED_OUT = 5
-INTERRUPTED = 130
-PIPE_CLOSED = 141
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NO_SERVER = 3
+EXIT_NOT_FOUND = 4
+EXIT_TIMED_OUT = 5
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
 
-EXPECTED = (MainspringError, OSError, TimeoutError)
+EXPECTED_ERRORS = (MainspringError, OSError, TimeoutError)
 """Errors that a command reports in one line. Any other exception is a defect and shows its traceback."""
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (UsageError, USAGE),
-    (NotFoundError, NOT_FOUND),
-    (JobLost, NOT_FOUND),
-    (ConflictError, FAILED),
-    (RefusedError, FAILED),
-    (ConnectionLostError, NO_SERVER),
-    (ServerError, NO_SERVER),
-    (TimeoutError, TIMED_OUT),
+    (UsageError, EXIT_USAGE),
+    (NotFoundError, EXIT_NOT_FOUND),
+    (JobLost, EXIT_NOT_FOUND),
+    (ConflictError, EXIT_FAILED),
+    (RefusedError, EXIT_FAILED),
+    (ConnectionLostError, EXIT_NO_SERVER),
+    (ServerError, EXIT_NO_SERVER),
+    (TimeoutError, EXIT_TIMED_OUT),
 )
 
 _USAGE_CODES = {"ARGUMENT_TOO_LARGE", "INVALID_ARGUMENTS", "INVALID_FUNCTION_NAME"}
@@ -90,8 +90,8 @@ _SYSTEM = {
 def exit_code(error: BaseException) -> int:
     """Return the exit code for an error."""
     if isinstance(error, RefusedError) and error.code in _USAGE_CODES:
-        return USAGE
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+        return EXIT_USAGE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), EXIT_FAILED)
 
 
 def explain(error: BaseException) -> str:
@@ -112,6 +112,6 @@ def explain(error: BaseException) -> str:
     return f"{text}; {advice}"
 
 
-def complain(text: str, *, stream: TextIO | None = None) -> None:
+def print_error(text: str, *, stream: TextIO | None = None) -> None:
     """Write an error line, with control characters escaped: parts of the text may come from clients and workers."""
     print(f"mainspring: {printable(text)}", file=sys.stderr if stream is None else stream, flush=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.api.functions import Limit, List, Pause, Resume, Show
-from mainspring.cli.asking import ask, print_answer
+from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_fields, print_json, print_table
-from mainspring.cli.failures import DONE
+from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.registered import check_exists
+from mainspring.cli.unregistered import check_exists
 from mainspring.errors import SettingsError
 from mainspring.quantities import format_duration, parse_duration
 
@@ -36,7 +36,7 @@ COLUMNS = (
 Name = Annotated[str, Parameter(help="The function's name.")]
 Create = Annotated[bool, plain("--create", "Accept a function that has no jobs, workers or limits yet.", negative="")]
 _NOT_GIVEN = "not given"
-_RATE = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
+_RATE_PATTERN = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
 functions = App(name="functions", help="List, limit, pause and resume functions.")
 
@@ -57,7 +57,7 @@ def parse_rate(text: str) -> dict[str, Any] | None:
     """
     if text == "none":
         return None
-    match = _RATE.fullmatch(text.strip())
+    match = _RATE_PATTERN.fullmatch(text.strip())
     if match is None or len(match[1]) > 9 or len(match[3] or "") > 9:
         raise SettingsError(
             f"{text!r} is not a rate: write jobs and a time, such as 100/1m, or also a burst, such as 100/1m,20"
@@ -74,8 +74,8 @@ def format_rate(rate: dict[str, Any] | None) -> str | None:
     return f"{rate['number']}/{format_duration(rate['per'])}{burst}"
 
 
-_NUMBER: dict[str, Any] = {"converter": reading(parse_number), "metavar": "JOBS"}
-_RATES: dict[str, Any] = {"converter": reading(parse_rate), "metavar": "JOBS/DURATION"}
+_LIMIT_OPTION: dict[str, Any] = {"converter": reading(parse_number), "metavar": "JOBS"}
+_RATE_OPTION: dict[str, Any] = {"converter": reading(parse_rate), "metavar": "JOBS/DURATION"}
 
 
 @functions.command(name="list")
@@ -89,7 +89,7 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
         print_json(listed)
     else:
         print_table(COLUMNS, [_shown(function) | {"note": _note(function)} for function in listed])
-    return DONE
+    return EXIT_DONE
 
 
 def _all(client: Client) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def _all(client: Client) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = []
     after: str | None = None
     while True:
-        answer = ask(client, List(after=after))
+        answer = call(client, List(after=after))
         listed += answer["functions"]
         if answer.get("next") is None:
             return sorted(listed, key=lambda function: str(function["function"]))
@@ -120,22 +120,22 @@ def limit(
     /,
     *,
     concurrency: Annotated[
-        Any, plain("--concurrency", "The most jobs to run at a time, or none.", **_NUMBER)
+        Any, plain("--concurrency", "The most jobs to run at a time, or none.", **_LIMIT_OPTION)
     ] = _NOT_GIVEN,
     concurrency_per_key: Annotated[
         Any,
-        plain(("--concurrency-per-key", "--per-key"), "The same for the jobs of one concurrency key.", **_NUMBER),
+        plain(("--concurrency-per-key", "--per-key"), "The same for the jobs of one concurrency key.", **_LIMIT_OPTION),
     ] = _NOT_GIVEN,
     rate: Annotated[
         Any,
         plain(
             "--rate",
             "The most jobs to start in a period: 100/1m; with 100/1m,20 at most 20 of them at once; or none.",
-            **_RATES,
+            **_RATE_OPTION,
         ),
     ] = _NOT_GIVEN,
     rate_per_key: Annotated[
-        Any, plain("--rate-per-key", "The same for the jobs of one concurrency key.", **_RATES)
+        Any, plain("--rate-per-key", "The same for the jobs of one concurrency key.", **_RATE_OPTION)
     ] = _NOT_GIVEN,
     unlimited: Annotated[
         bool, plain("--unlimited", "Set no limits, even if its workers declare some.", negative="")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainspring.cli.failures import DONE, complain
+from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.gearmand_options import (
     GearmandUsageError,
     help_text,
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
     from mainspring.cli.node import Ready
 
-IMITATED = "1.1.20"
+GEARMAND_VERSION = "1.1.20"
 """The version of gearmand whose options and answers this command implements."""
 
 DEFAULT_CONFIG = Path("/etc/gearmand.conf")
 DEFAULT_LISTEN = ListenSettings()
 DEFAULT_KEEPALIVE = KeepaliveSettings()
 
-LEVELS = {
+LOG_LEVEL_OF = {
     "FATAL": "critical",
     "ALERT": "critical",
     "CRITICAL": "critical",
@@ -79,21 +79,21 @@ def gearmand(arguments: Sequence[str], defaults: Mapping[str, str]) -> int:
     given = parse_gearmand(arguments)
     if "help" in given:
         sys.stdout.write(help_text())
-        return DONE
+        return EXIT_DONE
     if "version" in given:
-        print(f"mainspring {version()}, in place of gearmand {IMITATED}")
-        return DONE
+        print(f"mainspring {version()}, in place of gearmand {GEARMAND_VERSION}")
+        return EXIT_DONE
     merged = {**defaults, **_config_file(given.get("config-file", "")), **_environment(), **given}
     if "queue-type" in given or "libsqlite3-db" in given:
         merged = {name: value for name, value in merged.items() if name != "store" or name in given}
     settings = gearmand_settings(merged)
     settings.check(tls_options=TLS_OPTIONS)
     if "check-args" in given:
-        return DONE
+        return EXIT_DONE
     for note in notes(given):
-        complain(note)
+        print_error(note)
     if not merged.get("listen"):
-        complain(
+        print_error(
             f"listening only on {settings.listen.gearman[0]}, because -L is not given; gearmand would listen on all addresses"
         )
     return run_node(settings, _serve)
@@ -141,7 +141,7 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
             max_files=files if files > 0 else None,
             core_dumps="coredump" in given,
         ),
-        banner=IMITATED,
+        banner=GEARMAND_VERSION,
         verbosity=given.get("verbose") or "ERROR",
     )
 
@@ -242,9 +242,9 @@ def _tls(given: Mapping[str, str]) -> TlsSettings | None:
 
 
 def _log(given: Mapping[str, str]) -> LogSettings:
-    level = LEVELS.get(given.get("verbose", ""))
+    level = LOG_LEVEL_OF.get(given.get("verbose", ""))
     if level is None:
-        levels = ", ".join(name for name in LEVELS if name)
+        levels = ", ".join(name for name in LOG_LEVEL_OF if name)
         raise GearmandUsageError(f"Invalid value for --verbose supplied: {given['verbose']!r}; use one of {levels}")
     file = given.get("log-file", "")
     return LogSettings(
@@ -283,6 +283,6 @@ def _with_usable_log(settings: ServerSettings) -> ServerSettings:
     try:
         open(file, "a", opener=open_private).close()
     except OSError as error:
-        complain(f"cannot open the log file {file} ({error.strerror}): logging to standard error")
+        print_error(f"cannot open the log file {file} ({error.strerror}): logging to standard error")
         return replace(settings, log=replace(settings.log, file=None))
     return settings

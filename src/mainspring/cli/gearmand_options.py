@@ -10,14 +10,14 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mainspring.cli.near import did_you_mean
+from mainspring.cli.suggestions import did_you_mean
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-Answer = Literal["applied", "noted", "elsewhere"]
+Support = Literal["applied", "noted", "elsewhere"]
 """``noted``: accepted without effect, with a note. ``elsewhere``: belongs to a queue that Mainspring refuses."""
 
 
@@ -38,8 +38,8 @@ class GearmandOption:
 
     group: str
     meaning: str
-    answer: Answer = "applied"
-    why: str = ""
+    support: Support = "applied"
+    reason: str = ""
     """The reason in the note for a noted option."""
 
 
@@ -50,65 +50,79 @@ def _foreign(group: str, *names: str) -> tuple[GearmandOption, ...]:
     )
 
 
-_G = "General"
-OPTIONS: tuple[GearmandOption, ...] = (
-    GearmandOption("backlog", "b", "N", _G, "How many connections may wait to be accepted."),
-    GearmandOption("check-args", None, None, _G, "Check the options and exit."),
+_GENERAL = "General"
+GEARMAND_OPTIONS: tuple[GearmandOption, ...] = (
+    GearmandOption("backlog", "b", "N", _GENERAL, "How many connections may wait to be accepted."),
+    GearmandOption("check-args", None, None, _GENERAL, "Check the options and exit."),
     GearmandOption(
         "config-file",
         None,
         "FILE",
-        _G,
+        _GENERAL,
         "Read options from FILE: as on the command line, or lines NAME=VALUE; default /etc/gearmand.conf.",
     ),
-    GearmandOption("coredump", None, None, _G, "Let the system write a core file after a crash."),
-    GearmandOption("daemon", "d", None, _G, "Run in the background. The command returns when the ports are open."),
-    GearmandOption("exceptions", None, None, _G, "Send exceptions also to clients that did not ask for them."),
-    GearmandOption("file-descriptors", "f", "N", _G, "The limit of open files, and so of connections."),
+    GearmandOption("coredump", None, None, _GENERAL, "Let the system write a core file after a crash."),
+    GearmandOption(
+        "daemon", "d", None, _GENERAL, "Run in the background. The command returns when the ports are open."
+    ),
+    GearmandOption("exceptions", None, None, _GENERAL, "Send exceptions also to clients that did not ask for them."),
+    GearmandOption("file-descriptors", "f", "N", _GENERAL, "The limit of open files, and so of connections."),
     GearmandOption(
         "hashtable-buckets",
         None,
         "N",
-        _G,
+        _GENERAL,
         "Accepted without effect.",
         "noted",
         "look-ups are constant time at any number of jobs",
     ),
-    GearmandOption("help", "h", None, _G, "Print this help and exit."),
-    GearmandOption("job-handle-prefix", None, "H:NAME", _G, "The prefix of job handles; NAME is the node's name."),
+    GearmandOption("help", "h", None, _GENERAL, "Print this help and exit."),
     GearmandOption(
-        "job-retries", "j", "N", _G, "How many deliveries a job may lose with its workers before it fails; 0: no limit."
+        "job-handle-prefix", None, "H:NAME", _GENERAL, "The prefix of job handles; NAME is the node's name."
     ),
-    GearmandOption("keepalive", None, None, _G, "Probe silent connections; this is the default here."),
-    GearmandOption("keepalive-count", None, "N", _G, "The number of unanswered probes after which a connection ends."),
-    GearmandOption("keepalive-idle", None, "SECONDS", _G, "The silence before the first probe."),
-    GearmandOption("keepalive-interval", None, "SECONDS", _G, "The time between probes."),
-    GearmandOption("listen", "L", "HOST", _G, "Listen on this address; default 127.0.0.1 (gearmand's: all)."),
-    GearmandOption("log-file", "l", "FILE", _G, "Log to FILE, stderr or none; default stderr. HUP reopens the file."),
-    GearmandOption("pid-file", "P", "FILE", _G, "Write the process id to FILE, and remove FILE at the end."),
-    GearmandOption("protocol", "r", "NAME", _G, "Also serve another protocol: http."),
-    GearmandOption("queue-type", "q", "NAME", _G, "builtin keeps jobs in memory, libsqlite3 in a Mainspring store."),
-    GearmandOption("round-robin", "R", None, _G, "Give each worker jobs of its functions in rotation."),
-    GearmandOption("syslog", None, None, _G, "Log to the system's log."),
+    GearmandOption(
+        "job-retries",
+        "j",
+        "N",
+        _GENERAL,
+        "How many deliveries a job may lose with its workers before it fails; 0: no limit.",
+    ),
+    GearmandOption("keepalive", None, None, _GENERAL, "Probe silent connections; this is the default here."),
+    GearmandOption(
+        "keepalive-count", None, "N", _GENERAL, "The number of unanswered probes after which a connection ends."
+    ),
+    GearmandOption("keepalive-idle", None, "SECONDS", _GENERAL, "The silence before the first probe."),
+    GearmandOption("keepalive-interval", None, "SECONDS", _GENERAL, "The time between probes."),
+    GearmandOption("listen", "L", "HOST", _GENERAL, "Listen on this address; default 127.0.0.1 (gearmand's: all)."),
+    GearmandOption(
+        "log-file", "l", "FILE", _GENERAL, "Log to FILE, stderr or none; default stderr. HUP reopens the file."
+    ),
+    GearmandOption("pid-file", "P", "FILE", _GENERAL, "Write the process id to FILE, and remove FILE at the end."),
+    GearmandOption("protocol", "r", "NAME", _GENERAL, "Also serve another protocol: http."),
+    GearmandOption(
+        "queue-type", "q", "NAME", _GENERAL, "builtin keeps jobs in memory, libsqlite3 in a Mainspring store."
+    ),
+    GearmandOption("round-robin", "R", None, _GENERAL, "Give each worker jobs of its functions in rotation."),
+    GearmandOption("syslog", None, None, _GENERAL, "Log to the system's log."),
     GearmandOption(
         "threads",
         "t",
         "N",
-        _G,
+        _GENERAL,
         "Accepted without effect.",
         "noted",
         "one thread serves all connections, another the disk",
     ),
-    GearmandOption("user", "u", "NAME", _G, "Switch to this user at the start."),
+    GearmandOption("user", "u", "NAME", _GENERAL, "Switch to this user at the start."),
     GearmandOption(
-        "verbose", None, "LEVEL", _G, "FATAL, ALERT, CRITICAL, ERROR (default), WARNING, NOTICE, INFO or DEBUG."
+        "verbose", None, "LEVEL", _GENERAL, "FATAL, ALERT, CRITICAL, ERROR (default), WARNING, NOTICE, INFO or DEBUG."
     ),
-    GearmandOption("version", "V", None, _G, "Print the version and exit."),
+    GearmandOption("version", "V", None, _GENERAL, "Print the version and exit."),
     GearmandOption(
         "worker-wakeup",
         "w",
         "N",
-        _G,
+        _GENERAL,
         "How many sleeping workers to wake for a job; default and 0: one, which is enough.",
     ),
     GearmandOption("http-port", None, "PORT", "HTTP", "The port of -r http; default 8080."),
@@ -152,8 +166,8 @@ OPTIONS: tuple[GearmandOption, ...] = (
     *_foreign("MySQL", "mysql-host", "mysql-port", "mysql-user", "mysql-password", "mysql-db", "mysql-table"),
 )
 
-BY_NAME = {option.name: option for option in OPTIONS}
-_BY_SHORT = {option.short: option for option in OPTIONS if option.short is not None}
+BY_NAME = {option.name: option for option in GEARMAND_OPTIONS}
+_BY_SHORT = {option.short: option for option in GEARMAND_OPTIONS if option.short is not None}
 
 
 def parse_gearmand(arguments: Sequence[str], *, skip_words: bool = False) -> dict[str, str]:
@@ -244,15 +258,15 @@ def notes(given: Mapping[str, str]) -> list[str]:
     lines = []
     for name in given:
         option = BY_NAME[name]
-        if option.answer == "noted":
-            lines.append(f"--{name} has no effect: {option.why}")
-        elif option.answer == "elsewhere":
+        if option.support == "noted":
+            lines.append(f"--{name} has no effect: {option.reason}")
+        elif option.support == "elsewhere":
             lines.append(f"--{name} has no effect: it belongs to gearmand's {option.group} queue")
     return lines
 
 
-WIDTH = 79
-HEAD = 34
+PAGE_WIDTH = 79
+OPTION_WIDTH = 34
 """Columns of an option's spelling, beside its meaning."""
 
 
@@ -264,17 +278,17 @@ def help_text() -> str:
         "Run a server with the options, signals and pid file of gearmand 1.1.20, so that",
         "you can put it in gearmand's place in a unit file.",
     ]
-    for group in dict.fromkeys(option.group for option in OPTIONS):
+    for group in dict.fromkeys(option.group for option in GEARMAND_OPTIONS):
         parts += ["", f"{group}:"]
-        for option in (option for option in OPTIONS if option.group == group):
+        for option in (option for option in GEARMAND_OPTIONS if option.group == group):
             short = f"-{option.short}, " if option.short else "    "
             head = f"  {short}--{option.name}" + (f" {option.argument}" if option.argument else "")
-            lines = textwrap.wrap(option.meaning, WIDTH - HEAD)
-            if len(head) < HEAD:
-                parts.append(f"{head:<{HEAD}}{lines.pop(0)}")
+            lines = textwrap.wrap(option.meaning, PAGE_WIDTH - OPTION_WIDTH)
+            if len(head) < OPTION_WIDTH:
+                parts.append(f"{head:<{OPTION_WIDTH}}{lines.pop(0)}")
             else:
                 parts.append(head)
-            parts += [" " * HEAD + line for line in lines]
+            parts += [" " * OPTION_WIDTH + line for line in lines]
     parts += [
         "",
         "Signals:",

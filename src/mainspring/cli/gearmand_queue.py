@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import apsw
 from cyclopts import Parameter
 
-from mainspring.cli.failures import DONE, FAILED, complain
+from mainspring.cli.failures import EXIT_DONE, EXIT_FAILED, print_error
 from mainspring.cli.options import LOCAL, ServerOptions
 from mainspring.client.options import Options
 from mainspring.client.outcomes import Submitted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.client.options import Priority
 
 DEFAULT_TABLE = "gearman_queue"
-PRIORITIES: dict[int, Priority | None] = {0: "high", 1: None, 2: "low"}
+PRIORITY_OF: dict[int, Priority | None] = {0: "high", 1: None, 2: "low"}
 UNIQUE_LIMIT = 64
 
 
@@ -54,7 +54,7 @@ def import_queue(
                 raise answer
             if not isinstance(answer, Submitted):
                 refused += 1
-                complain(f"a job was refused: {answer}")
+                print_error(f"a job was refused: {answer}")
             elif answer.joined:
                 joined += 1
             else:
@@ -64,7 +64,7 @@ def import_queue(
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     print(f"imported {accepted} jobs; {joined} existed already; {refused} refused", flush=True)
-    return FAILED if refused else DONE
+    return EXIT_FAILED if refused else EXIT_DONE
 
 
 def read_queue(file: Path, table: str = DEFAULT_TABLE) -> Iterator[Request]:
@@ -103,7 +103,7 @@ def _request(unique: bytes, function: bytes, priority: int, data: bytes, due: in
     if not unique:
         content = hashlib.sha256(b"\0".join((function, b"%d" % priority, b"%d" % due, data)))
         unique = f"import-{content.hexdigest()[:48]}".encode()
-    options = Options(priority=PRIORITIES.get(priority), run_at=float(due) if due > 0 else None, keep_unique=DAY)
+    options = Options(priority=PRIORITY_OF.get(priority), run_at=float(due) if due > 0 else None, keep_unique=DAY)
     return Request(function, unique[:UNIQUE_LIMIT], options.wire(), data)
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from mainspring.api.jobs import Cancel, List, Retry, Show, Watch
-from mainspring.cli.asking import ask, params_of, print_answer
+from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
-from mainspring.cli.failures import DONE, complain, exit_code, explain
-from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
-from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain
-from mainspring.cli.searching import Search
+from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
+from mainspring.cli.job_search import JobSearch
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
 from mainspring.cli.submit import write_result
+from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ COLUMNS = (
     "error",
 )
 
-TIMES = ("created_at", "started_at", "ended_at")
-STEPS: tuple[Step, ...] = (
+TIME_COLUMNS = ("created_at", "started_at", "ended_at")
+SHRINK_STEPS: tuple[Step, ...] = (
     {"error": 40},
-    dict.fromkeys(TIMES, AS_AGE),
+    dict.fromkeys(TIME_COLUMNS, AS_AGE),
     {"function": 24, "unique": 16},
     {"priority": LEFT_OUT},
     {"started_at": LEFT_OUT},
@@ -81,16 +81,16 @@ def list_jobs(
       mainspring jobs list --state failed
       mainspring jobs list --function thumbnail --limit 10 --json
     """
-    search = Search(server.client(), List(state, function, unique, before, limit))
+    search = JobSearch(server.client(), List(state, function, unique, before, limit))
     try:
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
-            print_rows(COLUMNS, search.jobs, json=json, steps=STEPS)
-            complain(f"searched back to jobs of {search.searched_to}; continue with --before {search.next}")
+            print_rows(COLUMNS, search.jobs, json=json, steps=SHRINK_STEPS)
+            print_error(f"searched back to jobs of {search.searched_to}; continue with --before {search.next}")
         raise
-    print_rows(COLUMNS, search.jobs, json=json, steps=STEPS)
-    return DONE
+    print_rows(COLUMNS, search.jobs, json=json, steps=SHRINK_STEPS)
+    return EXIT_DONE
 
 
 @jobs.command
@@ -149,7 +149,7 @@ def watch(
     """
     client = server.client()
     if handle is not None:
-        ask(client, Show(handle))  # raises NotFoundError for an unknown handle, which would otherwise wait for ever
+        call(client, Show(handle))  # raises NotFoundError for an unknown handle, which would otherwise wait for ever
     try:
         for event in client.events(Watch.call, params_of(Watch(function, handle))):
             if json:
@@ -160,7 +160,7 @@ def watch(
                 _print_change(event)
     except KeyboardInterrupt:
         pass
-    return DONE
+    return EXIT_DONE
 
 
 @jobs.command
@@ -169,7 +169,7 @@ def result(
     /,
     *,
     timeout: Annotated[
-        float | None, plain("--timeout", "Wait at most this long for the job to end.", **DURATION)
+        float | None, plain("--timeout", "Wait at most this long for the job to end.", **DURATION_OPTION)
     ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -189,12 +189,12 @@ def result(
 def _each(requests: Sequence[Cancel | Retry], server: ServerOptions, *, json: bool) -> int:
     """Send all requests, print each answer or error, and return the exit code of the first error."""
     client = server.client()
-    code = DONE
+    code = EXIT_DONE
     for request in requests:
         try:
-            answer = ask(client, request)
+            answer = call(client, request)
         except MainspringError as error:
-            complain(f"{request.handle}: {explain(error)}")
+            print_error(f"{request.handle}: {explain(error)}")
             code = code or exit_code(error)
             continue
         if json:

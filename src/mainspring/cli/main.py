@@ -12,15 +12,15 @@ from cyclopts.exceptions import CycloptsError
 
 from mainspring.cli.defaults import Defaults, load_defaults
 from mainspring.cli.failures import (
-    DONE,
-    EXPECTED,
-    FAILED,
-    INTERRUPTED,
-    PIPE_CLOSED,
-    USAGE,
-    complain,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    EXIT_USAGE,
+    EXPECTED_ERRORS,
     exit_code,
     explain,
+    print_error,
 )
 from mainspring.cli.gearmand_options import BY_NAME, GearmandUsageError
 from mainspring.cli.manual import ManualPage
@@ -45,24 +45,24 @@ EXIT CODES
   2 wrong usage        5 timed out"""
 
 
-RUNNING = Group("Servers and workers", sort_key=1)
-JOBS = Group("Jobs", sort_key=2)
-STORES = Group("Nodes and stores", sort_key=3)
-FLAGS = Group("Options", sort_key=4)
+RUNNING_GROUP = Group("Servers and workers", sort_key=1)
+JOBS_GROUP = Group("Jobs", sort_key=2)
+STORES_GROUP = Group("Nodes and stores", sort_key=3)
+OPTIONS_GROUP = Group("Options", sort_key=4)
 
 COMMANDS = {
-    "run": ("run:run", RUNNING, "Run a server together with workers for the tasks in a file."),
-    "serve": ("serve:serve", RUNNING, "Run a server."),
-    "worker": ("worker:worker", RUNNING, "Run workers for the tasks in a file."),
-    "submit": ("submit:submit", JOBS, "Submit a job and wait for its result."),
-    "jobs": ("jobs:jobs", JOBS, "List, show, watch, cancel and retry jobs."),
-    "schedules": ("schedules:schedules", JOBS, "List, add, change, pause and trigger schedules."),
-    "functions": ("functions:functions", JOBS, "List, limit, pause and resume functions."),
-    "status": ("status:status", STORES, "Show a server's store, connections and jobs."),
-    "nodes": ("nodes:nodes", STORES, "List and drain the nodes that share a store, and remove dead ones."),
-    "migrate": ("migrate:migrate", STORES, "Update the schema of a store."),
-    "backup": ("backup:backup", STORES, "Copy a SQLite store, even while a node uses it."),
-    "import": ("gearmand_queue:import_queue", STORES, "Submit the jobs of a gearmand SQLite queue."),
+    "run": ("run:run", RUNNING_GROUP, "Run a server together with workers for the tasks in a file."),
+    "serve": ("serve:serve", RUNNING_GROUP, "Run a server."),
+    "worker": ("worker:worker", RUNNING_GROUP, "Run workers for the tasks in a file."),
+    "submit": ("submit:submit", JOBS_GROUP, "Submit a job and wait for its result."),
+    "jobs": ("jobs:jobs", JOBS_GROUP, "List, show, watch, cancel and retry jobs."),
+    "schedules": ("schedules:schedules", JOBS_GROUP, "List, add, change, pause and trigger schedules."),
+    "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
+    "status": ("status:status", STORES_GROUP, "Show a server's store, connections and jobs."),
+    "nodes": ("nodes:nodes", STORES_GROUP, "List and drain the nodes that share a store, and remove dead ones."),
+    "migrate": ("migrate:migrate", STORES_GROUP, "Update the schema of a store."),
+    "backup": ("backup:backup", STORES_GROUP, "Copy a SQLite store, even while a node uses it."),
+    "import": ("gearmand_queue:import_queue", STORES_GROUP, "Submit the jobs of a gearmand SQLite queue."),
 }
 """For each command: its module and function, which are loaded only when it runs, its group in the help, and its purpose."""
 
@@ -72,7 +72,7 @@ USAGES = {
     "submit": "mainspring submit FUNCTION [PAYLOAD | -] [OPTIONS]",
 }
 
-OPTION = re.compile("--[A-Za-z]")
+OPTION_NAME = re.compile("--[A-Za-z]")
 
 SUBCOMMANDS = {
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
@@ -102,12 +102,12 @@ def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App
         App(
             name="gearmand",
             help="Run a server with gearmand's options, as a replacement for it.",
-            group=RUNNING,
+            group=RUNNING_GROUP,
             sort_key=len(COMMANDS),
         )
     )
     for flag in ("--help", "--version"):
-        app[flag].group = FLAGS
+        app[flag].group = OPTIONS_GROUP
     return app
 
 
@@ -141,7 +141,7 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["submit"]:
         _check_options(app["submit"], arguments[1:])
     code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
-    return code if isinstance(code, int) else DONE
+    return code if isinstance(code, int) else EXIT_DONE
 
 
 def _check_options(command: App, arguments: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ def _check_options(command: App, arguments: Sequence[str]) -> None:
         if word == "--":
             return  # the words after it are payloads, even with dashes
         name = word.partition("=")[0]
-        if OPTION.match(name) and name not in options:
+        if OPTION_NAME.match(name) and name not in options:
             raise UsageError(
                 f"there is no option {name} (mainspring submit --help lists them); write a payload that begins with dashes"
                 " after --, or pass it on standard input and write - as the payload"
@@ -166,19 +166,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(arguments)
     except CycloptsError as error:
         text = _one_line(error)
-        complain(f"{text}{'' if text.endswith('?') else ';'} see: mainspring {_command(arguments)}--help")
-        return USAGE
+        print_error(f"{text}{'' if text.endswith('?') else ';'} see: mainspring {_command(arguments)}--help")
+        return EXIT_USAGE
     except GearmandUsageError as error:
-        complain(f"gearmand: {_one_line(error)}")
-        return FAILED
+        print_error(f"gearmand: {_one_line(error)}")
+        return EXIT_FAILED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of the output has closed it. The interpreter must not write to it at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
-    except EXPECTED as error:
-        complain(explain(error))
+        return EXIT_PIPE_CLOSED
+    except EXPECTED_ERRORS as error:
+        print_error(explain(error))
         return exit_code(error)
 
 

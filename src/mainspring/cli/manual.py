@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from cyclopts.help import HelpEntry, HelpPanel
     from rich.console import Console, ConsoleOptions
 
-WIDTH = 79
-_OPTION = re.compile(" (?=--[a-z])")
-_HEAD = re.compile(r" +(?:\S+(?: \S+)* {2,}|\d )?")
+PAGE_WIDTH = 79
+_BEFORE_OPTION = re.compile(" (?=--[a-z])")
+_ITEM_HEAD = re.compile(r" +(?:\S+(?: \S+)* {2,}|\d )?")
 """The indentation of an item's text: after a column of names, or after the number of an exit code."""
-HEAD = 22
+NAME_WIDTH = 22
 """The columns for a command's name, before its text."""
 
 
@@ -78,7 +78,7 @@ def _flow(text: str) -> str:
             paragraph.append(line)
             continue
         if paragraph:
-            lines += textwrap.wrap(" ".join(paragraph), WIDTH)
+            lines += textwrap.wrap(" ".join(paragraph), PAGE_WIDTH)
             paragraph = []
         if line.startswith(" "):
             lines += _command(line) if heading == "EXAMPLES" else _item(line)
@@ -90,11 +90,11 @@ def _flow(text: str) -> str:
 
 def _command(line: str) -> list[str]:
     """Break a command before its options, with backslashes, so that a shell can read it."""
-    if len(line) <= WIDTH:
+    if len(line) <= PAGE_WIDTH:
         return [line]
     lines: list[str] = []
-    for part in _OPTION.split(line):
-        if lines and len(lines[-1]) + len(part) + len("  \\") <= WIDTH:
+    for part in _BEFORE_OPTION.split(line):
+        if lines and len(lines[-1]) + len(part) + len("  \\") <= PAGE_WIDTH:
             lines[-1] += f" {part}"
         else:
             lines.append(f"      {part}" if lines else part)
@@ -103,9 +103,9 @@ def _command(line: str) -> list[str]:
 
 def _item(line: str) -> list[str]:
     """Break an item of a list; its continuation lines align with its text."""
-    match = _HEAD.match(line)
+    match = _ITEM_HEAD.match(line)
     assert match is not None
-    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * match.end())
+    return textwrap.wrap(line, PAGE_WIDTH, subsequent_indent=" " * match.end())
 
 
 def _option(entry: HelpEntry) -> str:
@@ -121,10 +121,10 @@ def _option(entry: HelpEntry) -> str:
     if entry.required:
         facts.append("required")
     meaning = _plain(entry.description) + (f" ({'; '.join(facts)})" if facts else "")
-    body = textwrap.fill(meaning.strip(), WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    body = textwrap.fill(meaning.strip(), PAGE_WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return f"  {head}\n{body}\n"
 
 
 def _beside(head: str, text: str) -> str:
-    lines = textwrap.wrap(text, WIDTH - HEAD) or [""]
-    return "".join(f"{f'  {head}' if not i else '':<{HEAD}}{line}\n" for i, line in enumerate(lines))
+    lines = textwrap.wrap(text, PAGE_WIDTH - NAME_WIDTH) or [""]
+    return "".join(f"{f'  {head}' if not i else '':<{NAME_WIDTH}}{line}\n" for i, line in enumerate(lines))

@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated
 
 from mainspring.cli.display import print_json
-from mainspring.cli.failures import DONE
+from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import Json, option
 from mainspring.errors import UsageError
 from mainspring.server.build import migrate_store
@@ -48,4 +48,4 @@ def migrate(
         print(f"{settings.shown}: applied {', '.join(f'{number:04}' for number in applied)}", flush=True)
     else:
         print(f"{settings.shown}: up to date", flush=True)
-    return DONE
+    return EXIT_DONE

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from mainspring.cli.failures import EXPECTED, complain, exit_code, explain
+from mainspring.cli.failures import EXPECTED_ERRORS, exit_code, explain, print_error
 from mainspring.server.addresses import TcpAddress
 from mainspring.server.process import DaemonProcess, PidFile, raise_limits, switch_user
 
@@ -47,10 +47,10 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
             if process.user is not None:
                 switch_user(process.user)
             return run_loop((main or serve_node)(settings, ready))
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         if detachment is None:
             raise
-        complain(explain(error))
+        print_error(explain(error))
         detachment.failed(exit_code(error))
         return exit_code(error)
 

@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.options import DURATION, FILE, SIZE, at_least, count, flag, option, reading, shown
+from mainspring.cli.options import (
+    DURATION_OPTION,
+    FILE_OPTION,
+    SIZE_OPTION,
+    at_least,
+    count,
+    flag,
+    option,
+    reading,
+    shown,
+)
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
@@ -36,12 +46,12 @@ from mainspring.server.settings import (
 )
 from mainspring.worker.selector import import_place
 
-NODE = Group("Node", sort_key=1)
-PORTS = Group("Ports", sort_key=2)
-FLEET = Group("Fleet", sort_key=3)
-JOBS = Group("Jobs", sort_key=4)
-LIMITS = Group("Limits", sort_key=5)
-PROCESS = Group("Log and process", sort_key=6)
+NODE_GROUP = Group("Node", sort_key=1)
+PORTS_GROUP = Group("Ports", sort_key=2)
+FLEET_GROUP = Group("Fleet", sort_key=3)
+JOBS_GROUP = Group("Jobs", sort_key=4)
+LIMITS_GROUP = Group("Limits", sort_key=5)
+PROCESS_GROUP = Group("Log and process", sort_key=6)
 
 
 SHORTEST_LEASE = 1.0
@@ -58,7 +68,7 @@ STORE_HELP = (
     "The store for jobs: sqlite:///FILE, postgresql://USER@HOST/DATABASE, zookeeper://HOST:2181/CHROOT, or memory://, which"
     " keeps nothing on disk."
 )
-LOWEST_LEVEL = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
+LOG_LEVEL_HELP = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
 
 
 def http_address(text: str) -> Address | None:
@@ -103,31 +113,31 @@ class NodeOptions:
             "--store",
             STORE_HELP,
             metavar="URL",
-            group=NODE,
+            group=NODE_GROUP,
         ),
     ] = DEFAULT_STORE
     name: Annotated[
         str | None,
-        option("--name", "The node's name, part of its jobs' handles; by default the host's name.", group=NODE),
+        option("--name", "The node's name, part of its jobs' handles; by default the host's name.", group=NODE_GROUP),
     ] = None
     synchronous: Annotated[
         Literal["full", "normal"],
         option(
             "--synchronous",
             "For a SQLite store. full: accepted jobs survive a power failure; normal: they survive the end of the process.",
-            group=NODE,
+            group=NODE_GROUP,
         ),
     ] = "full"
     no_migrate: Annotated[
         bool,
-        flag("--no-migrate", "Do not update a PostgreSQL store's schema; start only if it fits.", group=NODE),
+        flag("--no-migrate", "Do not update a PostgreSQL store's schema; start only if it fits.", group=NODE_GROUP),
     ] = False
     no_schedules: Annotated[
         bool,
         flag(
             "--no-schedules",
             "Fire no schedules on this node. It still runs schedules that are triggered by hand, and children of a run.",
-            group=NODE,
+            group=NODE_GROUP,
         ),
     ] = False
     strategy: Annotated[
@@ -136,21 +146,21 @@ class NodeOptions:
             "--strategy",
             "How the nodes of a store share its jobs: default, id_hash, least_count, weight, or FILE.py:NAME for a strategy"
             " that a file registers.",
-            group=FLEET,
+            group=FLEET_GROUP,
             converter=reading(strategy_name),
         ),
     ] = "default"
     weight: Annotated[
-        int, option("--weight", "This node's relative size, for the strategies id_hash and weight.", group=FLEET)
+        int, option("--weight", "This node's relative size, for the strategies id_hash and weight.", group=FLEET_GROUP)
     ] = 1
     lease: Annotated[
         float,
         option(
             "--lease",
             "After this time without a heartbeat of this node, other nodes take its jobs. Set the same on all nodes.",
-            group=FLEET,
+            group=FLEET_GROUP,
             show_default=shown,
-            **DURATION
+            **DURATION_OPTION
             | at_least(
                 SHORTEST_LEASE, parse_duration, shown, "ends before a heartbeat is stored: give {least} or more"
             ),
@@ -163,7 +173,7 @@ class NodeOptions:
             "For a PostgreSQL store: a ZooKeeper ensemble, zookeeper://HOST:2181/CHROOT, through which its nodes detect dead"
             " nodes and new jobs sooner.",
             metavar="URL",
-            group=FLEET,
+            group=FLEET_GROUP,
         ),
     ] = None
     fleet_status: Annotated[
@@ -171,7 +181,7 @@ class NodeOptions:
         flag(
             "--fleet-status",
             "Let the admin command status count the running jobs and the workers of all nodes, not only of this one.",
-            group=FLEET,
+            group=FLEET_GROUP,
         ),
     ] = False
     gearman: Annotated[
@@ -184,7 +194,7 @@ class NodeOptions:
             n_tokens=1,
             json_list=False,  # an IPv6 address begins as a list in JSON does
             negative="",
-            group=PORTS,
+            group=PORTS_GROUP,
             show_default=shown_addresses,
         ),
     ] = (DEFAULT_GEARMAN,)
@@ -197,24 +207,28 @@ class NodeOptions:
             converter=reading(http_address),
             n_tokens=1,
             accepts_keys=False,
-            group=PORTS,
+            group=PORTS_GROUP,
             show_default=False,
         ),
     ] = None
-    tls_cert: Annotated[Path | None, option("--tls-cert", "The server's certificate (PEM).", group=PORTS, **FILE)] = (
-        None
-    )
-    tls_key: Annotated[Path | None, option("--tls-key", "The certificate's key (PEM).", group=PORTS, **FILE)] = None
+    tls_cert: Annotated[
+        Path | None, option("--tls-cert", "The server's certificate (PEM).", group=PORTS_GROUP, **FILE_OPTION)
+    ] = None
+    tls_key: Annotated[
+        Path | None, option("--tls-key", "The certificate's key (PEM).", group=PORTS_GROUP, **FILE_OPTION)
+    ] = None
     tls_client_ca: Annotated[
         Path | None,
-        option("--tls-client-ca", "Require client certificates of this authority (PEM).", group=PORTS, **FILE),
+        option(
+            "--tls-client-ca", "Require client certificates of this authority (PEM).", group=PORTS_GROUP, **FILE_OPTION
+        ),
     ] = None
     insecure: Annotated[
         bool,
         flag(
             "--insecure",
             "Listen beyond loopback without TLS and client certificates: anybody can connect.",
-            group=PORTS,
+            group=PORTS_GROUP,
         ),
     ] = False
     retention: Annotated[
@@ -222,9 +236,9 @@ class NodeOptions:
         option(
             "--retention",
             "How long ended jobs and their results are kept.",
-            group=JOBS,
+            group=JOBS_GROUP,
             show_default=shown,
-            **DURATION,
+            **DURATION_OPTION,
         ),
     ] = DAY
     dead_retention: Annotated[
@@ -232,9 +246,9 @@ class NodeOptions:
         option(
             "--dead-retention",
             "How long dead letters are kept: jobs whose attempts have all failed.",
-            group=JOBS,
+            group=JOBS_GROUP,
             show_default=shown,
-            **DURATION,
+            **DURATION_OPTION,
         ),
     ] = 14 * DAY
     job_retries: Annotated[
@@ -243,24 +257,26 @@ class NodeOptions:
             "--job-retries",
             "How many deliveries a job without a retry policy may lose with its workers before it fails; by default 5 with"
             " workers of the extension, and no limit with plain Gearman workers.",
-            group=JOBS,
+            group=JOBS_GROUP,
             **at_least(0, count, str, "is negative: give {least} or more, or leave it out"),
         ),
     ] = None
     round_robin: Annotated[
-        bool, flag("--round-robin", "Give plain Gearman workers jobs of their functions in rotation.", group=JOBS)
+        bool, flag("--round-robin", "Give plain Gearman workers jobs of their functions in rotation.", group=JOBS_GROUP)
     ] = False
     exceptions: Annotated[
-        bool, flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them.", group=JOBS)
+        bool,
+        flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them.", group=JOBS_GROUP),
     ] = False
     max_packet: Annotated[
         int,
         option(
             "--max-packet",
             "The largest packet.",
-            group=LIMITS,
+            group=LIMITS_GROUP,
             show_default=shown_size,
-            **SIZE | at_least(SMALLEST_PACKET, parse_size, shown_size, "is too small for a job: give {least} or more"),
+            **SIZE_OPTION
+            | at_least(SMALLEST_PACKET, parse_size, shown_size, "is too small for a job: give {least} or more"),
         ),
     ] = 64 * MIB
     max_connections: Annotated[
@@ -268,7 +284,7 @@ class NodeOptions:
         option(
             "--max-connections",
             "The most connections at a time; 0: as many as the limit of open files allows.",
-            group=LIMITS,
+            group=LIMITS_GROUP,
             **at_least(
                 0, count, str, "is negative: give 1 or more, or 0 for as many as the limit of open files allows"
             ),
@@ -279,7 +295,7 @@ class NodeOptions:
         option(
             "--max-functions",
             "The most functions with jobs or workers; 0: any number.",
-            group=LIMITS,
+            group=LIMITS_GROUP,
             **at_least(0, count, str, "is negative: give 1 or more, or 0 for any number"),
         ),
     ] = 100_000
@@ -288,8 +304,8 @@ class NodeOptions:
         option(
             "--idle-timeout",
             "Close connections of clients that have been silent for this time; by default never.",
-            group=LIMITS,
-            **DURATION
+            group=LIMITS_GROUP,
+            **DURATION_OPTION
             | at_least(
                 SHORTEST_SILENCE,
                 parse_duration,
@@ -299,33 +315,40 @@ class NodeOptions:
         ),
     ] = None
     keepalive: Annotated[
-        bool, option("--keepalive", "Probe silent connections to detect peers that are gone.", group=LIMITS)
+        bool, option("--keepalive", "Probe silent connections to detect peers that are gone.", group=LIMITS_GROUP)
     ] = True
     log_level: Annotated[
         str,
         option(
             "--log-level",
-            LOWEST_LEVEL,
-            group=PROCESS,
+            LOG_LEVEL_HELP,
+            group=PROCESS_GROUP,
             converter=reading(log_level),
         ),
     ] = "info"
     log_format: Annotated[
         Literal["auto", "text", "json"],
-        option("--log-format", "auto: text on a terminal, JSON elsewhere.", group=PROCESS),
+        option("--log-format", "auto: text on a terminal, JSON elsewhere.", group=PROCESS_GROUP),
     ] = "auto"
     log_file: Annotated[
         Path | None,
-        option("--log-file", "Log to this file instead of standard error; SIGHUP reopens it.", group=PROCESS, **FILE),
+        option(
+            "--log-file",
+            "Log to this file instead of standard error; SIGHUP reopens it.",
+            group=PROCESS_GROUP,
+            **FILE_OPTION,
+        ),
     ] = None
     pid_file: Annotated[
-        Path | None, option("--pid-file", "A file for the process id while the node runs.", group=PROCESS, **FILE)
+        Path | None,
+        option("--pid-file", "A file for the process id while the node runs.", group=PROCESS_GROUP, **FILE_OPTION),
     ] = None
     daemon: Annotated[
-        bool, flag("--daemon", "Run in the background. The command returns when the ports are open.", group=PROCESS)
+        bool,
+        flag("--daemon", "Run in the background. The command returns when the ports are open.", group=PROCESS_GROUP),
     ] = False
     user: Annotated[
-        str | None, option("--user", "Switch to this user at the start.", group=PROCESS, show_default=False)
+        str | None, option("--user", "Switch to this user at the start.", group=PROCESS_GROUP, show_default=False)
     ] = None
 
     def settings(self, grace: float = STOP_GRACE) -> ServerSettings:

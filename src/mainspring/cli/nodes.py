@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.api.nodes import Drain, List, Remove, Show
-from mainspring.cli.asking import ask, print_answer
+from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_fields, print_rows, with_durations
-from mainspring.cli.failures import DONE
+from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 
 COLUMNS = ("name", "term", "state", "address", "slots", "prefetch", "jobs", "weight", "version")
-FORMER = "capacity"
+FORMER_PREFETCH_KEY = "capacity"
 """The former name of ``prefetch``, which stays in JSON output."""
 
 Name = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
@@ -27,8 +27,8 @@ def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     A killed node stays in the list until its lease has ended and another node has recovered its jobs.
     """
-    print_rows(COLUMNS, ask(server.client(), List())["nodes"], json=json)
-    return DONE
+    print_rows(COLUMNS, call(server.client(), List())["nodes"], json=json)
+    return EXIT_DONE
 
 
 @nodes.command
@@ -79,7 +79,7 @@ def remove(
 
 def _print_node(node: dict[str, Any]) -> None:
     fields = with_durations(node, "lease") | {"functions": " ".join(node["functions"])}
-    print_fields({name: value for name, value in fields.items() if name != FORMER})
+    print_fields({name: value for name, value in fields.items() if name != FORMER_PREFETCH_KEY})
 
 
 def _print_state(node: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 
-SERVER = Group("Server", sort_key=8)
-OUTPUT = Group("Output", sort_key=9)
+SERVER_GROUP = Group("Server", sort_key=8)
+OUTPUT_GROUP = Group("Output", sort_key=9)
 
 
 def option(name: str, text: str, **more: Any) -> Parameter:
@@ -88,9 +88,9 @@ def shown(value: float) -> str:
     return format_duration(value)
 
 
-DURATION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}
-SIZE: dict[str, Any] = {"converter": reading(parse_size), "metavar": "SIZE"}
-FILE: dict[str, Any] = {"metavar": "FILE", "show_default": False}
+DURATION_OPTION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}
+SIZE_OPTION: dict[str, Any] = {"converter": reading(parse_size), "metavar": "SIZE"}
+FILE_OPTION: dict[str, Any] = {"metavar": "FILE", "show_default": False}
 
 
 @Parameter(name="*")
@@ -104,18 +104,21 @@ class ServerOptions:
             "--server",
             "The server, or several with commas. Workers use all of them, other commands the first that answers.",
             metavar="HOST:PORT",
-            group=SERVER,
+            group=SERVER_GROUP,
         ),
     ] = DEFAULT_SERVER
     tls_ca: Annotated[
         Path | None,
-        option("--tls-ca", "Use TLS, and trust certificates of this authority (PEM).", group=SERVER, **FILE),
+        option(
+            "--tls-ca", "Use TLS, and trust certificates of this authority (PEM).", group=SERVER_GROUP, **FILE_OPTION
+        ),
     ] = None
     tls_cert: Annotated[
-        Path | None, option("--tls-cert", "The client certificate for the server (PEM).", group=SERVER, **FILE)
+        Path | None,
+        option("--tls-cert", "The client certificate for the server (PEM).", group=SERVER_GROUP, **FILE_OPTION),
     ] = None
     tls_key: Annotated[
-        Path | None, option("--tls-key", "The key of the client certificate (PEM).", group=SERVER, **FILE)
+        Path | None, option("--tls-key", "The key of the client certificate (PEM).", group=SERVER_GROUP, **FILE_OPTION)
     ] = None
 
     def tls_files(self) -> TlsFiles:
@@ -134,4 +137,4 @@ class ServerOptions:
 
 LOCAL = ServerOptions()
 """The default: a server on this machine."""
-Json = Annotated[bool, plain("--json", "Print JSON.", negative="", group=OUTPUT)]
+Json = Annotated[bool, plain("--json", "Print JSON.", negative="", group=OUTPUT_GROUP)]

@@ -16,13 +16,13 @@ import structlog
 from cyclopts import Parameter
 from msgspec.structs import replace
 
-from mainspring.cli.app_store import ask_store
-from mainspring.cli.failures import DONE
+from mainspring.cli.app_store import read_app_store
+from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.node import run_node, shown
-from mainspring.cli.node_options import NODE, PROCESS, STORE_HELP, NodeOptions
+from mainspring.cli.node_options import NODE_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.options import flag, option
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
-from mainspring.cli.worker import DEFAULT_WORKERS, TRACEBACKS, AppSelector, WorkerOptions, supervised
+from mainspring.cli.worker import DEFAULT_WORKERS, TRACEBACKS_HELP, AppSelector, WorkerOptions, supervised
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
 from mainspring.server.settings import DEFAULT_STORE, STOP_GRACE, parse_store
@@ -60,11 +60,11 @@ class RunOptions(NodeOptions):
             "--store",
             STORE_HELP,
             metavar="URL",
-            group=NODE,
+            group=NODE_GROUP,
             show_default=_shown_default,
         ),
     ] = NOT_GIVEN
-    log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS, group=PROCESS)] = False
+    log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS_HELP, group=PROCESS_GROUP)] = False
 
     # `super()` fails here: `dataclass(slots=True)` replaces the class in which these methods were defined.
 
@@ -90,7 +90,7 @@ WORKER_EXIT_TIMEOUT: Final = 5.0
 """Seconds for the workers to end after the node has drained. By then their jobs have ended or were released."""
 
 
-ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - read, not listened on
+LOOPBACK_OF_WILDCARD: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - read, not listened on
 """The loopback address for a port that is open on all addresses of the machine."""
 
 
@@ -132,9 +132,9 @@ def run(
     async def main(settings: ServerSettings, ready: Ready) -> int:
         if node.store == NOT_GIVEN:
             # Only now: the file's code runs as the user of --user, and its errors reach the caller that waits for --daemon.
-            answer = await _until_signal(ask_store(app))
+            answer = await _until_signal(read_app_store(app))
             if answer is None:
-                return DONE
+                return EXIT_DONE
             settings = node.settings_with(answer.store or DEFAULT_STORE, stop.seconds)
         with contextlib.ExitStack() as stack:
             private = None
@@ -183,7 +183,7 @@ async def _node_and_workers(
     if private is not None:
         listen = dataclasses.replace(settings.listen, gearman=(*settings.listen.gearman, private))
         settings = dataclasses.replace(settings, listen=listen)
-    code = failure = DONE
+    code = failure = EXIT_DONE
     try:
         code = await serve(settings, ready=start)
     finally:
@@ -206,7 +206,7 @@ async def _node_and_workers(
 async def _compare(app: str, store: StoreSettings) -> None:
     """Log a warning if the App names another store than the open one."""
     try:
-        answer = await ask_store(app, quiet=True)
+        answer = await read_app_store(app, quiet=True)
     except SettingsError:
         return  # the workers fail in the same way and log it
     if answer.store is None:
@@ -237,7 +237,7 @@ def _usable_locally(address: Address, settings: ServerSettings) -> bool:
     """Return whether workers on this machine can connect to an address without certificates."""
     if isinstance(address, UnixAddress):
         return True
-    return settings.listen.tls is None and (is_local(address) or address.host in ANY_ADDRESS)
+    return settings.listen.tls is None and (is_local(address) or address.host in LOOPBACK_OF_WILDCARD)
 
 
 def _local_address(ports: Sequence[Listening], settings: ServerSettings) -> str:
@@ -247,6 +247,6 @@ def _local_address(ports: Sequence[Listening], settings: ServerSettings) -> str:
             continue
         address = parse_address(shown(port))
         if _usable_locally(address, settings):
-            host = ANY_ADDRESS.get(address.host) if isinstance(address, TcpAddress) else None
+            host = LOOPBACK_OF_WILDCARD.get(address.host) if isinstance(address, TcpAddress) else None
             return shown(port) if host is None else f"{host}:{port.port}"
     raise AssertionError("no address is usable locally, although one was before the start")

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Remove, Resume, Show, Trigger
-from mainspring.cli.asking import ask, params_of, print_answer
+from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
-from mainspring.cli.failures import DONE
-from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
-from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain, reading
+from mainspring.cli.failures import EXIT_DONE
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
 from mainspring.cli.submit import parse_time
+from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import SettingsError, UsageError
 from mainspring.quantities import parse_duration
 
@@ -35,7 +35,7 @@ RUN_COLUMNS = (
     "error",
 )
 
-STEPS: tuple[Step, ...] = (
+SHRINK_STEPS: tuple[Step, ...] = (
     {"next_at": AS_AGE, "last_at": AS_AGE},
     {"app": LEFT_OUT},
     {"when": 24, "function": 16},
@@ -47,9 +47,9 @@ STEPS: tuple[Step, ...] = (
 )
 """The order in which the list shrinks on a terminal. Names stay whole, so that users can copy them."""
 
-WHEN = Group("When it runs", sort_key=0)
-HOW = Group("The job", sort_key=1)
-TIME: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
+TIMING_GROUP = Group("When it runs", sort_key=0)
+JOB_GROUP = Group("The job", sort_key=1)
+TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 
 Name = Annotated[str, Parameter(help="The schedule's name.")]
 
@@ -70,8 +70,8 @@ def _or_none(parse: Any) -> Any:
     return lambda text: None if text == "none" else parse(text)
 
 
-_OPTIONAL_TIME: dict[str, Any] = {"converter": reading(_or_none(parse_time)), "metavar": "TIME"}
-_OPTIONAL_DURATION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
+_OPTIONAL_TIME_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_time)), "metavar": "TIME"}
+_OPTIONAL_DURATION_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
 
 
 class _NotGiven:
@@ -94,94 +94,101 @@ class ScheduleOptions:
         plain(
             "--cron",
             "Run at the times of a cron expression: five fields, six with the seconds first, or a name such as @daily.",
-            group=WHEN,
+            group=TIMING_GROUP,
         ),
     ] = None
     every: Annotated[
         float | None,
         plain(
-            "--every", "Run at this interval, counted from --start, or from 1970 without it.", group=WHEN, **DURATION
+            "--every",
+            "Run at this interval, counted from --start, or from 1970 without it.",
+            group=TIMING_GROUP,
+            **DURATION_OPTION,
         ),
     ] = None
     at: Annotated[
-        float | None, plain("--at", "Run once, at a time such as 2030-01-31T12:00:00Z.", group=WHEN, **TIME)
+        float | None,
+        plain("--at", "Run once, at a time such as 2030-01-31T12:00:00Z.", group=TIMING_GROUP, **TIME_OPTION),
     ] = None
     parent: Annotated[
         list[str] | None,
         plain(
             "--parent",
             "Run when this other schedule has succeeded; if the option is given several times, when all have.",
-            group=WHEN,
+            group=TIMING_GROUP,
             negative="",
         ),
     ] = None
     timezone: Annotated[
         str | None,
-        plain("--timezone", "The time zone of --cron, by its IANA name; by default UTC.", group=WHEN),
+        plain("--timezone", "The time zone of --cron, by its IANA name; by default UTC.", group=TIMING_GROUP),
     ] = None
     start: Annotated[
-        float | None, plain("--start", "Do not run before this time; none removes it.", group=WHEN, **_OPTIONAL_TIME)
+        float | None,
+        plain("--start", "Do not run before this time; none removes it.", group=TIMING_GROUP, **_OPTIONAL_TIME_OPTION),
     ] = NOT_GIVEN
     end: Annotated[
-        float | None, plain("--end", "Do not run after this time; none removes it.", group=WHEN, **_OPTIONAL_TIME)
+        float | None,
+        plain("--end", "Do not run after this time; none removes it.", group=TIMING_GROUP, **_OPTIONAL_TIME_OPTION),
     ] = NOT_GIVEN
     exclude: Annotated[
         list[str] | None,
         plain(
             "--exclude",
             "Do not run on this day, such as 2030-12-24. The option may be given several times.",
-            group=WHEN,
+            group=TIMING_GROUP,
             negative="",
         ),
     ] = None
     jitter: Annotated[
-        float | None, plain("--jitter", "Delay each job by a random time up to this.", group=WHEN, **DURATION)
+        float | None,
+        plain("--jitter", "Delay each job by a random time up to this.", group=TIMING_GROUP, **DURATION_OPTION),
     ] = None
     misfire: Annotated[
         str | int | None,
         plain(
             "--misfire",
             "The policy for missed times: skip all, run once for the newest, run all, or run this number of the newest.",
-            group=WHEN,
+            group=TIMING_GROUP,
             converter=reading(parse_misfire),
             metavar="POLICY",
         ),
     ] = None
     overlap: Annotated[
         Literal["allow", "forbid", "queue", "replace"] | None,
-        plain("--overlap", "The policy for a time while an earlier run is not finished.", group=WHEN),
+        plain("--overlap", "The policy for a time while an earlier run is not finished.", group=TIMING_GROUP),
     ] = None
     wait_for_children: Annotated[
         bool | None,
         plain(
             "--wait-for-children",
             "Count a run as finished only when the runs of its children are finished.",
-            group=WHEN,
+            group=TIMING_GROUP,
             negative="--no-wait",
         ),
     ] = None
     function: Annotated[
-        str | None, plain("--function", "The function to run; by default the schedule's name.", group=HOW)
+        str | None, plain("--function", "The function to run; by default the schedule's name.", group=JOB_GROUP)
     ] = None
     payload: Annotated[
         str | None,
         plain(
             ("--payload", "--args"),
             "The input of the job: text, or - for standard input.",
-            group=HOW,
+            group=JOB_GROUP,
             allow_leading_hyphen=True,
         ),
     ] = None
     priority: Annotated[
         Literal["high", "normal", "low"] | None,
-        plain("--priority", "Jobs of a higher priority start first; by default normal.", group=HOW),
+        plain("--priority", "Jobs of a higher priority start first; by default normal.", group=JOB_GROUP),
     ] = None
     max_attempts: Annotated[
         int | None,
         plain(
             ("--max-attempts", "--attempts"),
             "How often to run a job, with growing waits between attempts, before it counts as failed.",
-            group=HOW,
+            group=JOB_GROUP,
         ),
     ] = None
     run_timeout: Annotated[
@@ -189,18 +196,18 @@ class ScheduleOptions:
         plain(
             ("--run-timeout", "--timeout"),
             "Stop an attempt that runs longer than this; none removes the limit.",
-            group=HOW,
-            **_OPTIONAL_DURATION,
+            group=JOB_GROUP,
+            **_OPTIONAL_DURATION_OPTION,
         ),
     ] = NOT_GIVEN
-    unique: Annotated[str | None, plain("--unique", "The unique of the jobs.", group=HOW)] = None
+    unique: Annotated[str | None, plain("--unique", "The unique of the jobs.", group=JOB_GROUP)] = None
     expires: Annotated[
         float | None,
         plain(
             "--expires",
             "End a job as expired if it has not started within this time; none removes the limit.",
-            group=HOW,
-            **_OPTIONAL_DURATION,
+            group=JOB_GROUP,
+            **_OPTIONAL_DURATION_OPTION,
         ),
     ] = NOT_GIVEN
 
@@ -243,8 +250,8 @@ def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
     names, then a line per schedule with tabs between all columns. With --json, it prints an array.
     """
-    print_rows(COLUMNS, ask(server.client(), List())["schedules"], json=json, steps=STEPS)
-    return DONE
+    print_rows(COLUMNS, call(server.client(), List())["schedules"], json=json, steps=SHRINK_STEPS)
+    return EXIT_DONE
 
 
 @schedules.command
@@ -331,13 +338,13 @@ def next_times(
     server: ServerOptions = LOCAL,
 ) -> int:
     """Print the next times of a schedule: none if it is paused or runs after parents."""
-    answer = ask(server.client(), Next(name, count))
+    answer = call(server.client(), Next(name, count))
     if json:
         print_json(answer["times"])
     else:
         for time in answer["times"]:
             print(time)
-    return DONE
+    return EXIT_DONE
 
 
 @schedules.command
@@ -347,7 +354,7 @@ def history(
     *,
     limit: Annotated[int, Parameter(name="--limit", help="The most times to show, up to 1000.")] = 100,
     before: Annotated[
-        float | None, plain("--before", "Show only times before this one: the next page.", **TIME)
+        float | None, plain("--before", "Show only times before this one: the next page.", **TIME_OPTION)
     ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -357,8 +364,8 @@ def history(
     Each time has a row with its state: fired, joined (a live job with its unique), waiting (for an earlier run) or skipped. A
     skipped time has a reason: misfire, overlap, paused, excluded, parent or removed.
     """
-    print_rows(RUN_COLUMNS, ask(server.client(), History(name, limit, before))["runs"], json=json)
-    return DONE
+    print_rows(RUN_COLUMNS, call(server.client(), History(name, limit, before))["runs"], json=json)
+    return EXIT_DONE
 
 
 def _print_schedule(schedule: dict[str, Any]) -> None:

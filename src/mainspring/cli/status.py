@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.api.status import Show
-from mainspring.cli.asking import print_answer
+from mainspring.cli.calls import print_answer
 from mainspring.cli.display import print_fields, print_table, with_durations
 from mainspring.cli.options import LOCAL, Json, ServerOptions
 

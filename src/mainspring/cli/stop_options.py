@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.options import DURATION, option, shown
+from mainspring.cli.options import DURATION_OPTION, option, shown
 from mainspring.server.settings import STOP_GRACE
 
-STOP = Group("Stop", sort_key=7)
+STOP_GROUP = Group("Stop", sort_key=7)
 
 
 def _default(_grace: float | None) -> str:
@@ -27,9 +27,9 @@ class StopOptions:
         option(
             "--grace",
             "How long a stop waits for running jobs before it releases them: puts them back into the queue.",
-            group=STOP,
+            group=STOP_GROUP,
             show_default=_default,
-            **DURATION,
+            **DURATION_OPTION,
         ),
     ] = None
     drain: Annotated[
@@ -37,9 +37,9 @@ class StopOptions:
         option(
             "--drain",
             "The former name of --grace. If both are set, the longer time applies.",
-            group=STOP,
+            group=STOP_GROUP,
             show_default=False,
-            **DURATION,
+            **DURATION_OPTION,
         ),
     ] = None
 

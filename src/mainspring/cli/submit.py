@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from mainspring.cli.display import print_json, printable
-from mainspring.cli.failures import DONE, complain
-from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.registered import no_worker
+from mainspring.cli.failures import EXIT_DONE, print_error
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
 from mainspring.cli.results import describe, print_raw
+from mainspring.cli.unregistered import no_worker
 from mainspring.client.options import Options, Retry
 from mainspring.client.outcomes import failure
 from mainspring.client.session import Request
@@ -65,7 +65,7 @@ def submit(
         ),
     ] = "",
     delay: Annotated[
-        float | None, plain(("--delay", "--in"), "Start the job this long from now, or later.", **DURATION)
+        float | None, plain(("--delay", "--in"), "Start the job this long from now, or later.", **DURATION_OPTION)
     ] = None,
     run_at: Annotated[
         float | None,
@@ -76,7 +76,9 @@ def submit(
             metavar="TIME",
         ),
     ] = None,
-    timeout: Annotated[float | None, plain("--timeout", "Wait at most this long for the result.", **DURATION)] = None,
+    timeout: Annotated[
+        float | None, plain("--timeout", "Wait at most this long for the result.", **DURATION_OPTION)
+    ] = None,
     max_attempts: Annotated[
         int | None,
         plain(
@@ -85,10 +87,11 @@ def submit(
         ),
     ] = None,
     run_timeout: Annotated[
-        float | None, plain("--run-timeout", "Stop an attempt that runs longer than this.", **DURATION)
+        float | None, plain("--run-timeout", "Stop an attempt that runs longer than this.", **DURATION_OPTION)
     ] = None,
     expires: Annotated[
-        float | None, plain("--expires", "End the job as expired if it has not started within this time.", **DURATION)
+        float | None,
+        plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
     ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -141,14 +144,14 @@ def submit(
         else:
             print(submitted.handle, flush=True)
         _hint(client, function)
-        return DONE
+        return EXIT_DONE
     return write_result(client, submitted.handle, timeout, json=joined if json else None, function=function)
 
 
 def _hint(client: Client, function: str) -> None:
     sentence = no_worker(client, function)
     if sentence is not None:
-        complain(sentence)
+        print_error(sentence)
 
 
 def write_result(
@@ -182,7 +185,7 @@ def write_result(
     except KeyboardInterrupt:
         if progress is not None:
             progress.erase()
-        complain(f"job {handle} has not ended; {_continues(handle)}")
+        print_error(f"job {handle} has not ended; {_continues(handle)}")
         raise
     finally:
         if progress is not None:
@@ -196,7 +199,7 @@ def write_result(
         raise error
     if json is None:
         print_raw(outcome.data)
-    return DONE
+    return EXIT_DONE
 
 
 def _continues(handle: str) -> str:

@@ -11,9 +11,9 @@ from cyclopts import Group, Parameter
 from msgspec.structs import replace
 
 from mainspring.cli.node import run_loop
-from mainspring.cli.node_options import LOWEST_LEVEL, shown_size
+from mainspring.cli.node_options import LOG_LEVEL_HELP, shown_size
 from mainspring.cli.node_options import log_level as read_log_level
-from mainspring.cli.options import LOCAL, SIZE, ServerOptions, at_least, count, flag, option, reading
+from mainspring.cli.options import LOCAL, SIZE_OPTION, ServerOptions, at_least, count, flag, option, reading
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.worker_process import WorkerOrder
 from mainspring.client.addresses import parse_servers
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from mainspring.worker.supervisor import Start
 
-WORKERS = Group("Workers", sort_key=0)
+WORKERS_GROUP = Group("Workers", sort_key=0)
 
-TRACEBACKS = "Log the tracebacks of failed attempts at every log level, not only at debug."
+TRACEBACKS_HELP = "Log the tracebacks of failed attempts at every log level, not only at debug."
 
-LEAST_MEMORY = 32 << 20
+SMALLEST_MEMORY = 32 << 20
 """Bytes: Python and Mainspring alone take more. `worker_process` checks the memory of the loaded App."""
 
 
@@ -45,7 +45,7 @@ def _patterns(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
     return tuple(pattern for token in tokens for part in token.value.split(",") if (pattern := part.strip()))
 
 
-PATTERNS: dict[str, Any] = {
+PATTERNS_OPTION: dict[str, Any] = {
     "converter": _patterns,
     "n_tokens": 1,
     "json_list": False,  # a pattern may begin as a list in JSON does
@@ -65,16 +65,16 @@ AppSelector = Annotated[
 class WorkerOptions:
     """The options of ``worker`` and ``run`` for workers."""
 
-    processes: Annotated[int, option("--processes", "The number of worker processes.", group=WORKERS)] = 1
-    concurrency: Annotated[int, option("--concurrency", "How many jobs one process runs at a time.", group=WORKERS)] = (
-        16
-    )
+    processes: Annotated[int, option("--processes", "The number of worker processes.", group=WORKERS_GROUP)] = 1
+    concurrency: Annotated[
+        int, option("--concurrency", "How many jobs one process runs at a time.", group=WORKERS_GROUP)
+    ] = 16
     waiting_places: Annotated[
         int,
         option(
             "--waiting-places",
             "The most extra places, in which a process runs jobs that its own tasks wait for while they occupy all places.",
-            group=WORKERS,
+            group=WORKERS_GROUP,
         ),
     ] = WAITING_PLACES
     functions: Annotated[
@@ -82,20 +82,20 @@ class WorkerOptions:
         option(
             "--functions",
             "The tasks to run: names or patterns such as 'mail.*', several with commas; by default all tasks of the App.",
-            group=WORKERS,
-            **PATTERNS,
+            group=WORKERS_GROUP,
+            **PATTERNS_OPTION,
         ),
     ] = ()
     unwanted: Annotated[
         tuple[str, ...],
-        option("--not", "Tasks not to run, in the same form.", group=WORKERS, **PATTERNS),
+        option("--not", "Tasks not to run, in the same form.", group=WORKERS_GROUP, **PATTERNS_OPTION),
     ] = ()
     max_jobs: Annotated[
         int | None,
         option(
             "--max-jobs",
             "Replace a worker process after this many jobs; by default never.",
-            group=WORKERS,
+            group=WORKERS_GROUP,
             **at_least(1, count, str, "would never run a job: give {least} or more, or leave it out for never"),
         ),
     ] = None
@@ -104,10 +104,10 @@ class WorkerOptions:
         option(
             "--max-memory",
             "Replace a worker process that uses this much memory; by default never.",
-            group=WORKERS,
-            **SIZE
+            group=WORKERS_GROUP,
+            **SIZE_OPTION
             | at_least(
-                LEAST_MEMORY,
+                SMALLEST_MEMORY,
                 parse_size,
                 shown_size,
                 "is less than a process uses before its first job, so it would be replaced again and again: give more than"
@@ -148,11 +148,11 @@ def worker(
     *,
     workers: WorkerOptions = DEFAULT_WORKERS,
     stop: StopOptions = DEFAULT_STOP,
-    log_level: Annotated[str, option("--log-level", LOWEST_LEVEL, converter=reading(read_log_level))] = "info",
+    log_level: Annotated[str, option("--log-level", LOG_LEVEL_HELP, converter=reading(read_log_level))] = "info",
     log_format: Annotated[
         Literal["auto", "text", "json"], option("--log-format", "auto: text on a terminal, JSON elsewhere.")
     ] = "auto",
-    log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS)] = False,
+    log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS_HELP)] = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Run workers for the tasks in a file.

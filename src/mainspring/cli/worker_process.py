@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from mainspring.cli.choosing import choose
-from mainspring.cli.failures import DONE, EXPECTED, complain, exit_code, explain
+from mainspring.cli.failures import EXIT_DONE, EXPECTED_ERRORS, exit_code, explain, print_error
 from mainspring.cli.node import run_loop
 from mainspring.cli.task_process import read_path, start_task_logging, task_process
+from mainspring.cli.task_selection import select_tasks
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.declarations import Declarations
@@ -140,7 +140,7 @@ def work(order: WorkerOrder) -> int:
         finally:
             declaring.cancel()
             await asyncio.wait([declaring])
-        code = RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
+        code = RECYCLED_EXIT if ending is Ending.RECYCLED else EXIT_DONE
         _force_exit(code)
         return code
 
@@ -151,7 +151,7 @@ def _chosen(registry: Registry, order: WorkerOrder) -> Registry:
     """Return the tasks that the worker runs. Raises SettingsError."""
     if not order.functions and not order.unwanted:
         return registry
-    names = choose([function.name for function in registry], order.functions, order.unwanted)
+    names = select_tasks([function.name for function in registry], order.functions, order.unwanted)
     structlog.get_logger("mainspring.worker").info("the worker runs some of the App's tasks", functions=names)
     return registry.subset(names)
 
@@ -190,7 +190,7 @@ def _force_exit(code: int) -> None:
     """
 
     def end() -> None:
-        complain(f"worker {os.getpid()}: ends although threads or processes that its tasks started still run")
+        print_error(f"worker {os.getpid()}: ends although threads or processes that its tasks started still run")
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         os._exit(code)
@@ -232,8 +232,8 @@ def main() -> int:
     die_with(order.parent, signal.SIGKILL if order.dies_with_parent else signal.SIGTERM)
     try:
         return work(order)
-    except EXPECTED as error:
-        complain(f"worker {os.getpid()}: {explain(error)}" if order.named else explain(error))
+    except EXPECTED_ERRORS as error:
+        print_error(f"worker {os.getpid()}: {explain(error)}" if order.named else explain(error))
         return exit_code(error)
 
 

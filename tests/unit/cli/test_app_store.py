@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.app_store import StoreAnswer, ask_store
+from mainspring.cli.app_store import StoreAnswer, read_app_store
 from mainspring.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ HEAD = "from mainspring import App, ZooKeeper\n"
 def read_store(directory: Path, code: str, *, quiet: bool = False) -> StoreAnswer:
     path = directory / "tasks.py"
     path.write_text(HEAD + code)
-    return asyncio.run(ask_store(str(path), quiet=quiet))
+    return asyncio.run(read_app_store(str(path), quiet=quiet))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_file_without_an_app_is_refused(tmp_path: Path, code: str, words: str)
 
 
 async def _cancelled(path: Path, fifo: Path) -> int:
-    asking = asyncio.create_task(ask_store(str(path)))
+    asking = asyncio.create_task(read_app_store(str(path)))
     pid = int(await asyncio.to_thread(fifo.read_text))
     asking.cancel()
     await asyncio.wait([asking])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.cli.display import LONGEST_WORD, print_fields, print_json, print_table, printable
-from mainspring.cli.fitting import GAP
+from mainspring.cli.table_fit import GAP
 
 from .terminal import shown
 

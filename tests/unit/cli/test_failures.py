@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from mainspring.cli.failures import complain, exit_code, explain
+from mainspring.cli.failures import exit_code, explain, print_error
 from mainspring.errors import (
     ConflictError,
     ConnectionLostError,
@@ -70,5 +70,5 @@ def test_errors_of_the_system_name_the_file() -> None:
 
 def test_an_error_is_printed_as_one_line_without_control_characters() -> None:
     stream = io.StringIO()
-    complain(explain(JobFailed("H:a:1", "ValueError", "two\nlines \x1b[31m", None, 2)), stream=stream)
+    print_error(explain(JobFailed("H:a:1", "ValueError", "two\nlines \x1b[31m", None, 2)), stream=stream)
     assert stream.getvalue() == "mainspring: job H:a:1 failed at attempt 2: ValueError: two lines \\x1b[31m\n"

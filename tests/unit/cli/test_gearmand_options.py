@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.cli.gearmand_options import (
-    OPTIONS,
+    GEARMAND_OPTIONS,
     GearmandUsageError,
     help_text,
     notes,
@@ -64,15 +64,15 @@ def test_refused(line: str, words: str) -> None:
 
 
 def test_names_are_given_once() -> None:
-    names = [option.name for option in OPTIONS]
-    shorts = [option.short for option in OPTIONS if option.short]
+    names = [option.name for option in GEARMAND_OPTIONS]
+    shorts = [option.short for option in GEARMAND_OPTIONS if option.short]
     assert len(names) == len(set(names))
     assert len(shorts) == len(set(shorts))
 
 
 def test_the_help_has_every_option() -> None:
     text = help_text()
-    for option in OPTIONS:
+    for option in GEARMAND_OPTIONS:
         assert f"--{option.name}" in text
     assert max(len(line) for line in text.splitlines()) < 120
 

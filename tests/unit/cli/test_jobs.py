@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.cli.failures import INTERRUPTED, NO_SERVER
+from mainspring.cli.failures import EXIT_INTERRUPTED, EXIT_NO_SERVER
 from mainspring.cli.jobs import COLUMNS
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
@@ -159,7 +159,7 @@ def test_a_server_of_an_earlier_version_returns_whole_answers(
 
 
 @pytest.mark.parametrize(
-    ("stop", "code"), [(KeyboardInterrupt(), INTERRUPTED), (ConnectionLostError("gone"), NO_SERVER)]
+    ("stop", "code"), [(KeyboardInterrupt(), EXIT_INTERRUPTED), (ConnectionLostError("gone"), EXIT_NO_SERVER)]
 )
 def test_a_stopped_search_prints_its_position(
     stop: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.cli.display import print_json
-from mainspring.cli.failures import DONE
+from mainspring.cli.failures import EXIT_DONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,11 @@ def params_of(request: Request[Any]) -> dict[str, Any]:
     return params
 
 
-def ask(client: Client, request: Request[Any], timeout: float | None = None) -> dict[str, Any]:
-    """Return the answer as a dict, because a server of another version may have other keys. Raises as `Client.call`."""
+def call(client: Client, request: Request[Any], timeout: float | None = None) -> dict[str, Any]:
+    """Send a request and return the answer; raises as `Client.call`.
+
+    The answer is a dict, because a server of another version may send other keys.
+    """
     answer: dict[str, Any] = client.call(request.call, params_of(request), timeout)
     return answer
 
@@ -36,10 +39,10 @@ def print_answer(
     json: bool,
     timeout: float | None = None,
 ) -> int:
-    """Print the answer, as JSON or with ``write``, and return the exit code. Raises as `ask`."""
-    answer = ask(client, request, timeout)
+    """Print the answer, as JSON or with ``write``, and return the exit code. Raises as `call`."""
+    answer = call(client, request, timeout)
     if json:
         print_json(answer)
     else:
         write(answer)
-    return DONE
+    return EXIT_DONE

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mainspring.cli.choosing import choose
+from mainspring.cli.task_selection import select_tasks
 from mainspring.errors import SettingsError
 
 NAMES = ["mail.send", "mail.bulk", "video.encode", "Report"]
@@ -25,7 +25,7 @@ NAMES = ["mail.send", "mail.bulk", "video.encode", "Report"]
     ],
 )
 def test_patterns_choose_tasks(wanted: list[str], unwanted: list[str], chosen: list[str]) -> None:
-    assert choose(NAMES, wanted, unwanted) == chosen
+    assert select_tasks(NAMES, wanted, unwanted) == chosen
 
 
 def test_a_pattern_without_a_match_is_refused_with_the_names() -> None:
@@ -33,12 +33,12 @@ def test_a_pattern_without_a_match_is_refused_with_the_names() -> None:
     with pytest.raises(
         SettingsError, match=rf"^--functions 'report' matches no task of the App, {names}; did you mean 'Report'\?$"
     ):
-        choose(NAMES, ["mail.*", "report"], [])
+        select_tasks(NAMES, ["mail.*", "report"], [])
     with pytest.raises(SettingsError, match=rf"^--not 'nothing\*' matches no task of the App, {names}$"):
-        choose(NAMES, [], ["nothing*"])
+        select_tasks(NAMES, [], ["nothing*"])
     with pytest.raises(SettingsError, match=re.escape("did you mean 'mail.send' or 'mail.bulk'?")):
-        choose(NAMES, ["mial.*"], [])
+        select_tasks(NAMES, ["mial.*"], [])
     with pytest.raises(SettingsError, match="--functions and --not leave no task of the App: Report,"):
-        choose(NAMES, ["mail.*"], ["mail.*"])
+        select_tasks(NAMES, ["mail.*"], ["mail.*"])
     with pytest.raises(SettingsError, match=r"which has t000, .*t019 and 80 more$"):
-        choose([f"t{number:03}" for number in range(100)], ["x*"], [])
+        select_tasks([f"t{number:03}" for number in range(100)], ["x*"], [])

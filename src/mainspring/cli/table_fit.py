@@ -17,7 +17,7 @@ AS_AGE: Final = -1
 
 GAP = 2
 """Spaces between two columns of a table."""
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_AGE_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 class Column:
@@ -72,7 +72,7 @@ def cut(text: str, width: int) -> str:
 def age(seconds: float) -> str:
     """Return an age in its largest unit: ``3m ago``; ``in 3m`` for a negative age, and ``now`` below a second."""
     length = abs(seconds)
-    count, unit = next(((int(length // size), unit) for unit, size in _UNITS if length >= size), (0, "s"))
+    count, unit = next(((int(length // size), unit) for unit, size in _AGE_UNITS if length >= size), (0, "s"))
     if not count:
         return "now"
     return f"in {count}{unit}" if seconds < 0 else f"{count}{unit} ago"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from mainspring.cli.asking import ask
+from mainspring.cli.calls import call
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.client.blocking import Client
 
 
-class Search:
+class JobSearch:
     """The jobs found so far, and the position of the search."""
 
     def __init__(self, client: Client, request: List) -> None:
@@ -32,17 +32,17 @@ class Search:
         """Search until the limit is reached or no job is left. An exception keeps the jobs that were found before it."""
         request, limit = self._request, self._request.limit
         while True:
-            answer = self._ask(replace(request, limit=limit - len(self.jobs)))
+            answer = self._call(replace(request, limit=limit - len(self.jobs)))
             self.jobs += answer["jobs"]
             self.next, self.searched_to = answer.get("next"), answer.get("searched_to")
             if self.next is None or len(self.jobs) >= limit:
                 return
             request = replace(request, before=self.next)
 
-    def _ask(self, request: List) -> dict[str, Any]:
+    def _call(self, request: List) -> dict[str, Any]:
         if self._supports_partial:
             try:
-                return ask(self._client, replace(request, partial=True))
+                return call(self._client, replace(request, partial=True))
             except UsageError:
                 self._supports_partial = False
-        return ask(self._client, request)
+        return call(self._client, request)

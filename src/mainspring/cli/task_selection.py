@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from mainspring.cli.near import did_you_mean
+from mainspring.cli.suggestions import did_you_mean
 from mainspring.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ LISTED_TASKS: Final = 20
 """The most tasks that an error names."""
 
 
-def choose(names: Sequence[str], wanted: Sequence[str], unwanted: Sequence[str]) -> list[str]:
+def select_tasks(names: Sequence[str], wanted: Sequence[str], unwanted: Sequence[str]) -> list[str]:
     """Return the names that match a wanted pattern (without wanted patterns: all) and no unwanted pattern.
 
     The patterns are shell patterns and case-sensitive. Raises SettingsError for a pattern that matches no name, and if no name
