@@ -57,7 +57,7 @@ def submits_beside_lists(server: Server, scale: Scale) -> Run:
     lists: list[dict[str, Any]] = []
     for turn in range(TURNS):
         without_lists.append(load(server, "submit", jobs=count, first=waiting + 2 * turn * count))
-        with _lists(server, lists):
+        with _run_listers(server, lists):
             with_lists.append(load(server, "submit", jobs=count, first=waiting + (2 * turn + 1) * count))
     slowest = max(found["slowest_s"] for found in lists)
     if slowest > LIST_TIMEOUT:
@@ -70,7 +70,7 @@ def submits_beside_lists(server: Server, scale: Scale) -> Run:
 
 
 @contextlib.contextmanager
-def _lists(server: Server, found: list[dict[str, Any]]) -> Iterator[None]:
+def _run_listers(server: Server, found: list[dict[str, Any]]) -> Iterator[None]:
     command = [sys.executable, str(HERE / "listing_client.py"), str(CLIENTS), str(RARE)]
     environment = os.environ | {"MAINSPRING_SERVER": f"127.0.0.1:{server.port}", "PYTHONPATH": str(SOURCES)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as client:

@@ -65,7 +65,7 @@ def cells(template: str | None = None) -> list[Cell]:
             measure="16 workers drain 200,000 pending tasks, beside draining 1,000 ten times",
             required="0.5 x",
             unit="jobs/s",
-            sides=(Side("200,000 pending", one, behind), Side("1,000 pending", one, short)),
+            sides=(Side("200,000 pending", one, drain_large_backlog), Side("1,000 pending", one, drain_small_backlogs)),
             ratio_to=1,
             at_least=0.5,
             once=True,
@@ -129,7 +129,7 @@ def failover(nodes: Nodes, _: Scale) -> Run:
     return Run(longest - SESSION_TIMEOUT, {"longest_pause_s": longest, "completed": seen})
 
 
-def behind(server: Server, scale: Scale) -> Run:
+def drain_large_backlog(server: Server, scale: Scale) -> Run:
     """Return the tasks per second of draining 200,000; the details have the master's memory with all of them."""
     waiting = scale.count(LARGE_BACKLOG, 10_000)
     filled = load(server, "submit", jobs=waiting, **WIDE)
@@ -139,7 +139,7 @@ def behind(server: Server, scale: Scale) -> Run:
     return Run(drained["rate"], details)
 
 
-def short(server: Server, scale: Scale) -> Run:
+def drain_small_backlogs(server: Server, scale: Scale) -> Run:
     """Return the tasks per second of draining 1,000 at a time."""
     seconds = 0.0
     turns = scale.count(TURNS, 3)

@@ -23,7 +23,7 @@ def read_imports(package: Path) -> dict[str, set[str]]:
     if not package.is_dir():
         raise FileNotFoundError(package)
     files = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
-    return {name: set(_imported(name, path, files)) for name, path in files.items()}
+    return {name: set(_find_imports(name, path, files)) for name, path in files.items()}
 
 
 def _name(path: Path, package: Path) -> str:
@@ -31,7 +31,7 @@ def _name(path: Path, package: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
+def _find_imports(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
     """Find all imports in a file, except those of packages that contain the module."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"), path)):
         names: list[str] = []
@@ -71,12 +71,12 @@ def _reach(name: str, imports: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def way_around(circle: Circle, imports: Mapping[str, set[str]]) -> list[str]:
+def shortest_path(circle: Circle, imports: Mapping[str, set[str]]) -> list[str]:
     """Return the shortest path around a circle; it ends with its first module."""
-    return min((_way_back(name, circle, imports) for name in sorted(circle)), key=len)
+    return min((_shortest_path_from(name, circle, imports) for name in sorted(circle)), key=len)
 
 
-def _way_back(name: str, circle: Circle, imports: Mapping[str, set[str]]) -> list[str]:
+def _shortest_path_from(name: str, circle: Circle, imports: Mapping[str, set[str]]) -> list[str]:
     ways = deque([[name]])
     seen: set[str] = set()
     while True:
@@ -89,16 +89,16 @@ def _way_back(name: str, circle: Circle, imports: Mapping[str, set[str]]) -> lis
         ways.extend([*way, other] for other in sorted(new))
 
 
-def complaints(imports: Mapping[str, set[str]]) -> Iterator[str]:
+def findings(imports: Mapping[str, set[str]]) -> Iterator[str]:
     """Yield a sentence for each circle."""
     for circle in sorted(circles(imports), key=sorted):
-        way = " -> ".join(way_around(circle, imports))
+        way = " -> ".join(shortest_path(circle, imports))
         yield f"{len(circle)} modules import each other: {', '.join(sorted(circle))}. Remove an import of: {way}"
 
 
 def main(packages: Iterable[str]) -> int:
     """Check packages, and return the exit code."""
-    wrong = [sentence for package in packages for sentence in complaints(read_imports(Path(package)))]
+    wrong = [sentence for package in packages for sentence in findings(read_imports(Path(package)))]
     for sentence in wrong:
         print(sentence)  # noqa: T201 - the command prints its findings
     return 1 if wrong else 0

@@ -63,12 +63,12 @@ class Words:
 
     def in_python(self, source: str) -> Iterator[Finding]:
         """Find names and phrases in a module. Raises SyntaxError."""
-        for name, line in _defined(ast.parse(source)):
+        for name, line in _find_definitions(ast.parse(source)):
             if (entry := self._names.get(name.strip("_").lower())) is not None:
                 yield Finding(line, name, *entry)
             if name.startswith("test_"):
                 yield from self.in_prose(name.removeprefix("test_").replace("_", " "), line)
-        for text, line in _prose(source):
+        for text, line in _find_prose(source):
             yield from self.in_prose(text, line)
 
     def in_file(self, path: Path) -> list[Finding]:
@@ -84,7 +84,7 @@ def _compile(pattern: str, *, case: bool) -> re.Pattern[str]:
     return re.compile(pattern) if case else re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE)
 
 
-def _defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def _find_definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Find the names that a module defines; names of other projects' modules are not checked."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -99,7 +99,7 @@ def _defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.asname, node.lineno
 
 
-def _prose(source: str) -> Iterator[tuple[str, int]]:
+def _find_prose(source: str) -> Iterator[tuple[str, int]]:
     """Find comments, with adjacent lines as one text, and strings of more than one word, with replacement fields."""
     comments: list[tuple[str, int]] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -114,7 +114,7 @@ def _prose(source: str) -> Iterator[tuple[str, int]]:
     yield from comments
 
 
-def _files(roots: Iterable[Path]) -> Iterator[Path]:
+def _find_files(roots: Iterable[Path]) -> Iterator[Path]:
     """Find Python and Markdown files; skip directories of tools (``.venv``, ``node_modules``)."""
     for root in roots:
         if root.is_file():
@@ -131,7 +131,7 @@ def main(roots: list[str]) -> int:
     """Check files and directories, print the findings, and return the exit code."""
     words = Words(tomllib.loads(LIST.read_text("utf-8")))
     count = 0
-    for path in _files(map(Path, roots)):
+    for path in _find_files(map(Path, roots)):
         if not words.excepts(path.as_posix()):
             for finding in words.in_file(path):
                 count += 1

@@ -17,13 +17,13 @@ TIMEOUT = 300.0
 
 
 async def run_timed(
-    jobs: int, submit: Callable[[int], Awaitable[None]], finished: Callable[[], Awaitable[None]]
+    jobs: int, submit: Callable[[int], Awaitable[None]], await_completion: Callable[[], Awaitable[None]]
 ) -> None:
     """Submit jobs while a worker runs, wait until all are settled, and print the figures."""
     started_at = time.perf_counter()
     await submit(jobs)
     submitted_after = time.perf_counter() - started_at
-    await finished()
+    await await_completion()
     seconds = time.perf_counter() - started_at
     used = resource.getrusage(resource.RUSAGE_SELF)
     figures = {

@@ -40,8 +40,8 @@ async def worker() -> None:
 async def client(jobs: int) -> None:
     async with app.open_async():
         await submit(1)
-        await finished()  # the worker is running
-        await run_timed(jobs, submit, finished)
+        await await_completion()  # the worker is running
+        await run_timed(jobs, submit, await_completion)
         done = await app.job_manager.list_jobs_async(status=Status.SUCCEEDED.value)
         assert len([*done]) == jobs + 1, "a job is missing"
 
@@ -52,7 +52,7 @@ async def submit(jobs: int) -> None:
         jobs -= BATCH
 
 
-async def finished() -> None:
+async def await_completion() -> None:
     query = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing')) AS unfinished"
     async with asyncio.timeout(TIMEOUT):
         while (await app.connector.execute_query_one_async(query))["unfinished"]:  # noqa: ASYNC110 - another process changes it

@@ -39,8 +39,8 @@ async def worker() -> None:
 async def client(jobs: int) -> None:
     await queue.connect()
     await submit(1)
-    await finished()  # the worker is running
-    await run_timed(jobs, submit, finished)
+    await await_completion()  # the worker is running
+    await run_timed(jobs, submit, await_completion)
     async with queue.pool.connection() as connection:
         found = await (await connection.execute("SELECT count(*) FROM saq_jobs WHERE status = 'complete'")).fetchone()
     assert found == (jobs + 1,), "a job is missing"
@@ -50,14 +50,14 @@ async def client(jobs: int) -> None:
 async def submit(jobs: int) -> None:
     left = iter(range(jobs))
 
-    async def one_after_the_other() -> None:
+    async def submit_one_by_one() -> None:
         for _ in left:
             await queue.enqueue("noop")
 
-    await asyncio.gather(*(one_after_the_other() for _ in range(SUBMITTERS)))
+    await asyncio.gather(*(submit_one_by_one() for _ in range(SUBMITTERS)))
 
 
-async def finished() -> None:
+async def await_completion() -> None:
     query = "SELECT EXISTS (SELECT FROM saq_jobs WHERE status NOT IN ('complete', 'failed', 'aborted'))"
     async with asyncio.timeout(TIMEOUT), queue.pool.connection() as connection:
         while (await (await connection.execute(query)).fetchone()) == (True,):  # noqa: ASYNC110 - another process changes it

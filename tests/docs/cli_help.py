@@ -28,16 +28,16 @@ def help_texts() -> dict[str, str]:
 
     One process prints all of them, because a start per command would take long.
     """
-    texts: dict[str, str] = json.loads(_printed("tests.docs.cli_help", "all"))
+    texts: dict[str, str] = json.loads(_run_python("tests.docs.cli_help", "all"))
     return texts
 
 
 def help_text(command: str) -> str:
     """Return the help text of one command, printed by a separate process."""
-    return _trimmed(_printed("mainspring", *command.split(), "--help"))
+    return _trim(_run_python("mainspring", *command.split(), "--help"))
 
 
-def _printed(module: str, *arguments: str) -> str:
+def _run_python(module: str, *arguments: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -49,7 +49,7 @@ def _printed(module: str, *arguments: str) -> str:
     ).stdout
 
 
-def _trimmed(text: str) -> str:
+def _trim(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE).strip("\n") + "\n"
 
 
@@ -59,7 +59,7 @@ def _print_all() -> dict[str, str]:
     for command in (names := [""]):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert mainspring([*command.split(), "--help"]) == 0
-        texts[command] = _trimmed(printed.getvalue())
+        texts[command] = _trim(printed.getvalue())
         if heading := COMMANDS.search(texts[command]):
             found = COMMAND.finditer(texts[command], heading.end())
             names += [f"{command} {match['name']}".strip() for match in found]

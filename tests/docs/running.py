@@ -90,12 +90,12 @@ class Reader:
 
     def _run(self, command: str) -> str:
         try:
-            return self._printed(command, START_TIMEOUT * 2)
+            return self._output_of(command, START_TIMEOUT * 2)
         except subprocess.TimeoutExpired as error:
             printed = (error.stdout or b"").decode()
             raise AssertionError(f"{command}: has not ended\n{printed}\n{self._diagnosis()}") from error
 
-    def _printed(self, command: str, timeout: float) -> str:
+    def _output_of(self, command: str, timeout: float) -> str:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.directory,
@@ -113,7 +113,7 @@ class Reader:
         states = [f"{one.args!r}, {one.poll()}:\n{self._logs[one].read_text()}" for one in self._background]
         for query in ("mainspring status", "mainspring jobs list"):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                states.append(f"{query}:\n{self._printed(query, START_TIMEOUT / 3)}")
+                states.append(f"{query}:\n{self._output_of(query, START_TIMEOUT / 3)}")
         return "\n".join(states)
 
     def _begin(self, block: Block) -> None:

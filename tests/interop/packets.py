@@ -188,7 +188,7 @@ class Peer:
         assert packet.kind is kind, f"{kind.name} was expected, not {packet.kind.name} {packet.arguments!r}"
         return packet.arguments
 
-    def settled(self) -> None:
+    def sync(self) -> None:
         """Wait until the server has processed this connection's requests, and assert that it has sent nothing."""
         assert self.pending() == []
 
@@ -247,14 +247,14 @@ class Peer:
         """Register for functions, and wait until the server has processed that."""
         for function in functions:
             self.send(Kind.CAN_DO, function)
-        self.settled()
+        self.sync()
 
     def grab(self, kind: Kind = Kind.GRAB_JOB) -> Packet:
         """Request a job, and return the answer."""
         self.send(kind)
         return self.receive()
 
-    def assigned(self) -> tuple[bytes, bytes, bytes]:
+    def grab_assigned(self) -> tuple[bytes, bytes, bytes]:
         """Request a job, which must be available; return handle, function and payload."""
         self.send(Kind.GRAB_JOB)
         handle, function, payload = self.expect(Kind.JOB_ASSIGN)
@@ -263,12 +263,12 @@ class Peer:
     def sleep(self) -> None:
         """Send PRE_SLEEP, and wait until the server has processed it; no job may be available."""
         self.send(Kind.PRE_SLEEP)
-        self.settled()
+        self.sync()
 
     def complete(self, handle: bytes, result: bytes = b"") -> None:
         """Complete a job, and wait until the server has processed that."""
         self.send(Kind.WORK_COMPLETE, handle, result)
-        self.settled()
+        self.sync()
 
     # -- administrators
 

@@ -25,11 +25,11 @@ def rows(server: Server, command: bytes, function: bytes) -> list[bytes]:
     return [line for line in server.peer().table(command) if function in line]
 
 
-def unknown(command: bytes) -> bytes:
+def unknown_command(command: bytes) -> bytes:
     return b"ERR UNKNOWN_COMMAND Unknown+server+command" + command + b"\r\n"
 
 
-def incomplete(command: bytes) -> bytes:
+def incomplete_command(command: bytes) -> bytes:
     return b"ERR INVALID_ARGUMENTS An+incomplete+set+of+arguments+was+sent+to+this+command+" + command + b"\r\n"
 
 
@@ -76,26 +76,26 @@ def test_getpid(server: Server) -> None:
 @pytest.mark.parametrize(
     ("command", "answer"),
     [
-        (b"", unknown(b"")),
-        (b"\r", unknown(b"")),
-        (b" version", unknown(b"")),
-        (b"nonsense", unknown(b"nonsense")),
-        (b"nonsense and more", unknown(b"nonsense")),
-        (b"show", unknown(b"show")),
+        (b"", unknown_command(b"")),
+        (b"\r", unknown_command(b"")),
+        (b" version", unknown_command(b"")),
+        (b"nonsense", unknown_command(b"nonsense")),
+        (b"nonsense and more", unknown_command(b"nonsense")),
+        (b"show", unknown_command(b"show")),
         (b"show nonsense", b"ERR UNKNOWN_SHOW_ARGUMENTS\r\n"),
         (b"show jobs now", b"ERR UNKNOWN_SHOW_ARGUMENTS\r\n"),
-        (b"cancel", unknown(b"cancel")),
-        (b"cancel job", unknown(b"cancel")),
-        (b"cancel nonsense", unknown(b"cancel")),
+        (b"cancel", unknown_command(b"cancel")),
+        (b"cancel job", unknown_command(b"cancel")),
+        (b"cancel nonsense", unknown_command(b"cancel")),
         (b"cancel job H:nowhere:1", b"ERR UNKNOWN_JOB\r\n"),
-        (b"create", incomplete(b"create")),
-        (b"create nonsense", incomplete(b"create")),
-        (b"create function", incomplete(b"create")),
-        (b"drop", incomplete(b"drop")),
-        (b"drop nonsense", incomplete(b"drop")),
-        (b"drop function", incomplete(b"drop")),
+        (b"create", incomplete_command(b"create")),
+        (b"create nonsense", incomplete_command(b"create")),
+        (b"create function", incomplete_command(b"create")),
+        (b"drop", incomplete_command(b"drop")),
+        (b"drop nonsense", incomplete_command(b"drop")),
+        (b"drop function", incomplete_command(b"drop")),
         (b"drop function no-such-function", b"ERR function not found\r\n"),
-        (b"maxqueue", incomplete(b"maxqueue")),
+        (b"maxqueue", incomplete_command(b"maxqueue")),
         (b"maxqueue no-such-function", OK),
         (b"maxqueue no-such-function 5", OK),
         (b"maxqueue no-such-function 1 2 3", OK),
@@ -104,7 +104,7 @@ def test_getpid(server: Server) -> None:
 def test_constant_answers(server: Server, command: bytes, answer: bytes) -> None:
     peer = server.peer()
     assert peer.ask(command) == answer
-    peer.settled()
+    peer.sync()
 
 
 def test_status_counts_all_jobs_running_jobs_and_workers(server: Server, function: bytes) -> None:
@@ -114,8 +114,8 @@ def test_status_counts_all_jobs_running_jobs_and_workers(server: Server, functio
     for kind in (Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB_HIGH_BG):
         client.submit(function, b"", b"", kind)
     worker, _idle = server.worker(function), server.worker(function)
-    worker.assigned()
-    handle = worker.assigned()[0]
+    worker.grab_assigned()
+    handle = worker.grab_assigned()[0]
     assert rows(server, b"status", function) == [function + b"\t3\t2\t2\n"]
     worker.complete(handle)
     assert rows(server, b"STATUS", function) == [function + b"\t2\t1\t2\n"]
@@ -124,9 +124,9 @@ def test_status_counts_all_jobs_running_jobs_and_workers(server: Server, functio
 def test_a_function_stays_in_the_status_when_it_has_nothing_left(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     client.submit(function, b"", b"")
-    worker.complete(worker.assigned()[0])
+    worker.complete(worker.grab_assigned()[0])
     worker.send(Kind.CANT_DO, function)
-    worker.settled()
+    worker.sync()
     assert rows(server, b"status", function) == [function + b"\t0\t0\t0\n"]
 
 
@@ -137,7 +137,7 @@ def test_prioritystatus_counts_waiting_jobs_by_priority(server: Server, function
             client.submit(function, b"", b"", kind)
     assert rows(server, b"prioritystatus", function) == [function + b"\t1\t2\t3\t0\n"]
     worker = server.worker(function)
-    worker.assigned()
+    worker.grab_assigned()
     assert rows(server, b"prioritystatus", function) == [function + b"\t0\t2\t3\t1\n"]
 
 
@@ -149,7 +149,7 @@ def test_workers_lists_connections_newest_ability_first(server: Server, function
     abilities = b" ".join(function + b"-%d" % number for number in (3, 2, 1))
     assert re.fullmatch(rb"\d+ 127\.0\.0\.1 worker one : " + re.escape(abilities) + rb"\n", row)
     worker.send(Kind.CANT_DO, function + b"-2")
-    worker.settled()
+    worker.sync()
     (row,) = rows(server, b"workers", function)
     assert row.endswith(b" : " + function + b"-3 " + function + b"-1\n")
 
@@ -165,7 +165,7 @@ def test_a_client_id_may_change(server: Server, unique: bytes) -> None:
     peer = server.peer()
     for name in (b"old-" + unique, b"new-" + unique):
         peer.send(Kind.SET_CLIENT_ID, name)
-        peer.settled()
+        peer.sync()
     (row,) = rows(server, b"workers", unique)
     assert row.endswith(b" 127.0.0.1 new-" + unique + b" :\n")
 
@@ -175,7 +175,7 @@ def test_show_jobs_has_handle_losses_cancelled_and_background(server: Server, fu
     waiting = client.submit(function, b"", b"")
     background = client.submit(function, b"", b"", Kind.SUBMIT_JOB_LOW_BG)
     worker = server.worker(function)
-    assert worker.assigned()[0] == waiting
+    assert worker.grab_assigned()[0] == waiting
     assert rows(server, b"show jobs", waiting + b"\t") == [waiting + b"\t0\t0\t0\n"]
     assert rows(server, b"show jobs", background + b"\t") == [background + b"\t0\t0\t1\n"]
     worker.close()
@@ -189,8 +189,8 @@ def test_show_unique_jobs_lists_uniques_of_waiting_and_running_jobs(
     client, worker = server.peer(), server.worker(function)
     for number in range(2):
         client.submit(function, unique + b"%d" % number, b"")
-    worker.complete(worker.assigned()[0])
-    worker.assigned()
+    worker.complete(worker.grab_assigned()[0])
+    worker.grab_assigned()
     assert rows(server, b"show unique jobs", unique) == [unique + b"1\n"]
 
 
@@ -210,10 +210,10 @@ def test_a_cancelled_background_job_never_runs(server: Server, function: bytes) 
     kept = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert client.ask(b"cancel job " + handle + b"\r") == OK
     worker = server.worker(function)
-    assert worker.assigned()[0] == kept
+    assert worker.grab_assigned()[0] == kept
     worker.complete(kept)
     assert worker.grab() == packet_of(Kind.NO_JOB)
-    client.settled()
+    client.sync()
 
 
 def test_functions_are_created_and_dropped(server: Server, function: bytes) -> None:
@@ -230,7 +230,7 @@ def test_a_function_with_workers_or_running_jobs_is_not_dropped(server: Server, 
     refusal = b"ERR there are still connected workers or executing clients\r\n"
     assert client.ask(b"drop function " + function) == refusal
     client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     assert client.ask(b"drop function " + function) == refusal
 
 
@@ -238,14 +238,14 @@ def test_a_limit_counts_all_jobs_of_the_function(server: Server, function: bytes
     client, worker = server.peer(), server.worker(function)
     assert client.ask(b"maxqueue " + function + b" 2") == OK
     full = packet_of(Kind.ERROR, b"QUEUE_ERROR", b"Job queue is full")
-    assert answered(client, function, b"", Kind.SUBMIT_JOB_BG) is None
-    handle, _, _ = worker.assigned()
-    assert answered(client, function, b"", Kind.SUBMIT_JOB_HIGH_BG) is None
+    assert submit_refusal(client, function, b"", Kind.SUBMIT_JOB_BG) is None
+    handle, _, _ = worker.grab_assigned()
+    assert submit_refusal(client, function, b"", Kind.SUBMIT_JOB_HIGH_BG) is None
     for kind in (Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB_HIGH, Kind.SUBMIT_JOB_LOW_BG):
-        assert answered(client, function, b"", kind) == full
+        assert submit_refusal(client, function, b"", kind) == full
     worker.complete(handle)
-    assert answered(client, function, b"", Kind.SUBMIT_JOB_LOW_BG) is None
-    assert answered(client, function, b"", Kind.SUBMIT_JOB_HIGH_BG) == full
+    assert submit_refusal(client, function, b"", Kind.SUBMIT_JOB_LOW_BG) is None
+    assert submit_refusal(client, function, b"", Kind.SUBMIT_JOB_HIGH_BG) == full
 
 
 def test_three_limits_are_for_high_normal_and_low_submits(server: Server, function: bytes) -> None:
@@ -253,16 +253,16 @@ def test_three_limits_are_for_high_normal_and_low_submits(server: Server, functi
     assert client.ask(b"maxqueue " + function + b" 1 3 0\r") == OK
     accepted = {}
     for kind in (Kind.SUBMIT_JOB_HIGH_BG, Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB_LOW_BG):
-        accepted[kind] = [answered(client, function, b"", kind) for _ in range(4)].count(None)
+        accepted[kind] = [submit_refusal(client, function, b"", kind) for _ in range(4)].count(None)
     assert list(accepted.values()) == [1, 2, 4]
 
 
 def test_a_full_queue_can_still_be_joined(server: Server, function: bytes) -> None:
     client, _worker = server.peer(), server.worker(function)
     assert client.ask(b"maxqueue " + function + b" 1") == OK
-    assert answered(client, function, b"u", Kind.SUBMIT_JOB_BG) is None
-    assert answered(client, function, b"v", Kind.SUBMIT_JOB_BG) is not None
-    assert answered(client, function, b"u", Kind.SUBMIT_JOB) is None
+    assert submit_refusal(client, function, b"u", Kind.SUBMIT_JOB_BG) is None
+    assert submit_refusal(client, function, b"v", Kind.SUBMIT_JOB_BG) is not None
+    assert submit_refusal(client, function, b"u", Kind.SUBMIT_JOB) is None
 
 
 @pytest.mark.parametrize("submit", [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_LOW_BG])
@@ -271,8 +271,8 @@ def test_a_foreground_job_of_a_full_queue_can_still_be_joined(server: Server, fu
     assert client.ask(b"maxqueue " + function + b" 1") == OK
     handle = client.submit(function, b"u", b"")
     assert server.peer().submit(function, b"u", b"", submit) == handle
-    assert answered(server.peer(), function, b"v", submit) is not None
-    assert worker.assigned()[0] == handle
+    assert submit_refusal(server.peer(), function, b"v", submit) is not None
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle, b"end")
     assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"end")]
 
@@ -281,10 +281,10 @@ def test_a_limit_without_a_number_removes_the_limit(server: Server, function: by
     client, _worker = server.peer(), server.worker(function)
     assert client.ask(b"maxqueue " + function + b" 1") == OK
     assert client.ask(b"maxqueue " + function) == OK
-    assert [answered(client, function, b"", Kind.SUBMIT_JOB_BG) for _ in range(4)] == [None] * 4
+    assert [submit_refusal(client, function, b"", Kind.SUBMIT_JOB_BG) for _ in range(4)] == [None] * 4
 
 
-def answered(client: Peer, function: bytes, unique: bytes, kind: Kind) -> Packet | None:
+def submit_refusal(client: Peer, function: bytes, unique: bytes, kind: Kind) -> Packet | None:
     """Submit a job, and return the refusal, or None if it is accepted."""
     client.send(kind, function, unique, b"")
     packet = client.receive()
@@ -321,7 +321,7 @@ def test_a_line_without_end_closes_the_connection(server: Server) -> None:
     peer, other = server.peer(), server.peer()
     peer.write(b"x" * 9000)
     assert peer.is_refused()
-    other.settled()
+    other.sync()
 
 
 def test_a_new_server_has_empty_tables(start: Start) -> None:

@@ -33,7 +33,7 @@ def test_a_packet_that_only_servers_send_is_refused(server: Server, sent: Kind) 
     peer = server.peer()
     peer.send(sent, *[b"x"] * FROM_THE_SERVER[sent])
     assert peer.receive() == packet_of(Kind.ERROR, b"INVALID_COMMAND", b"Command not expected")
-    peer.settled()
+    peer.sync()
 
 
 @pytest.mark.parametrize("number", [0, 43, 44, 999, 1000, 0x7FFFFFFF])
@@ -41,21 +41,21 @@ def test_an_unknown_type_closes_the_connection(server: Server, number: int) -> N
     peer, other = server.peer(), server.peer()
     peer.write(encode(number, b"x"))
     assert peer.is_refused()
-    other.settled()
+    other.sync()
 
 
 def test_the_magic_of_a_response_is_refused(server: Server) -> None:
     peer = server.peer()
     peer.write(encode(Kind.ECHO_REQ, b"x", magic=RESPONSE))
     assert peer.receive() == packet_of(Kind.ERROR, b"INVALID_MAGIC", b"Request magic expected")
-    peer.settled()
+    peer.sync()
 
 
 def test_any_other_magic_closes_the_connection(server: Server) -> None:
     peer, other = server.peer(), server.peer()
     peer.write(encode(Kind.ECHO_REQ, b"x", magic=b"\0XYZ"))
     assert peer.is_refused()
-    other.settled()
+    other.sync()
 
 
 def test_a_packet_may_come_byte_by_byte(server: Server, function: bytes) -> None:
@@ -63,7 +63,7 @@ def test_a_packet_may_come_byte_by_byte(server: Server, function: bytes) -> None
     for number in encode(Kind.SUBMIT_JOB_BG, function, b"", b"slow"):
         client.write(bytes([number]))
     (handle,) = client.expect(Kind.JOB_CREATED)
-    assert worker.assigned() == (handle, function, b"slow")
+    assert worker.grab_assigned() == (handle, function, b"slow")
     worker.complete(handle)
 
 
@@ -73,7 +73,7 @@ def test_a_connection_that_ends_in_a_packet_leaves_nothing(server: Server, funct
         peer = server.peer()
         peer.write(whole[:cut])
         peer.close()
-    server.peer().settled()
+    server.peer().sync()
     assert server.worker(function).grab() == packet_of(Kind.NO_JOB)
 
 
@@ -81,7 +81,7 @@ def test_an_unfinished_packet_does_not_affect_other_connections(server: Server, 
     stuck, client, worker = server.peer(), server.peer(), server.worker(function)
     stuck.write(REQUEST + struct.pack(">II", Kind.SUBMIT_JOB, 1000) + b"half")
     handle = client.submit(function, b"", b"x")
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle, b"y")
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"y")
 
@@ -91,4 +91,4 @@ def test_an_unexpected_body_is_ignored(server: Server) -> None:
     peer = server.peer()
     peer.send(Kind.GRAB_JOB, b"what is this")
     assert peer.receive() == packet_of(Kind.NO_JOB)
-    peer.settled()
+    peer.sync()

@@ -86,7 +86,7 @@ def start_worker(library: Library, server: Server, prefix: str, run: Run) -> Non
     await_worker(server.peer(), *[f"{prefix}-{name}" for name in library.functions])
 
 
-def called(client: Peer, prefix: str, name: str, payload: bytes = b"") -> list[Packet]:
+def call(client: Peer, prefix: str, name: str, payload: bytes = b"") -> list[Packet]:
     """Call a worker's function, and return the answers without the handle."""
     handle = client.submit(f"{prefix}-{name}".encode(), b"", payload)
     packets: list[Packet] = []
@@ -104,7 +104,7 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
     client.option(b"exceptions")
     payload = BINARY if library.binary_results else TEXT
     for data in (payload, b"x" * 100_000):
-        assert called(client, prefix, UPPER, data) == [packet_of(Kind.WORK_COMPLETE, upper(data))]
+        assert call(client, prefix, UPPER, data) == [packet_of(Kind.WORK_COMPLETE, upper(data))]
 
     handles = [
         client.submit(f"{prefix}-{UPPER}".encode(), b"", b"quiet", kind)
@@ -121,19 +121,19 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
         assert packet_of(Kind.WORK_COMPLETE, handle, b"A%d" % number) in packets
 
     if FAIL in library.functions:
-        assert called(client, prefix, FAIL) == [packet_of(Kind.WORK_FAIL)]
+        assert call(client, prefix, FAIL) == [packet_of(Kind.WORK_FAIL)]
     if PROGRESS in library.functions:
-        assert called(client, prefix, PROGRESS) == [
+        assert call(client, prefix, PROGRESS) == [
             packet_of(Kind.WORK_DATA, b"part"),
             packet_of(Kind.WORK_WARNING, b"careful"),
             packet_of(Kind.WORK_STATUS, b"1", b"2"),
             packet_of(Kind.WORK_COMPLETE, b"whole"),
         ]
     if RAISE in library.functions:
-        assert called(client, prefix, RAISE)[-1] == packet_of(Kind.WORK_EXCEPTION, library.raised)
+        assert call(client, prefix, RAISE)[-1] == packet_of(Kind.WORK_EXCEPTION, library.raised)
         if server.is_mainspring or not library.fails_after_raising:
             # the worker has not ended
-            assert called(client, prefix, UPPER, b"again") == [packet_of(Kind.WORK_COMPLETE, b"AGAIN")]
+            assert call(client, prefix, UPPER, b"again") == [packet_of(Kind.WORK_COMPLETE, b"AGAIN")]
 
 
 @by_library("perl")
@@ -145,8 +145,8 @@ def test_a_perl_worker_that_returns_a_false_value(
     start_worker(library, server, prefix, run)
     if server.is_mainspring:
         client = server.peer()
-        assert called(client, prefix, name) == [packet_of(Kind.WORK_COMPLETE, b"")]
-        assert called(client, prefix, UPPER, b"again") == [packet_of(Kind.WORK_COMPLETE, b"AGAIN")]
+        assert call(client, prefix, name) == [packet_of(Kind.WORK_COMPLETE, b"")]
+        assert call(client, prefix, UPPER, b"again") == [packet_of(Kind.WORK_COMPLETE, b"AGAIN")]
     else:
         handle = server.peer().submit(f"{prefix}-{name}".encode(), b"", b"")
         await_attempts(server.peer(), handle, 2)
@@ -168,7 +168,7 @@ def test_a_killed_workers_job_goes_to_its_successor(server: Server, library: Lib
     function = f"{prefix}-{UPPER}".encode()
     client, first = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"next")
-    assert first.assigned()[0] == handle
+    assert first.grab_assigned()[0] == handle
     run(library, server, "worker", prefix)
     first.close()
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"NEXT")
@@ -202,7 +202,7 @@ def serve(worker: Peer, count: int) -> list[tuple[bytes, bytes]]:
                 worker.send(Kind.WORK_WARNING, handle, b"careful")
                 worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
                 worker.send(Kind.WORK_COMPLETE, handle, b"whole")
-    worker.settled()
+    worker.sync()
     return done
 
 
@@ -235,7 +235,7 @@ def test_a_background_client(server: Server, library: Library, prefix: str, run:
     assert sorted(lines) == [f"{function} created" for function, _ in count]
     worker = server.worker(*[function.encode() for function, _ in count])
     for _ in count:
-        handle, function, payload = worker.assigned()
+        handle, function, payload = worker.grab_assigned()
         assert (function.decode(), payload) in count
         worker.complete(handle)
 

@@ -36,7 +36,7 @@ def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None
         code, message = peer.expect(Kind.ERROR)
         assert re.fullmatch(rb"[A-Z_]+", code)
         assert message
-        peer.settled()
+        peer.sync()
 
 
 def test_a_result_packet_may_hold_only_the_handle(mainspring: Server, function: bytes) -> None:
@@ -44,10 +44,10 @@ def test_a_result_packet_may_hold_only_the_handle(mainspring: Server, function: 
     client, worker = mainspring.peer(), mainspring.worker(function)
     client.option(b"exceptions")
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     for kind in (Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_COMPLETE):
         worker.send(kind, handle)
-    worker.settled()
+    worker.sync()
     assert client.pending() == [
         packet_of(kind, handle, b"") for kind in (Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_COMPLETE)
     ]
@@ -58,9 +58,9 @@ def test_an_exception_packet_may_hold_only_the_handle(mainspring: Server, functi
     client, worker = mainspring.peer(), mainspring.worker(function)
     client.option(b"exceptions")
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle)
-    worker.settled()
+    worker.sync()
     assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"")]
 
 
@@ -93,7 +93,7 @@ def test_a_background_job_stays_when_a_foreground_client_of_its_unique_leaves(
     background.close()
     watcher.await_waiters(unique, 0)
     worker = mainspring.worker(function)
-    assert worker.assigned() == (handle, function, b"x")
+    assert worker.grab_assigned() == (handle, function, b"x")
     worker.complete(handle)
 
 
@@ -106,7 +106,7 @@ def test_a_unique_runs_when_it_is_submitted_after_a_cancel(mainspring: Server, f
     second = client.submit(function, b"u", b"2", Kind.SUBMIT_JOB_BG)
     assert second != first
     worker = mainspring.worker(function)
-    assert worker.assigned() == (second, function, b"2")
+    assert worker.grab_assigned() == (second, function, b"2")
     worker.complete(second)
 
 
@@ -114,9 +114,9 @@ def test_the_failure_in_place_of_an_exception_has_a_clean_handle(mainspring: Ser
     """gearmand leaves a NUL at its end: libgearman hangs, and the Perl client crashes."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
-    worker.settled()
+    worker.sync()
     assert client.pending() == [packet_of(Kind.WORK_FAIL, handle)]
 
 
@@ -125,10 +125,10 @@ def test_a_worker_may_fail_a_job_after_its_exception(mainspring: Server, functio
     client, worker = mainspring.peer(), mainspring.worker(function)
     client.option(b"exceptions")
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.send(Kind.WORK_FAIL, handle)
-    worker.settled()
+    worker.sync()
     assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
@@ -140,7 +140,7 @@ def test_one_sleeper_is_woken_for_one_job(mainspring: Server, function: bytes) -
     client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     woken = [worker for worker in workers if worker.pending()]
     assert len(woken) == 1
-    woken[0].complete(woken[0].assigned()[0])
+    woken[0].complete(woken[0].grab_assigned()[0])
 
 
 def test_the_next_sleeper_is_woken_when_the_first_leaves_without_the_job(mainspring: Server, function: bytes) -> None:
@@ -153,7 +153,7 @@ def test_the_next_sleeper_is_woken_when_the_first_leaves_without_the_job(mainspr
         workers.remove(woken)
         woken.close()
     last = await_woken(workers)
-    assert last.assigned()[0] == handle
+    assert last.grab_assigned()[0] == handle
     last.complete(handle)
 
 
@@ -174,7 +174,7 @@ def test_a_silent_worker_does_not_strand_the_job_that_woke_it(mainspring: Server
     silent.sleep()
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert silent.pending() == [packet_of(Kind.NOOP)]
-    assert other.assigned()[0] == handle
+    assert other.grab_assigned()[0] == handle
     other.complete(handle)
     assert silent.grab() == packet_of(Kind.NO_JOB)
 
@@ -188,7 +188,7 @@ def test_a_sleeper_is_woken_when_a_job_falls_due(mainspring: Server, function: b
     worker.sleep()
     assert worker.receive() == packet_of(Kind.NOOP)
     assert time.time() >= due
-    assert worker.assigned() == (handle, function, b"later")
+    assert worker.grab_assigned() == (handle, function, b"later")
     worker.complete(handle)
 
 
@@ -198,7 +198,7 @@ def test_low_jobs_do_not_starve_behind_one_that_is_not_due(mainspring: Server, f
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % (time.time() + 1000), b"later")
     client.expect(Kind.JOB_CREATED)
     handle = client.submit(function, b"", b"now", Kind.SUBMIT_JOB_LOW_BG)
-    assert worker.assigned() == (handle, function, b"now")
+    assert worker.grab_assigned() == (handle, function, b"now")
     worker.complete(handle)
 
 
@@ -208,7 +208,7 @@ def test_an_invalid_time_is_refused(mainspring: Server, function: bytes, text: b
     client = mainspring.peer()
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", text, b"x")
     client.expect(Kind.ERROR)
-    client.settled()
+    client.sync()
 
 
 def test_a_job_can_be_scheduled_by_the_calendar(mainspring: Server, function: bytes) -> None:
@@ -221,7 +221,7 @@ def test_a_job_can_be_scheduled_by_the_calendar(mainspring: Server, function: by
     assert worker.grab() == packet_of(Kind.NO_JOB)
     client.send(Kind.SUBMIT_JOB_SCHED, function, b"", b"61", b"", b"", b"", b"", b"never")
     client.expect(Kind.ERROR)
-    client.settled()
+    client.sync()
 
 
 def test_the_largest_packet_type_only_closes_its_connection(mainspring: Server) -> None:
@@ -229,7 +229,7 @@ def test_the_largest_packet_type_only_closes_its_connection(mainspring: Server) 
     peer, other = mainspring.peer(), mainspring.peer()
     peer.write(encode(0xFFFFFFFF))
     assert peer.is_refused()
-    other.settled()
+    other.sync()
 
 
 def test_an_excessive_length_is_refused_by_the_header(mainspring: Server) -> None:
@@ -238,14 +238,14 @@ def test_an_excessive_length_is_refused_by_the_header(mainspring: Server) -> Non
     peer.write(REQUEST + struct.pack(">II", Kind.SUBMIT_JOB, 0xFFFFFFFF))
     peer.write(b"function\0unique\0")
     assert peer.is_refused()
-    other.settled()
+    other.sync()
 
 
 def test_a_newline_in_a_client_id_forges_no_row(mainspring: Server, unique: bytes) -> None:
     """gearmand prints the newline."""
     peer = mainspring.peer()
     peer.send(Kind.SET_CLIENT_ID, unique + b"\n99 10.0.0.1 forged : everything")
-    peer.settled()
+    peer.sync()
     lines = mainspring.peer().table(b"workers")
     assert sum(unique in line for line in lines) == 1
     assert all(re.fullmatch(rb"\d+ 127\.0\.0\.1 .* :.*\n", line) for line in lines)
@@ -264,7 +264,7 @@ def test_dropping_a_function_loses_no_job(mainspring: Server, function: bytes) -
     handle = client.submit(function, b"", b"kept", Kind.SUBMIT_JOB_BG)
     client.ask(b"drop function " + function)
     worker = mainspring.worker(function)
-    assert worker.assigned() == (handle, function, b"kept")
+    assert worker.grab_assigned() == (handle, function, b"kept")
     worker.complete(handle)
 
 
@@ -282,15 +282,15 @@ def test_a_worker_that_overran_can_work_on(mainspring: Server, function: bytes) 
     """gearmand leaves the old timer running, so that it ends the next job."""
     client, worker = mainspring.peer(), mainspring.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
-    worker.settled()
+    worker.sync()
     first = client.submit(function, b"", b"1")
-    assert worker.assigned()[0] == first
+    assert worker.grab_assigned()[0] == first
     client.await_status(first, b"1", b"0", b"0", b"0")
-    assert worker.assigned()[0] == first
+    assert worker.grab_assigned()[0] == first
     worker.complete(first, b"second try")
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, first, b"second try")
     second = client.submit(function, b"", b"2")
-    assert worker.assigned()[0] == second
+    assert worker.grab_assigned()[0] == second
     worker.complete(second)
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, second, b"")
 
@@ -300,11 +300,11 @@ def test_a_worker_that_falls_asleep_with_a_job_keeps_its_timeout(mainspring: Ser
     client, worker = mainspring.peer(), mainspring.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
     handle = client.submit(function, b"", b"")
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.sleep()
     client.await_status(handle, b"1", b"0", b"0", b"0")
     second = mainspring.worker(function)
-    assert second.assigned()[0] == handle
+    assert second.grab_assigned()[0] == handle
     second.complete(handle)
 
 
@@ -312,9 +312,9 @@ def test_an_excessive_timeout_means_none(mainspring: Server, function: bytes) ->
     """gearmand may crash."""
     worker = mainspring.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, b"9" * 20)
-    worker.settled()
+    worker.sync()
     handle = worker.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle)
 
 

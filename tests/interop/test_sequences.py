@@ -54,7 +54,7 @@ class Side:
     def _connect(self) -> Peer:
         peer = self._server.peer()
         peer.send(Kind.SET_CLIENT_ID, self._name)
-        peer.settled()
+        peer.sync()
         return peer
 
     def play(self, number: int, step: Step) -> Received:
@@ -75,10 +75,10 @@ class Side:
                     self._handles[number] = packet.arguments[0]
                     self._steps.setdefault(packet.arguments[0], b"%d" % number)
                 if packet.kind is not Kind.NOOP:
-                    received[index].append(self._normal(packet))
+                    received[index].append(self._normalize(packet))
         return dict(received)
 
-    def _normal(self, packet: Packet) -> Packet:
+    def _normalize(self, packet: Packet) -> Packet:
         arguments = packet.arguments
         if packet.kind is Kind.WORK_FAIL:
             arguments = (arguments[0].rstrip(b"\0"),)  # gearmand appends a NUL for an exception

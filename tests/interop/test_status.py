@@ -18,11 +18,11 @@ def test_the_status_follows_the_job(server: Server, function: bytes, unique: byt
     handle = client.submit(function, unique, b"")
     assert watcher.status(handle) == (b"1", b"0", b"0", b"0")
     assert watcher.status_unique(unique) == (b"1", b"0", b"0", b"0", b"1")
-    worker.assigned()
+    worker.grab_assigned()
     assert watcher.status(handle) == (b"1", b"1", b"0", b"0")
     assert watcher.status_unique(unique) == (b"1", b"1", b"0", b"0", b"1")
     worker.send(Kind.WORK_STATUS, handle, b"30", b"100")
-    worker.settled()
+    worker.sync()
     assert watcher.status(handle) == (b"1", b"1", b"30", b"100")
     assert watcher.status_unique(unique) == (b"1", b"1", b"30", b"100", b"1")
     worker.complete(handle)
@@ -34,9 +34,9 @@ def test_a_background_job_has_a_status_too_and_no_clients(server: Server, functi
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, unique, b"", Kind.SUBMIT_JOB_BG)
     assert client.status_unique(unique) == (b"1", b"0", b"0", b"0", b"0")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
-    worker.settled()
+    worker.sync()
     assert client.status(handle) == (b"1", b"1", b"1", b"2")
     worker.complete(handle)
     assert client.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
@@ -48,9 +48,9 @@ def test_a_handle_as_only_argument_ends_with_its_first_nul(server: Server, funct
     handle = client.submit(function, b"", b"")
     client.send(Kind.GET_STATUS, handle + tail)
     assert client.expect(Kind.STATUS_RES) == (handle, b"1", b"0", b"0", b"0")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_FAIL, handle + tail)
-    worker.settled()
+    worker.sync()
     (failed,) = client.expect(Kind.WORK_FAIL)
     assert failed.partition(b"\0")[0] == handle, "gearmand forwards the tail"
 
@@ -71,9 +71,9 @@ def test_progress_texts_become_numbers_in_the_status(
 ) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_STATUS, handle, sent, sent)
-    worker.settled()
+    worker.sync()
     assert worker.status(handle) == (b"1", b"1", shown, shown)
     worker.complete(handle)
     assert client.pending()[0] == packet_of(Kind.WORK_STATUS, handle, sent, sent)
@@ -96,9 +96,9 @@ def test_a_job_for_a_time_that_has_come_is_due(server: Server, function: bytes, 
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % (time.time() + seconds), b"now")
     (handle,) = client.expect(Kind.JOB_CREATED)
     assert worker.receive() == packet_of(Kind.NOOP)
-    assert worker.assigned() == (handle, function, b"now")
+    assert worker.grab_assigned() == (handle, function, b"now")
     worker.complete(handle, b"quiet")
-    client.settled()
+    client.sync()
 
 
 def test_a_job_for_a_later_time_waits(server: Server, function: bytes) -> None:
@@ -109,7 +109,7 @@ def test_a_job_for_a_later_time_waits(server: Server, function: bytes) -> None:
     assert client.status(handle) == (b"1", b"0", b"0", b"0")
     assert worker.grab() == packet_of(Kind.NO_JOB)
     other = client.submit(function, b"", b"other", Kind.SUBMIT_JOB_BG)
-    assert worker.assigned()[0] == other
+    assert worker.grab_assigned()[0] == other
     worker.complete(other)
     client.close()
     # gearmand has no event for a job that falls due, so poll

@@ -23,7 +23,7 @@ def test_a_foreground_client_receives_the_result(server: Server, function: bytes
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", BINARY, submit)
     assert re.fullmatch(rb"H:[^:\0]+:\d+", handle)
-    assert worker.assigned() == (handle, function, BINARY)
+    assert worker.grab_assigned() == (handle, function, BINARY)
     worker.complete(handle, BINARY[::-1])
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, BINARY[::-1])
 
@@ -32,7 +32,7 @@ def test_a_foreground_client_receives_the_result(server: Server, function: bytes
 def test_a_background_client_receives_only_the_handle(server: Server, function: bytes, submit: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", BINARY, submit)
-    assert worker.assigned() == (handle, function, BINARY)
+    assert worker.grab_assigned() == (handle, function, BINARY)
     worker.send(Kind.WORK_DATA, handle, b"some")
     worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
     worker.complete(handle, b"done")
@@ -44,7 +44,7 @@ def test_a_background_job_outlives_its_client(server: Server, function: bytes, s
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"kept", submit)
     client.close()
-    assert worker.assigned() == (handle, function, b"kept")
+    assert worker.grab_assigned() == (handle, function, b"kept")
     worker.complete(handle)
 
 
@@ -56,7 +56,7 @@ def test_priorities_come_first_and_within_one_the_oldest(server: Server, functio
         client.submit(function, b"", b"%d" % number, kind)
     order = []
     for _ in range(6):
-        handle, _, payload = worker.assigned()
+        handle, _, payload = worker.grab_assigned()
         order.append(payload)
         worker.complete(handle)
     assert order == [b"2", b"4", b"1", b"5", b"0", b"3"]
@@ -79,7 +79,7 @@ def test_foreground_and_background_jobs_of_one_priority_come_in_one_order(
             pass
     worker = server.worker(function)
     for number in range(len(kinds)):
-        handle, _, payload = worker.assigned()
+        handle, _, payload = worker.grab_assigned()
         assert payload == b"%d" % number
         worker.complete(handle)
 
@@ -93,14 +93,14 @@ def test_pipelined_requests_are_answered_in_order(server: Server, function: byte
     numbers = [int(handle.rpartition(b":")[2]) for handle in handles]
     assert numbers == sorted(numbers)
     for number, handle in enumerate(handles):
-        assert worker.assigned() == (handle, function, b"%d" % number)
+        assert worker.grab_assigned() == (handle, function, b"%d" % number)
         worker.complete(handle)
 
 
 def test_an_empty_payload_and_an_empty_result(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
-    assert worker.assigned() == (handle, function, b"")
+    assert worker.grab_assigned() == (handle, function, b"")
     worker.complete(handle, b"")
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"")
 
@@ -109,7 +109,7 @@ def test_megabytes_pass_both_ways(server: Server, function: bytes) -> None:
     payload = bytes(range(256)) * 16384
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", payload)
-    assert worker.assigned() == (handle, function, payload)
+    assert worker.grab_assigned() == (handle, function, payload)
     worker.complete(handle, payload[::-1])
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, payload[::-1])
 
@@ -117,7 +117,7 @@ def test_megabytes_pass_both_ways(server: Server, function: bytes) -> None:
 def test_progress_of_the_work_reaches_the_client_in_order(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_DATA, handle, b"one\0two")
     worker.send(Kind.WORK_WARNING, handle, b"hot\0")
     worker.send(Kind.WORK_STATUS, handle, b"1", b"3")
@@ -135,9 +135,9 @@ def test_progress_of_the_work_reaches_the_client_in_order(server: Server, functi
 def test_a_failure_is_final(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_FAIL, handle)
-    worker.settled()
+    worker.sync()
     assert client.receive() == packet_of(Kind.WORK_FAIL, handle)
     assert worker.grab() == packet_of(Kind.NO_JOB)
     assert client.status(handle) == (b"0", b"0", b"0", b"0")
@@ -150,9 +150,9 @@ def test_an_exception_reaches_a_client_that_requested_exceptions(
     client, worker = server.peer(), server.worker(function)
     client.option(option)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad\0news")
-    worker.settled()
+    worker.sync()
     assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad\0news")]
     assert worker.grab() == packet_of(Kind.NO_JOB)
 
@@ -160,9 +160,9 @@ def test_an_exception_reaches_a_client_that_requested_exceptions(
 def test_an_exception_is_a_failure_for_other_clients(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
-    worker.settled()
+    worker.sync()
     ((kind, (reported,)),) = client.pending()
     assert kind is Kind.WORK_FAIL
     assert reported.rstrip(b"\0") == handle  # gearmand leaves a NUL there
@@ -173,9 +173,9 @@ def test_clients_of_one_job_receive_an_exception_by_their_own_options(server: Se
     extended.option(b"exceptions")
     handle = extended.submit(function, b"u", b"")
     assert plain.submit(function, b"u", b"") == handle
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
-    worker.settled()
+    worker.sync()
     assert extended.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad")]
     ((kind, _),) = plain.pending()
     assert kind is Kind.WORK_FAIL
@@ -185,9 +185,9 @@ def test_a_server_may_send_exceptions_to_all_clients(start: Start) -> None:
     server = start("--exceptions")
     client, worker = server.peer(), server.worker(b"f")
     handle = client.submit(b"f", b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
-    worker.settled()
+    worker.sync()
     assert client.pending() == [packet_of(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
@@ -195,7 +195,7 @@ def test_a_failure_after_an_exception_is_not_reported_again(server: Server, func
     client, worker = server.peer(), server.worker(function)
     client.option(b"exceptions")
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.send(Kind.WORK_FAIL, handle)
     worker.pending()  # gearmand answers with an error: see test_differences
@@ -207,7 +207,7 @@ def test_an_unknown_option_is_refused(server: Server) -> None:
     client.send(Kind.OPTION_REQ, b"no-such-option")
     code, _ = client.expect(Kind.ERROR)
     assert code == b"UNKNOWN_OPTION"
-    client.settled()
+    client.sync()
 
 
 def test_an_echo_repeats_any_bytes(server: Server) -> None:
@@ -220,7 +220,7 @@ def test_an_echo_repeats_any_bytes(server: Server) -> None:
 def test_a_connection_may_be_client_and_worker_at_once(server: Server, function: bytes) -> None:
     peer = server.worker(function)
     handle = peer.submit(function, b"", b"self")
-    assert peer.assigned() == (handle, function, b"self")
+    assert peer.grab_assigned() == (handle, function, b"self")
     peer.send(Kind.WORK_COMPLETE, handle, b"done")
     assert peer.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"done")
 
@@ -229,6 +229,6 @@ def test_a_job_waits_for_a_worker_that_comes_later(server: Server, function: byt
     client = server.peer()
     handle = client.submit(function, b"", b"early")
     worker = server.worker(function)
-    assert worker.assigned() == (handle, function, b"early")
+    assert worker.grab_assigned() == (handle, function, b"early")
     worker.complete(handle, b"late")
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"late")

@@ -128,7 +128,7 @@ def test_a_worker_for_a_number_of_jobs(tools: Tools, name: str) -> None:
 @pytest.mark.parametrize("options", [[], ["-I"], ["-L"]], ids=["normal", "high", "low"])
 def test_background_jobs_wait_for_a_worker(tools: Tools, server: Server, name: str, options: list[str]) -> None:
     assert tools.client("-b", *options, "-f", name, "later").returncode == 0
-    handle, _, payload = server.worker(name.encode()).assigned()
+    handle, _, payload = server.worker(name.encode()).grab_assigned()
     assert payload == b"later"
     watcher = server.peer()
     assert watcher.status(handle) == (b"1", b"1", b"0", b"0")

@@ -17,7 +17,7 @@ def test_one_job_serves_all_its_clients(server: Server, function: bytes) -> None
     worker = server.worker(function)
     handles = {client.submit(function, b"u", b"x") for client in clients}
     (handle,) = handles
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.send(Kind.WORK_DATA, handle, b"part")
     worker.complete(handle, b"all")
     for client in clients:
@@ -31,8 +31,8 @@ def test_the_first_payload_and_priority_apply(server: Server, function: bytes) -
     handle = client.submit(function, b"u", b"first", Kind.SUBMIT_JOB_LOW_BG)
     other = client.submit(function, b"", b"other", Kind.SUBMIT_JOB_BG)
     assert client.submit(function, b"u", b"second", Kind.SUBMIT_JOB_HIGH_BG) == handle
-    assert worker.assigned() == (other, function, b"other")
-    assert worker.assigned() == (handle, function, b"first")
+    assert worker.grab_assigned() == (other, function, b"other")
+    assert worker.grab_assigned() == (handle, function, b"first")
     worker.complete(other)
     worker.complete(handle)
 
@@ -56,9 +56,9 @@ def test_the_first_reducer_applies_even_if_it_is_none(server: Server, function: 
 def test_a_running_job_is_joined(server: Server, function: bytes) -> None:
     first, second, worker = server.peer(), server.peer(), server.worker(function)
     handle = first.submit(function, b"u", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(Kind.WORK_DATA, handle, b"before")
-    worker.settled()
+    worker.sync()
     assert second.submit(function, b"u", b"") == handle
     worker.send(Kind.WORK_DATA, handle, b"after")
     worker.complete(handle, b"end")
@@ -71,7 +71,7 @@ def test_a_waiting_client_joins_a_background_job(server: Server, function: bytes
     first, second, worker = server.peer(), server.peer(), server.worker(function)
     handle = first.submit(function, b"u", b"", Kind.SUBMIT_JOB_BG)
     assert second.submit(function, b"u", b"") == handle
-    worker.assigned()
+    worker.grab_assigned()
     worker.complete(handle, b"end")
     assert first.pending() == []
     assert second.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"end")]
@@ -81,7 +81,7 @@ def test_a_client_may_wait_twice_for_one_job(server: Server, function: bytes) ->
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"u", b"")
     assert client.submit(function, b"u", b"") == handle
-    worker.assigned()
+    worker.grab_assigned()
     worker.complete(handle, b"end")
     assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"end")] * 2
 
@@ -91,7 +91,7 @@ def test_functions_do_not_share_uniques(server: Server, function: bytes) -> None
     client, worker = server.peer(), server.worker(function, other)
     handles = {client.submit(name, b"u", b"", Kind.SUBMIT_JOB_BG) for name in (function, other)}
     assert len(handles) == 2
-    assert {worker.assigned()[0], worker.assigned()[0]} == handles
+    assert {worker.grab_assigned()[0], worker.grab_assigned()[0]} == handles
     for handle in handles:
         worker.complete(handle)
 
@@ -101,7 +101,7 @@ def test_an_empty_unique_joins_nothing(server: Server, function: bytes) -> None:
     first = client.submit(function, b"", b"same", Kind.SUBMIT_JOB_BG)
     second = client.submit(function, b"", b"same", Kind.SUBMIT_JOB_BG)
     assert first != second
-    assert [worker.assigned()[0], worker.assigned()[0]] == [first, second]
+    assert [worker.grab_assigned()[0], worker.grab_assigned()[0]] == [first, second]
     worker.complete(first)
     worker.complete(second)
 
@@ -112,7 +112,7 @@ def test_a_dash_makes_the_payload_the_unique(server: Server, function: bytes) ->
     second = client.submit(function, b"-", b"payload two", Kind.SUBMIT_JOB_BG)
     assert first != second
     assert client.submit(function, b"-", b"payload one", Kind.SUBMIT_JOB_BG) == first
-    assert [worker.assigned()[0], worker.assigned()[0]] == [first, second]
+    assert [worker.grab_assigned()[0], worker.grab_assigned()[0]] == [first, second]
     assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.complete(first)
     worker.complete(second)
@@ -134,12 +134,12 @@ def test_a_dash_names_no_job_without_a_payload(server: Server, function: bytes) 
 def test_a_unique_is_free_again_when_its_job_has_ended(server: Server, function: bytes, end: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
     first = client.submit(function, b"u", b"1", Kind.SUBMIT_JOB_BG)
-    worker.assigned()
+    worker.grab_assigned()
     worker.send(end, *[first, b"."][: 1 if end is Kind.WORK_FAIL else 2])
-    worker.settled()
+    worker.sync()
     second = client.submit(function, b"u", b"2", Kind.SUBMIT_JOB_BG)
     assert second != first
-    assert worker.assigned() == (second, function, b"2")
+    assert worker.grab_assigned() == (second, function, b"2")
     worker.complete(second)
 
 
@@ -151,7 +151,7 @@ def test_a_queued_job_stays_until_its_last_client_leaves(server: Server, functio
     first.close()
     watcher.await_waiters(unique, 1)
     worker = server.worker(function)
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle, b"end")
     assert second.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"end")
 
@@ -172,8 +172,8 @@ def test_a_unique_of_64_bytes_is_accepted_and_a_longer_one_refused(server: Serve
     handle = client.submit(function, b"u" * 64, b"", Kind.SUBMIT_JOB_BG)
     client.send(Kind.SUBMIT_JOB_BG, function, b"u" * 65, b"")
     assert client.receive() == packet_of(Kind.ERROR, b"ARGUMENT_TOO_LARGE", b"Unique value too large")
-    client.settled()
-    assert worker.assigned()[0] == handle
+    client.sync()
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle)
 
 
@@ -184,4 +184,4 @@ def test_uniques_of_63_bytes_join(server: Server, function: bytes) -> None:
     assert client.submit(function, unique, b"", Kind.SUBMIT_JOB_BG) == handle
     assert client.submit(function, unique[:-1] + b"w", b"", Kind.SUBMIT_JOB_BG) != handle
     for _ in range(2):
-        worker.complete(worker.assigned()[0])
+        worker.complete(worker.grab_assigned()[0])

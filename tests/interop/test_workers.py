@@ -42,12 +42,12 @@ def test_a_grab_may_request_the_unique(server: Server, function: bytes, unique: 
 def test_a_grab_of_all_arguments_returns_the_reducer(server: Server, function: bytes, submit: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
 
-    def submitted(reducer: bytes) -> bytes:
+    def submit_reduce(reducer: bytes) -> bytes:
         client.send(submit, function, b"u", reducer, b"", b"pay\0load")
         (handle,) = client.expect(Kind.JOB_CREATED)
         return handle
 
-    handle = submitted(b"sum")
+    handle = submit_reduce(b"sum")
     assert worker.grab(Kind.GRAB_JOB_ALL) == packet_of(
         Kind.JOB_ASSIGN_ALL, handle, function, b"u", b"sum", b"pay\0load"
     )
@@ -60,12 +60,12 @@ def test_a_grab_of_all_arguments_returns_the_reducer(server: Server, function: b
         Kind.GRAB_JOB_UNIQ: (function, b"u", b"pay\0load"),
     }
     for grab, rest in answers.items():
-        handle = submitted(b"sum")
+        handle = submit_reduce(b"sum")
         assert worker.grab(grab).arguments == (handle, *rest)
         worker.complete(handle)
         client.pending()
 
-    handle = submitted(b"")
+    handle = submit_reduce(b"")
     assert worker.grab(Kind.GRAB_JOB_ALL) == packet_of(Kind.JOB_ASSIGN_UNIQ, handle, function, b"u", b"pay\0load")
     worker.complete(handle)
 
@@ -80,7 +80,7 @@ def test_a_job_is_assigned_to_one_worker(server: Server, function: bytes) -> Non
 def test_a_worker_may_hold_several_jobs(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handles = [client.submit(function, b"", b"") for _ in range(3)]
-    assert [worker.assigned()[0] for _ in range(3)] == handles
+    assert [worker.grab_assigned()[0] for _ in range(3)] == handles
     for handle in reversed(handles):
         worker.complete(handle, handle)
         assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, handle)
@@ -90,14 +90,14 @@ def test_a_request_after_a_grab_is_answered_after_it(server: Server, function: b
     client, worker = server.peer(), server.worker(function)
     for kind in (Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_BG):
         handle = client.submit(function, b"", b"x", kind)
-        assert worker.assigned()[0] == handle
+        assert worker.grab_assigned()[0] == handle
         worker.send(Kind.WORK_COMPLETE, handle, b"")
         worker.send(Kind.GRAB_JOB)
         worker.send(Kind.ECHO_REQ, b"behind")
         worker.send(Kind.GRAB_JOB)
         kinds = [worker.receive().kind for _ in range(3)]
         assert kinds == [Kind.NO_JOB, Kind.ECHO_RES, Kind.NO_JOB]
-        worker.settled()
+        worker.sync()
         client.pending()
 
 
@@ -110,7 +110,7 @@ def test_a_function_that_is_registered_again_is_the_last_one(server: Server, fun
     for name in names:
         client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
     for name in names:
-        handle, seen, _ = worker.assigned()
+        handle, seen, _ = worker.grab_assigned()
         assert seen == name
         worker.complete(handle)
 
@@ -123,7 +123,7 @@ def test_the_function_registered_last_is_drained_first(server: Server, function:
             client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
     seen = []
     for _ in range(6):
-        handle, name, _ = worker.assigned()
+        handle, name, _ = worker.grab_assigned()
         seen.append(name)
         worker.complete(handle)
     assert seen == [name for name in reversed(names) for _ in range(2)]
@@ -137,14 +137,14 @@ def test_round_robin_alternates_between_functions(start: Start, option: str) -> 
     for _ in range(2):
         for name in names:
             client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
-    turns = [{worker.assigned()[1] for _ in names} for _ in range(2)]
+    turns = [{worker.grab_assigned()[1] for _ in names} for _ in range(2)]
     assert turns == [set(names)] * 2
 
 
 def test_a_repeated_ability_changes_nothing_for_its_jobs(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function, function)
     handle = client.submit(function, b"", b"")
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.complete(handle)
     assert client.expect(Kind.WORK_COMPLETE)
@@ -154,35 +154,35 @@ def test_an_ability_can_be_withdrawn(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     worker.send(Kind.CANT_DO, function)
     worker.send(Kind.CANT_DO, b"never registered")
-    worker.settled()
+    worker.sync()
     client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.can_do(function)
-    worker.complete(worker.assigned()[0])
+    worker.complete(worker.grab_assigned()[0])
 
 
 def test_all_abilities_can_be_withdrawn(server: Server, function: bytes) -> None:
     other = function + b"-other"
     client, worker = server.peer(), server.worker(function, other)
     worker.send(Kind.RESET_ABILITIES)
-    worker.settled()
+    worker.sync()
     for name in (function, other):
         client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
     assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.can_do(function, other)
     for _ in range(2):
-        worker.complete(worker.assigned()[0])
+        worker.complete(worker.grab_assigned()[0])
 
 
 @pytest.mark.parametrize("refuse", [Kind.CANT_DO, Kind.RESET_ABILITIES])
 def test_withdrawing_an_ability_releases_its_running_jobs(server: Server, function: bytes, refuse: Kind) -> None:
     client, first, second = server.peer(), server.worker(function), server.worker(function)
     handle = client.submit(function, b"", b"x")
-    first.assigned()
+    first.grab_assigned()
     first.send(refuse, *[function] * (refuse is Kind.CANT_DO))
-    first.settled()
+    first.sync()
     assert client.status(handle) == QUEUED
-    assert second.assigned() == (handle, function, b"x")
+    assert second.grab_assigned() == (handle, function, b"x")
     first.send(Kind.WORK_COMPLETE, handle, b"too late")
     assert first.receive() == NOT_FOUND
     second.complete(handle, b"in time")
@@ -197,7 +197,7 @@ def test_a_sleeper_is_woken_by_a_job(server: Server, function: bytes) -> None:
     worker.sleep()
     handle = client.submit(function, b"", b"")
     assert worker.receive() == packet_of(Kind.NOOP)
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle)
 
 
@@ -205,7 +205,7 @@ def test_a_sleeper_is_woken_only_for_its_own_functions(server: Server, function:
     client, worker = server.peer(), server.worker(function)
     worker.sleep()
     client.submit(function + b"-other", b"", b"")
-    client.settled()
+    client.sync()
     assert worker.pending() == []
 
 
@@ -214,7 +214,7 @@ def test_a_worker_that_sleeps_while_a_job_is_queued_is_woken_at_once(server: Ser
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     worker.send(Kind.PRE_SLEEP)
     assert worker.receive() == packet_of(Kind.NOOP)
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle)
 
 
@@ -225,19 +225,19 @@ def test_a_woken_worker_receives_no_more_wake_ups_until_it_sleeps_again(server: 
         client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert worker.pending() == [packet_of(Kind.NOOP)]
     for _ in range(3):
-        worker.complete(worker.assigned()[0])
+        worker.complete(worker.grab_assigned()[0])
     assert worker.grab() == packet_of(Kind.NO_JOB)
     worker.sleep()
     client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert worker.receive() == packet_of(Kind.NOOP)
-    worker.complete(worker.assigned()[0])
+    worker.complete(worker.grab_assigned()[0])
 
 
 def test_a_worker_that_does_not_sleep_is_not_woken(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert worker.pending() == []
-    worker.complete(worker.assigned()[0])
+    worker.complete(worker.grab_assigned()[0])
     assert client.status(handle) == UNKNOWN
 
 
@@ -249,7 +249,7 @@ def test_every_job_finds_a_worker_among_sleepers(server: Server, function: bytes
     found = set()
     for worker in workers:
         assert worker.receive() == packet_of(Kind.NOOP)
-        found.add(worker.assigned()[0])
+        found.add(worker.grab_assigned()[0])
     assert found == handles
 
 
@@ -257,7 +257,7 @@ def test_a_sleeper_that_has_no_abilities_left_is_not_woken(server: Server, funct
     client, worker = server.peer(), server.worker(function)
     worker.sleep()
     worker.send(Kind.RESET_ABILITIES)
-    worker.settled()
+    worker.sync()
     client.submit(function, b"", b"")
     assert worker.pending() == []
 
@@ -269,16 +269,16 @@ def test_a_sleeper_that_has_no_abilities_left_is_not_woken(server: Server, funct
 def test_a_lost_workers_job_is_done_by_another(server: Server, function: bytes, submit: Kind) -> None:
     client, first, second = server.peer(), server.worker(function), server.worker(function)
     handle = client.submit(function, b"", b"x", submit)
-    first.assigned()
+    first.grab_assigned()
     second.sleep()
     first.send(Kind.WORK_STATUS, handle, b"3", b"4")
-    first.settled()
+    first.sync()
     assert client.pending() == ([packet_of(Kind.WORK_STATUS, handle, b"3", b"4")] if submit is Kind.SUBMIT_JOB else [])
     assert client.status(handle) == (b"1", b"1", b"3", b"4")
     first.close()
     assert second.receive() == packet_of(Kind.NOOP)
     assert client.status(handle) == QUEUED
-    assert second.assigned() == (handle, function, b"x")
+    assert second.grab_assigned() == (handle, function, b"x")
     second.complete(handle, b"done")
     assert client.pending() == ([packet_of(Kind.WORK_COMPLETE, handle, b"done")] if submit is Kind.SUBMIT_JOB else [])
 
@@ -288,11 +288,11 @@ def test_without_a_limit_a_job_survives_many_workers(server: Server, function: b
     handle = client.submit(function, b"", b"x")
     for _ in range(10):
         worker = server.worker(function)
-        assert worker.assigned()[0] == handle
+        assert worker.grab_assigned()[0] == handle
         worker.close()
         client.await_status(handle, *QUEUED)
     worker = server.worker(function)
-    worker.complete(worker.assigned()[0], b"at last")
+    worker.complete(worker.grab_assigned()[0], b"at last")
     assert client.pending() == [packet_of(Kind.WORK_COMPLETE, handle, b"at last")]
 
 
@@ -304,29 +304,29 @@ def test_job_retries_limit_the_workers_that_a_job_may_lose(start: Start, option:
     silent = client.submit(b"f", b"", b"", Kind.SUBMIT_JOB_LOW_BG)
     for after in (QUEUED, UNKNOWN):
         worker = server.worker(b"f")
-        assert worker.assigned()[0] == handle
+        assert worker.grab_assigned()[0] == handle
         worker.close()
         server.peer().await_status(handle, *after)
     assert client.receive() == packet_of(Kind.WORK_FAIL, handle)
     for after in (QUEUED, UNKNOWN):
         worker = server.worker(b"f")
-        assert worker.assigned()[0] == silent
+        assert worker.grab_assigned()[0] == silent
         worker.close()
         client.await_status(silent, *after)
     assert server.worker(b"f").grab() == packet_of(Kind.NO_JOB)
-    client.settled()
+    client.sync()
 
 
 def test_a_job_that_exceeds_its_timeout_goes_to_another_worker(server: Server, function: bytes) -> None:
     """The timeout is one second, the minimum of gearmand."""
     client, slow, second = server.peer(), server.peer(), server.peer()
     slow.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
-    slow.settled()
+    slow.sync()
     handle = client.submit(function, b"", b"x")
-    slow.assigned()
+    slow.grab_assigned()
     client.await_status(handle, *QUEUED)
     second.can_do(function)
-    assert second.assigned() == (handle, function, b"x")
+    assert second.grab_assigned() == (handle, function, b"x")
     slow.send(Kind.WORK_COMPLETE, handle, b"too late")
     assert slow.receive() == NOT_FOUND
     second.complete(handle, b"done")
@@ -339,9 +339,9 @@ def test_a_timeout_is_read_up_to_its_first_letter(server: Server, function: byte
     for number, timeout in enumerate([b" 1000", b"+1000", b"1000ms", b"10s"]):
         worker, name = server.peer(), b"%b-%d" % (function, number)
         worker.send(Kind.CAN_DO_TIMEOUT, name, timeout)
-        worker.settled()
+        worker.sync()
         handle = client.submit(name, b"", b"x")
-        worker.assigned()
+        worker.grab_assigned()
         assigned.append(handle)
     for handle in assigned:
         client.await_status(handle, *QUEUED)
@@ -356,7 +356,7 @@ def test_a_long_timeout_or_none_changes_nothing(server: Server, function: bytes,
     client, worker = server.peer(), server.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, timeout)
     handle = client.submit(function, b"", b"x")
-    assert worker.assigned()[0] == handle
+    assert worker.grab_assigned()[0] == handle
     worker.complete(handle, b"y")
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"y")
 
@@ -377,7 +377,7 @@ def test_a_queued_job_is_dropped_with_its_client(server: Server, function: bytes
 def test_a_running_job_ends_quietly_without_its_client(server: Server, function: bytes, unique: bytes) -> None:
     client, worker, watcher = server.peer(), server.worker(function), server.peer()
     handle = client.submit(function, unique, b"")
-    worker.assigned()
+    worker.grab_assigned()
     assert watcher.status_unique(unique) == (*RUNNING, b"1")
     client.close()
     watcher.await_waiters(unique, 0)
@@ -412,13 +412,13 @@ def test_results_for_an_unknown_job_are_refused(server: Server, packet: Packet, 
     worker = server.peer()
     worker.send(packet.kind, *packet.arguments)
     assert worker.receive() == packet_of(Kind.ERROR, b"JOB_NOT_FOUND", message)
-    worker.settled()
+    worker.sync()
 
 
 def test_results_from_another_worker_are_refused(server: Server, function: bytes) -> None:
     client, worker, other = server.peer(), server.worker(function), server.worker(function)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     other.send(Kind.WORK_COMPLETE, handle, b"stolen")
     assert other.receive() == NOT_FOUND
     worker.complete(handle, b"mine")
@@ -428,7 +428,7 @@ def test_results_from_another_worker_are_refused(server: Server, function: bytes
 def test_a_second_result_is_refused(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
-    worker.assigned()
+    worker.grab_assigned()
     worker.complete(handle, b"1")
     worker.send(Kind.WORK_COMPLETE, handle, b"2")
     assert worker.receive() == NOT_FOUND

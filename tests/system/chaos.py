@@ -152,7 +152,7 @@ class Chaos:
 
     def _join(self) -> None:
         self.addresses.end()
-        for node in self.fleet.live():
+        for node in self.fleet.live_nodes():
             node.thaw()
             node.kill()
         for actor in self._actors:

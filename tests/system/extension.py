@@ -94,7 +94,7 @@ class FaultError(Exception):
         self.message = message
 
 
-def coded(value: dict[str, Any] | None) -> bytes:
+def encode_json(value: dict[str, Any] | None) -> bytes:
     """Return JSON, or nothing if there are no options."""
     return json.dumps(value).encode() if value else b""
 
@@ -144,7 +144,7 @@ class ExtensionPeer(Peer):
         self, function: bytes, payload: bytes = b"", unique: bytes = b"", options: dict[str, Any] | None = None
     ) -> None:
         """Send SUBMIT."""
-        self.write(encode(ExtensionKind.SUBMIT, function, unique, coded(options), payload))
+        self.write(encode(ExtensionKind.SUBMIT, function, unique, encode_json(options), payload))
 
     def submit_new(self, function: bytes, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
         """Submit a job that joins no other, and return its handle; try again while the node is between two terms."""
@@ -177,7 +177,7 @@ class ExtensionPeer(Peer):
 
     def call(self, method: str, **params: Any) -> Any:
         """Call a method, and return its answer. Raises FaultError."""
-        self.write(encode(ExtensionKind.CALL, b"id of " + method.encode(), method.encode(), coded(params)))
+        self.write(encode(ExtensionKind.CALL, b"id of " + method.encode(), method.encode(), encode_json(params)))
         packet = self.next()
         assert packet.arguments[0] == b"id of " + method.encode()
         if packet.kind is ExtensionKind.FAULT:
@@ -200,7 +200,7 @@ class ExtensionPeer(Peer):
 
     def register(self, function: bytes, **options: Any) -> None:
         """Send REGISTER."""
-        self.write(encode(ExtensionKind.REGISTER, function, coded(options)))
+        self.write(encode(ExtensionKind.REGISTER, function, encode_json(options)))
 
     def ready(self, places: int = 1) -> None:
         """Send READY."""
@@ -213,7 +213,7 @@ class ExtensionPeer(Peer):
 
     def settle(self, job: Assigned, outcome: bytes, data: bytes = b"", detail: dict[str, Any] | None = None) -> None:
         """Send SETTLE."""
-        self.write(encode(ExtensionKind.SETTLE, job.handle, job.token, outcome, coded(detail), data))
+        self.write(encode(ExtensionKind.SETTLE, job.handle, job.token, outcome, encode_json(detail), data))
 
     def verdict(self, job: Assigned) -> bytes:
         """Wait for SETTLED, and return the verdict."""
@@ -221,7 +221,7 @@ class ExtensionPeer(Peer):
         assert (handle, token) == (job.handle, job.token)
         return verdict
 
-    def settled_as(self, job: Assigned, outcome: bytes, data: bytes = b"", **detail: Any) -> bytes:
+    def settle_as(self, job: Assigned, outcome: bytes, data: bytes = b"", **detail: Any) -> bytes:
         """Settle a job, and return the verdict."""
         self.settle(job, outcome, data, detail)
         return self.verdict(job)
@@ -234,7 +234,7 @@ class ExtensionPeer(Peer):
         stop, lost = ([handle.encode() for handle, _ in answer[key]] for key in ("stop", "lost"))
         return stop, lost
 
-    def stopped(self) -> tuple[bytes, bytes, bytes]:
+    def await_stop(self) -> tuple[bytes, bytes, bytes]:
         """Wait for STOP, and return handle, token and reason."""
         handle, token, reason = self.expect(ExtensionKind.STOP)
         return handle, token, reason

@@ -225,11 +225,11 @@ class Fleet:
         """Start a node, and wait until it is ready."""
         return self.launch(name, *options, store=store, plant=plant).ready()
 
-    def several(self, *names: str) -> list[FleetNode]:
+    def start_many(self, *names: str) -> list[FleetNode]:
         """Start some nodes at the same time, and wait until all are ready."""
         return [node.ready() for node in [self.launch(name) for name in names]]
 
-    def live(self) -> list[FleetNode]:
+    def live_nodes(self) -> list[FleetNode]:
         """Return the nodes whose processes have not ended."""
         return [node for node in self.nodes if node.is_alive]
 

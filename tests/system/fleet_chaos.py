@@ -38,7 +38,7 @@ def freeze(chaos: Chaos) -> None:
     assert slot.node is not None
     slot.node.freeze()
     time.sleep(chaos.random.uniform(0, 2 * chaos.fleet.lease + 1))
-    chaos.ledger.wakes()
+    chaos.ledger.node_continues()
     slot.node.thaw()
 
 

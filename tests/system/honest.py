@@ -38,5 +38,5 @@ class Honest:
         handle = self.client.submit(self.FUNCTION, b"", b"ping")
         job = self.worker.job()
         assert (job.handle, job.payload) == (handle, b"ping")
-        assert self.worker.settled_as(job, b"succeeded", b"pong") == b"recorded"
+        assert self.worker.settle_as(job, b"succeeded", b"pong") == b"recorded"
         assert self.client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"pong")

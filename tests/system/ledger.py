@@ -61,7 +61,7 @@ class Ledger:
         """Count an event that is permitted only if a node was cut off from its fleet or fenced."""
         self.note(kind)
 
-    def wakes(self) -> None:
+    def node_continues(self) -> None:
         """Record that a frozen node is about to be continued."""
         with self._lock:
             self._woken = time.monotonic()
@@ -81,7 +81,7 @@ class Ledger:
         """Record that a server acknowledged a background job."""
         with self._lock:
             self.acknowledged.add(handle)
-            self.seen(handle, unique)
+            self.check_unique(handle, unique)
             self.note("accepted")
 
     def begin(self, handle: bytes, function: bytes, unique: bytes) -> Run:
@@ -94,7 +94,7 @@ class Ledger:
                     self._reassigned.add(handle)
                 else:
                     self.violations.append(f"{handle!r} ran again after its completion was confirmed")
-            self.seen(handle, unique)
+            self.check_unique(handle, unique)
             self._open.setdefault(run.key, []).append(run)
             self.note("begun")
         return run
@@ -120,7 +120,7 @@ class Ledger:
             self.confirmed.add(handle)
             self.note("confirmed")
 
-    def seen(self, handle: bytes, unique: bytes) -> None:
+    def check_unique(self, handle: bytes, unique: bytes) -> None:
         """Record that an actor saw a job with its unique."""
         recorded = self._uniques.setdefault(handle, unique)
         if recorded != unique:
@@ -147,8 +147,8 @@ class SingleServerLedger(Ledger):
                 self.violations.append(f"{handle!r} was alive although {unique!r} had a later job")
             return super().begin(handle, function, unique)
 
-    def seen(self, handle: bytes, unique: bytes) -> None:
-        super().seen(handle, unique)
+    def check_unique(self, handle: bytes, unique: bytes) -> None:
+        super().check_unique(handle, unique)
         if unique:
             self._newest[unique] = max(self._newest.get(unique, 0), identity(handle))
 

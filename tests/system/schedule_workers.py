@@ -65,7 +65,7 @@ class ScheduleWorkers:
         while not self._ended.is_set():
             peer.ready(1)
             job = peer.job()
-            if peer.settled_as(job, b"succeeded") == b"recorded":
+            if peer.settle_as(job, b"succeeded") == b"recorded":
                 with self._lock:
                     self.recorded[job.handle] += 1
 

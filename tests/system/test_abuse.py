@@ -205,7 +205,7 @@ def test_a_body_over_the_limit_is_skipped_and_the_connection_stays_open(healthy:
         assert peer.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
         for _ in range(65):
             peer.write(bytes(MIB))
-        peer.settled()
+        peer.sync()
     assert healthy.rss() - before < 16 * MIB
 
 
@@ -314,7 +314,7 @@ def test_progress_that_a_client_does_not_read_is_bounded(healthy: Server, honest
     with healthy.peer() as client, healthy.peer() as worker:
         worker.can_do(b"talkative")
         client.submit(b"talkative", b"", b"")
-        handle = worker.assigned()[0]
+        handle = worker.grab_assigned()[0]
         worker.socket.settimeout(3.0)
         packet = encode(Kind.WORK_DATA, handle, bytes(MIB))
         with contextlib.suppress(TimeoutError):
@@ -383,13 +383,13 @@ def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-connections", "3") as server, contextlib.ExitStack() as stack:
         peers = [stack.enter_context(server.peer()) for _ in range(3)]
         for peer in peers:
-            peer.settled()
+            peer.sync()
         with server.peer() as more:
             assert more.is_refused()
         peers.pop().close()
         eventually(lambda: admitted(server), "there is a place again")
         for peer in peers:
-            peer.settled()
+            peer.sync()
         server.assert_healthy()
 
 

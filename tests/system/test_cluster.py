@@ -42,7 +42,7 @@ def has_joined(node: FleetNode) -> bool:
 
 
 def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fleet, stack: ExitStack) -> None:
-    n1, n2 = watched.several("n1", "n2")
+    n1, n2 = watched.start_many("n1", "n2")
     await_join(n1, n2)
     client = stack.enter_context(n1.extended())
     first = stack.enter_context(n1.worker(b"f"))
@@ -56,7 +56,7 @@ def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fle
 
 
 def test_a_foreground_client_receives_its_result_from_another_node(watched: Fleet, stack: ExitStack) -> None:
-    n1, n2 = watched.several("n1", "n2")
+    n1, n2 = watched.start_many("n1", "n2")
     await_join(n1, n2)
     worker = stack.enter_context(n2.worker(b"f"))
     client = stack.enter_context(n1.extended())
@@ -64,7 +64,7 @@ def test_a_foreground_client_receives_its_result_from_another_node(watched: Flee
     handle = client.submit_new(b"f", b"payload", wait=True)
     job = worker.job()
     assert job.handle == handle
-    assert worker.settled_as(job, b"succeeded", b"result")
+    assert worker.settle_as(job, b"succeeded", b"result")
     assert client.result().data == b"result"
 
 
@@ -74,7 +74,7 @@ def test_without_the_ensemble_the_store_alone_detects_dead_nodes(
     with Ensemble(parent=tmp_path) as ensemble:
         url = f"zookeeper://{ensemble.hosts}/cluster"
         with Fleet(fork_server, tmp_path, database, "--cluster", url, lease=SESSION) as fleet:
-            n1, n2 = fleet.several("n1", "n2")
+            n1, n2 = fleet.start_many("n1", "n2")
             await_join(n1, n2)
             ensemble.kill()
             client = stack.enter_context(n1.extended())

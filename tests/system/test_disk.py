@@ -130,7 +130,7 @@ def test_on_a_full_disk_submits_are_refused_and_the_server_keeps_running(filled:
         assert filled.server.log_text().count("the store refused a group") == 1
         with filled.server.worker(b"quick", places=1) as worker:
             foreground = peer.submit(b"quick", b"", b"needs no disk")
-            assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
+            assert worker.settle_as(worker.job(), b"succeeded", b"done") == b"recorded"
             assert peer.receive() == packet_of(Kind.WORK_COMPLETE, foreground, b"done")
         filled.free()
         eventually(lambda: page(filled.server.http, "/readyz") == 200, "ready again, without any submission")
@@ -149,7 +149,7 @@ def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled
         streaming = stack.enter_context(server.worker(b"streaming"))
         first = client.submit_new(b"plain", wait=True)
         second = client.submit_new(b"streaming", wait=True)
-        assert plain.assigned()[0] == first
+        assert plain.grab_assigned()[0] == first
         job = streaming.job()
         fill_with_jobs(filled, client)
         plain.send(Kind.WORK_COMPLETE, first, b"plain result" * 400)

@@ -31,7 +31,7 @@ def begin_drain(server: Server, number: signal.Signals = signal.SIGTERM) -> None
     eventually(lambda: refuses(server), "new connections are refused")
 
 
-def assert_ended_well(server: Server) -> None:
+def assert_clean_exit(server: Server) -> None:
     assert server.wait() == 0
     assert_no_defect(server.log_text())
 
@@ -47,12 +47,12 @@ def test_running_jobs_may_end_within_the_drain_timeout(tmp_path: Path) -> None:
         stored = client.submit_new(b"plain")
         foreground = client.submit(b"plain", b"", b"fg")
         job = streaming.job()
-        assert plain.assigned()[0] == stored
+        assert plain.grab_assigned()[0] == stored
         begin_drain(server)
-        assert streaming.settled_as(job, b"succeeded", b"in time") == b"recorded"
+        assert streaming.settle_as(job, b"succeeded", b"in time") == b"recorded"
         assert client.result().data == b"in time"
         plain.complete(stored, b"in time, too")
-        assert_ended_well(server)
+        assert_clean_exit(server)
         assert client.is_closed(), "the foreground job that no worker had ends with the server"
         assert foreground
     with serving(tmp_path) as server, server.extended() as client:
@@ -69,7 +69,7 @@ def test_no_job_starts_during_a_drain(tmp_path: Path) -> None:
         plain.can_do(b"f")
         handles = [client.submit_new(b"f", b"%d" % number) for number in range(4)]
         job = streaming.job()
-        assert plain.assigned()[0] == handles[1]
+        assert plain.grab_assigned()[0] == handles[1]
         begin_drain(server)
         streaming.ready(5)
         streaming.assert_silent()
@@ -77,8 +77,8 @@ def test_no_job_starts_during_a_drain(tmp_path: Path) -> None:
         assert plain.grab() == packet_of(Kind.NO_JOB)
         plain.sleep()
         late = client.submit_new(b"f", b"late")  # accepted, and stored for the next start
-        assert streaming.settled_as(job, b"succeeded") == b"recorded"
-        assert_ended_well(server)
+        assert streaming.settle_as(job, b"succeeded") == b"recorded"
+        assert_clean_exit(server)
     with serving(tmp_path) as server, server.worker(b"f", places=9) as worker:
         assert [worker.job().handle for _ in range(3)] == [*handles[2:], late]
         worker.assert_silent()
@@ -94,9 +94,9 @@ def test_jobs_that_do_not_end_in_time_are_released_without_counting(tmp_path: Pa
         for function in (b"streaming", b"plain"):
             client.submit_new(function, retry={"max_attempts": 1})
         streaming.job()
-        plain.assigned()
+        plain.grab_assigned()
         server.signal(signal.SIGTERM)
-        assert_ended_well(server)
+        assert_clean_exit(server)
     with serving(tmp_path) as server, server.worker(b"streaming", b"plain", places=2) as worker:
         assert [worker.job().info["attempt"] for _ in range(2)] == [1, 1]
 
@@ -110,14 +110,14 @@ def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_pa
         with pytest.raises(TimeoutError):
             worker.next()
         worker.socket.settimeout(10)
-        assert worker.settled_as(job, b"succeeded") == b"recorded"
-        assert_ended_well(server)
+        assert worker.settle_as(job, b"succeeded") == b"recorded"
+        assert_clean_exit(server)
     with serving(tmp_path, "--drain", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
         client.submit_new(b"f")
         worker.job()
         begin_drain(server, signal.SIGUSR1)
         server.signal(signal.SIGTERM)
-        assert_ended_well(server)
+        assert_clean_exit(server)
 
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
@@ -129,8 +129,8 @@ def test_shutdown_from_this_machine(tmp_path: Path, command: bytes) -> None:
             assert administrator.ask(command) == b"OK\r\n"
             eventually(lambda: refuses(server), "new connections are refused")
             if command == b"shutdown graceful":
-                assert worker.settled_as(job, b"succeeded") == b"recorded"
-        assert_ended_well(server)
+                assert worker.settle_as(job, b"succeeded") == b"recorded"
+        assert_clean_exit(server)
 
 
 def test_shutdown_from_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_idle_server_ends_at_once(tmp_path: Path, number: signal.Signals) -> 
     with serving(tmp_path) as server, server.worker(b"f"), server.extended() as client:
         client.submit_new(b"backlog")
         server.signal(number)
-        assert_ended_well(server)
+        assert_clean_exit(server)
 
 
 def test_a_refused_start_explains_the_remedy(tmp_path: Path, refused_start: Callable[..., tuple[int, str]]) -> None:

@@ -66,7 +66,7 @@ def shared(
         STORES[request.param](request.getfixturevalue) as store,
         Fleet(fork_server, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
     ):
-        yield fleet.several("n1", "n2")
+        yield fleet.start_many("n1", "n2")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_background_job_of_a_program_runs_at_another_node(
     worker = stack.enter_context(worker_node.worker(name.encode()))
     job = worker.job()
     assert job.payload == b"payload"
-    assert worker.settled_as(job, b"succeeded") == b"recorded"
+    assert worker.settle_as(job, b"succeeded") == b"recorded"
 
 
 def test_the_progress_of_a_job_at_another_node_is_streamed(shared: list[FleetNode], stack: ExitStack) -> None:
@@ -143,7 +143,7 @@ def test_the_progress_of_a_job_at_another_node_is_streamed(shared: list[FleetNod
     worker.write(encode(Kind.WORK_WARNING, assigned.handle, b"careful"))
     worker.write(encode(Kind.WORK_STATUS, assigned.handle, b"1", b"2"))
     worker.write(encode(Kind.WORK_DATA, assigned.handle, BINARY))
-    assert worker.settled_as(assigned, b"succeeded", b"done") == b"recorded"
+    assert worker.settle_as(assigned, b"succeeded", b"done") == b"recorded"
     rest = [event for event in first if event != Data(b"early")]
     streaming.join(60)
     assert rest == [Warned(b"careful"), Progress(1, 2), Data(BINARY)]
@@ -158,7 +158,7 @@ class TwoNodes:
     """Two nodes, a worker process and an App that use both."""
 
     def __init__(self, fleet: Fleet, directory: Path, stack: ExitStack) -> None:
-        self.nodes = fleet.several("n1", "n2")
+        self.nodes = fleet.start_many("n1", "n2")
         self.directory = directory
         tasks = directory / "tasks.py"
         tasks.write_text(TASKS)

@@ -57,7 +57,7 @@ def test_a_node_with_a_wrong_clock_behaves_like_the_others(
         job = worker.job()
         assert job.handle == handle
         assert 1.0 <= time.monotonic() - began < 20
-        assert worker.settled_as(job, b"succeeded") == b"recorded"
+        assert worker.settle_as(job, b"succeeded") == b"recorded"
         worker.close()
 
     # Jobs' expiry times and end times use the same clock.

@@ -28,7 +28,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-class Counted(NamedTuple):
+class Counts(NamedTuple):
     """A line of ``status``, as monitoring reads it."""
 
     total: int
@@ -36,11 +36,11 @@ class Counted(NamedTuple):
     workers: int
 
 
-def counted(peer: ExtensionPeer, function: bytes) -> Counted:
+def read_counts(peer: ExtensionPeer, function: bytes) -> Counts:
     """Return the counts of a function, and assert that they are consistent."""
     lines = [line.rstrip(b"\n").split(b"\t") for line in peer.table(b"status")]
-    found = {name: Counted(int(total), int(running), int(workers)) for name, total, running, workers in lines}
-    counts = found.get(function, Counted(0, 0, 0))
+    found = {name: Counts(int(total), int(running), int(workers)) for name, total, running, workers in lines}
+    counts = found.get(function, Counts(0, 0, 0))
     assert counts.total >= counts.running >= 0, counts
     return counts
 
@@ -67,14 +67,14 @@ def test_the_counts_of_jobs_that_came_from_another_node(
     left = JOBS
     while left:
         handle = grab_until_assigned(worker)
-        assert counted(watchers[1], function).running == 1
-        counted(watchers[0], function)
+        assert read_counts(watchers[1], function).running == 1
+        read_counts(watchers[0], function)
         worker.complete(handle)
         left -= 1
         for node in (here, there) if left % 50 == 0 else ():
             assert_consistent(node)
     for watcher, workers in zip(watchers, (int(bool(options)), 1), strict=True):
-        eventually(lambda: counted(watcher, function) == Counted(0, 0, workers), "all jobs have ended")  # noqa: B023 - at once
+        eventually(lambda: read_counts(watcher, function) == Counts(0, 0, workers), "all jobs have ended")  # noqa: B023 - at once
 
 
 # ---- the answers to polling workers
@@ -100,7 +100,7 @@ def test_the_first_grab_after_the_acknowledgement_returns_the_job(
     worker.can_do(function)
     with pending_backlog_query(store):
         client.send(Kind.SUBMIT_JOB_BG, function, b"", b"payload")
-        eventually(lambda: counted(watcher, function).total, "the node has read it")
+        eventually(lambda: read_counts(watcher, function).total, "the node has read it")
     (handle,) = client.expect(Kind.JOB_CREATED)
     assert worker.grab() == packet_of(Kind.JOB_ASSIGN, handle, function, b"payload")
 
@@ -114,7 +114,7 @@ def test_a_foreground_job_without_a_client_is_dropped_when_its_worker_leaves(
     fleet: Fleet, function: bytes, there: bool, stack: ExitStack
 ) -> None:
     """The job is stored, because no worker was connected when it was submitted."""
-    nodes = fleet.several("n1", "n2") if there else [fleet.start("n1")]
+    nodes = fleet.start_many("n1", "n2") if there else [fleet.start("n1")]
     client, watcher, worker, other = (
         stack.enter_context(node.peer()) for node in (nodes[0], nodes[0], nodes[-1], nodes[-1])
     )
@@ -128,14 +128,14 @@ def test_a_foreground_job_without_a_client_is_dropped_when_its_worker_leaves(
     worker.close()
     watcher.await_status(handle, b"0", b"0", b"0", b"0")
     assert other.grab() == packet_of(Kind.NO_JOB)
-    eventually(lambda: counted(watcher, function).total == 0, "it is not counted")
+    eventually(lambda: read_counts(watcher, function).total == 0, "it is not counted")
 
 
 @on_each_store
 def test_a_foreground_job_with_a_client_at_another_node_goes_to_another_worker(
     fleet: Fleet, function: bytes, stack: ExitStack
 ) -> None:
-    here, there = fleet.several("n1", "n2")
+    here, there = fleet.start_many("n1", "n2")
     client, worker, other = (stack.enter_context(here.peer()) for _ in range(3))
     waiting = stack.enter_context(there.peer())
     unique = b"unique"
@@ -157,7 +157,7 @@ def test_a_foreground_job_with_a_client_at_another_node_goes_to_another_worker(
 
 @on_each_store
 def test_any_node_shows_the_progress_of_a_running_job(fleet: Fleet, function: bytes, stack: ExitStack) -> None:
-    here, there = fleet.several("n1", "n2")
+    here, there = fleet.start_many("n1", "n2")
     client, worker = stack.enter_context(here.extended()), stack.enter_context(there.worker(function, places=0))
     handle = client.submit_new(function)
     worker.ready()

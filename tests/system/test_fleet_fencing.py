@@ -43,7 +43,7 @@ def proxy_of(route: StoreRoute) -> Proxy:
     return route.proxy
 
 
-def timed(wait: Callable[[], object]) -> Callable[[], tuple[float, object]]:
+def start_timed(wait: Callable[[], object]) -> Callable[[], tuple[float, object]]:
     """Start a wait in a thread. Return a function that joins it, and returns the time at which it ended and its value."""
     ended: list[tuple[float, object]] = []
 
@@ -66,7 +66,7 @@ def timed(wait: Callable[[], object]) -> Callable[[], tuple[float, object]]:
 
 
 def test_a_frozen_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     client = with_timeout(stack.enter_context(n2.extended()))
     late = with_timeout(stack.enter_context(n1.worker(b"f")))
     plain = with_timeout(stack.enter_context(n1.peer()))
@@ -98,14 +98,14 @@ def test_a_frozen_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitSt
     plain.send(Kind.ECHO_REQ, b"is it on disk?")  # it is not, and the protocol has no packet to report that
     assert plain.is_closed()
     for handle, taken in redelivered.items():
-        assert successor.settled_as(taken, b"succeeded", b"in time") == b"recorded"
+        assert successor.settle_as(taken, b"succeeded", b"in time") == b"recorded"
         assert client.outcome(handle).data == b"in time"
     eventually(lambda: n1.term != before, "n1 has a new term")
     assert n1.term > max(before, n2.term)
-    works(n1, n2)
+    assert_jobs_run_both_ways(n1, n2)
 
 
-def works(n1: FleetNode, n2: FleetNode) -> None:
+def assert_jobs_run_both_ways(n1: FleetNode, n2: FleetNode) -> None:
     """Assert that jobs can go both ways between two nodes."""
     for one, other in ((n1, n2), (n2, n1)):
         with one.extended() as client, other.worker(b"still works") as worker:
@@ -114,12 +114,12 @@ def works(n1: FleetNode, n2: FleetNode) -> None:
             handle = client.submit_new(b"still works")
             job = worker.job()
             assert job.handle == handle
-            assert worker.settled_as(job, b"succeeded", b"yes") == b"recorded"
+            assert worker.settle_as(job, b"succeeded", b"yes") == b"recorded"
             assert client.outcome(handle).data == b"yes"
 
 
 def test_clients_of_a_frozen_node_still_receive_their_results(fleet: Fleet, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     waiting, foreground, local = (with_timeout(stack.enter_context(n1.extended())) for _ in range(3))
     remote = with_timeout(stack.enter_context(n2.worker(b"f", places=2)))
     here = with_timeout(stack.enter_context(n1.worker(b"own")))
@@ -133,10 +133,10 @@ def test_clients_of_a_frozen_node_still_receive_their_results(fleet: Fleet, stac
     n1.freeze()
     await_removal(n2, n1)
     n1.thaw()
-    assert here.settled_as(memory, b"succeeded", b"kept") == b"recorded"
+    assert here.settle_as(memory, b"succeeded", b"kept") == b"recorded"
     assert local.next() == packet_of(Kind.WORK_COMPLETE, of_node, b"kept")
     for job in jobs.values():
-        assert remote.settled_as(job, b"succeeded", b"result") == b"recorded"
+        assert remote.settle_as(job, b"succeeded", b"result") == b"recorded"
     assert waiting.result().data == b"result"
     assert foreground.next() == packet_of(Kind.WORK_COMPLETE, own, b"result")
 
@@ -150,7 +150,7 @@ def await_removal(survivor: FleetNode, dead: FleetNode) -> None:
 
 
 def test_a_node_that_is_frozen_for_less_than_its_lease_keeps_its_jobs(fleet: Fleet, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     worker = with_timeout(stack.enter_context(n1.worker(b"f")))
     stack.enter_context(n2.worker(b"f"))
     stack.enter_context(n1.extended()).submit_new(b"f")
@@ -159,7 +159,7 @@ def test_a_node_that_is_frozen_for_less_than_its_lease_keeps_its_jobs(fleet: Fle
     n1.freeze()
     time.sleep(LEASE / 4)
     n1.thaw()
-    assert worker.settled_as(job, b"succeeded") == b"recorded"
+    assert worker.settle_as(job, b"succeeded") == b"recorded"
     assert n1.term == term
 
 
@@ -185,7 +185,7 @@ def test_a_node_that_is_cut_off_stops_its_workers_before_others_take_over(
         proxy_of(route).freeze(Direction.TO_CLIENT)
     else:
         proxy_of(route).refuse()
-    stopped, taken = timed(holder.stopped), timed(successor.job)
+    stopped, taken = start_timed(holder.await_stop), start_timed(successor.job)
     stopped_at, answer = stopped()
     taken_at, _ = taken()
     assert answer == (handle, job.token, b"lost")
@@ -197,7 +197,7 @@ def test_a_node_that_is_cut_off_stops_its_workers_before_others_take_over(
     proxy_of(route).heal()
     assert holder.verdict(job) == b"stale"
     eventually(lambda: n1.term != before, "n1 has a new term")
-    works(n1, n2)
+    assert_jobs_run_both_ways(n1, n2)
 
 
 def test_a_node_that_ignores_the_end_of_its_lease_is_found(fleet: Fleet, route: StoreRoute, stack: ExitStack) -> None:
@@ -235,12 +235,12 @@ def test_a_node_recovers_from_silently_dropped_connections(
     else:
         redelivered = successor.job()
         assert redelivered.handle == handle
-        assert successor.settled_as(redelivered, b"succeeded", b"in time") == b"recorded"
+        assert successor.settle_as(redelivered, b"succeeded", b"in time") == b"recorded"
         # The settlement was under way when the lease ended: the node had no job left to stop.
         assert worker.verdict(job) == b"stale"
         assert client.outcome(handle).data == b"in time"
     eventually(lambda: n1.term != before, "n1 has a new term")
-    works(n1, n2)
+    assert_jobs_run_both_ways(n1, n2)
 
 
 def test_a_node_whose_next_term_fails_to_begin_tries_again(fleet: Fleet, route: StoreRoute) -> None:
@@ -250,7 +250,7 @@ def test_a_node_whose_next_term_fails_to_begin_tries_again(fleet: Fleet, route: 
     n2.ask("nodes.remove", node="n1", force=True)
     trap.wait()
     eventually(lambda: n1.term != before, "n1 has a new term", timeout=RECEIVE_TIMEOUT)
-    works(n1, n2)
+    assert_jobs_run_both_ways(n1, n2)
 
 
 # ---- lost answers
@@ -282,7 +282,7 @@ def test_a_settlement_is_recorded_once_if_an_answer_is_lost(fleet: Fleet, route:
     handle = client.submit_new(b"f")
     job = worker.job()
     trap = route.lose_answer()
-    assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
+    assert worker.settle_as(job, b"succeeded", b"result") == b"recorded"
     trap.wait()
     assert client.outcome(handle).data == b"result"
     worker.ready()

@@ -33,7 +33,7 @@ def fleet(
         STORES[request.param](request.getfixturevalue) as store,
         Fleet(fork_server, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
     ):
-        fleet.several("n1", "n2", "n3")
+        fleet.start_many("n1", "n2", "n3")
         yield fleet
 
 
@@ -49,7 +49,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def plain(node: FleetNode, stack: ExitStack, *functions: bytes) -> ExtensionPeer:
+def connect_plain(node: FleetNode, stack: ExitStack, *functions: bytes) -> ExtensionPeer:
     """Connect a plain Gearman peer, as a worker if functions are named."""
     peer = stack.enter_context(node.peer())
     if functions:
@@ -57,7 +57,7 @@ def plain(node: FleetNode, stack: ExitStack, *functions: bytes) -> ExtensionPeer
     return peer
 
 
-def grabbed(worker: ExtensionPeer) -> tuple[bytes, bytes]:
+def grab_until_assigned(worker: ExtensionPeer) -> tuple[bytes, bytes]:
     """Grab a job as plain workers do, asleep in between, and return its handle and payload."""
     while True:
         worker.send(Kind.GRAB_JOB)
@@ -79,7 +79,7 @@ def test_a_job_runs_where_its_worker_is(nodes: list[FleetNode], function: bytes)
         handle = client.submit_new(function, b"payload")
         job = worker.job()
         assert (job.handle, job.payload) == (handle, b"payload")
-        assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
+        assert worker.settle_as(job, b"succeeded", b"result") == b"recorded"
         assert client.outcome(handle).data == b"result"
 
 
@@ -94,9 +94,9 @@ def test_a_handle_names_the_node_that_created_it(nodes: list[FleetNode], functio
 def test_a_foreground_client_receives_everything_in_order_from_another_node(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
-    client, worker = plain(nodes[0], stack), plain(nodes[1], stack, function)
+    client, worker = connect_plain(nodes[0], stack), connect_plain(nodes[1], stack, function)
     handle = client.submit(function, b"", b"payload")
-    assert grabbed(worker) == (handle, b"payload")
+    assert grab_until_assigned(worker) == (handle, b"payload")
     binary = bytes(range(256))
     for number in range(20):
         worker.send(Kind.WORK_DATA, handle, binary + b"%d" % number)
@@ -117,10 +117,10 @@ def test_a_foreground_client_receives_everything_in_order_from_another_node(
 def test_progress_arrives_before_the_result_of_a_fast_worker(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
-    client, worker = plain(nodes[0], stack), plain(nodes[1], stack, function)
+    client, worker = connect_plain(nodes[0], stack), connect_plain(nodes[1], stack, function)
     for size in (1, 10_000, 300_000):
         handle = client.submit(function, b"", b"payload")
-        assert grabbed(worker) == (handle, b"payload")
+        assert grab_until_assigned(worker) == (handle, b"payload")
         packets = [
             packet_of(Kind.WORK_DATA, handle, b"x" * size),
             packet_of(Kind.WORK_WARNING, handle, b"careful"),
@@ -134,7 +134,11 @@ def test_progress_arrives_before_the_result_of_a_fast_worker(
 def test_a_client_at_another_node_receives_failures_and_exceptions(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
-    client, asking, worker = plain(nodes[0], stack), plain(nodes[2], stack), plain(nodes[1], stack, function)
+    client, asking, worker = (
+        connect_plain(nodes[0], stack),
+        connect_plain(nodes[2], stack),
+        connect_plain(nodes[1], stack, function),
+    )
     asking.option(b"exceptions")
     for end, forwarded in (
         ((Kind.WORK_FAIL,), (Kind.WORK_FAIL,)),
@@ -142,20 +146,20 @@ def test_a_client_at_another_node_receives_failures_and_exceptions(
     ):
         for peer, expected in ((client, (Kind.WORK_FAIL,)), (asking, forwarded)):
             handle = peer.submit(function, b"", b"payload")
-            assert grabbed(worker) == (handle, b"payload")
+            assert grab_until_assigned(worker) == (handle, b"payload")
             worker.send(end[0], handle, *end[1:])
             assert peer.receive() == packet_of(expected[0], handle, *expected[1:])
 
 
 def test_listeners_at_three_nodes_share_one_run(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
-    clients = [plain(node, stack) for node in nodes for _ in range(2)]
+    clients = [connect_plain(node, stack) for node in nodes for _ in range(2)]
     handles = {client.submit(function, b"unique", b"%d" % place) for place, client in enumerate(clients)}
     assert len(handles) == 1
     (handle,) = handles
     waiting = stack.enter_context(nodes[1].extended())
     waiting.wait(handle)
-    worker = plain(nodes[2], stack, function)
-    assert grabbed(worker) == (handle, b"0")
+    worker = connect_plain(nodes[2], stack, function)
+    assert grab_until_assigned(worker) == (handle, b"0")
     worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
     for client in (*clients, waiting):
         assert client.next() == packet_of(Kind.WORK_STATUS, handle, b"1", b"2")
@@ -175,7 +179,7 @@ def test_a_submit_joins_the_live_job_of_another_node(nodes: list[FleetNode], fun
     for peer in peers[1:]:
         peer.request(function, b"another", b"unique")
         assert peer.expect(ExtensionKind.SUBMITTED) == (handle, b"1")
-    assert worker.settled_as(job, b"succeeded", b"once") == b"recorded"
+    assert worker.settle_as(job, b"succeeded", b"once") == b"recorded"
     assert {peer.outcome(handle).data for peer in peers} == {b"once"}
 
     def is_another() -> bool:
@@ -196,7 +200,7 @@ def test_results_of_one_node_are_read_at_every_node(nodes: list[FleetNode], func
     for _ in handles:
         worker.ready()
         job = worker.job()
-        assert worker.settled_as(job, b"succeeded", b"result of " + job.payload) == b"recorded"
+        assert worker.settle_as(job, b"succeeded", b"result of " + job.payload) == b"recorded"
     for peer in waiting:
         if peer is waiting[2]:  # requests the results after the last end
             for handle in handles:
@@ -205,7 +209,7 @@ def test_results_of_one_node_are_read_at_every_node(nodes: list[FleetNode], func
         assert results == {handle: b"result of %d" % number for number, handle in enumerate(handles)}
 
 
-def only_listed(node: FleetNode, function: bytes) -> tuple[str, int]:
+def list_only_job(node: FleetNode, function: bytes) -> tuple[str, int]:
     """Return state and attempt of the only job of a function, as a node lists it."""
     (job,) = node.ask("jobs.list", function=function.decode())["jobs"]
     return job["state"], job["attempt"]
@@ -222,8 +226,8 @@ def test_a_job_that_runs_at_another_node_is_shown_with_its_attempt(nodes: list[F
         for node in nodes[:2]:
             # A list comes from the store. The job's node stores that it runs after about a second.
             listed = ("running", 1)
-            eventually(lambda: only_listed(node, function) == listed, "it is listed as running")  # noqa: B023
-        assert worker.settled_as(job, b"succeeded") == b"recorded"
+            eventually(lambda: list_only_job(node, function) == listed, "it is listed as running")  # noqa: B023
+        assert worker.settle_as(job, b"succeeded") == b"recorded"
         assert nodes[0].ask("jobs.show", **named)["attempt"] == 1
 
 
@@ -328,7 +332,7 @@ def test_every_node_shows_the_state_of_a_job(nodes: list[FleetNode], function: b
         assert peer.status_unique(unique)[0] == b"1"
         listed = peer.call("jobs.list", function=function.decode())["jobs"]
         assert [entry["handle"] for entry in listed] == [handle.decode()]
-    worker.settled_as(job, b"succeeded", b"result")
+    worker.settle_as(job, b"succeeded", b"result")
     assert [peer.show(handle)["state"] for peer in peers] == ["succeeded"] * 3
     assert {peer.status(handle)[0] for peer in peers} == {b"0"}
 
@@ -348,8 +352,8 @@ def test_a_running_job_is_cancelled_from_any_node(nodes: list[FleetNode], functi
         handle = peers[0].submit_new(function)
         job = worker.job()
         assert peer.call("jobs.cancel", handle=handle.decode())["state"] == "running"
-        assert worker.stopped() == (handle, job.token, b"cancelled")
-        assert worker.settled_as(job, b"cancelled") == b"recorded"
+        assert worker.await_stop() == (handle, job.token, b"cancelled")
+        assert worker.settle_as(job, b"cancelled") == b"recorded"
         worker.ready()
         assert peers[0].outcome(handle).state == b"cancelled"
 
@@ -358,9 +362,9 @@ def test_a_plain_workers_result_is_dropped_if_its_job_was_cancelled_elsewhere(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
     client = stack.enter_context(nodes[0].extended())
-    worker = plain(nodes[1], stack, function)
+    worker = connect_plain(nodes[1], stack, function)
     handle = client.submit_new(function)
-    assert grabbed(worker)[0] == handle
+    assert grab_until_assigned(worker)[0] == handle
     client.call("jobs.cancel", handle=handle.decode())
     assert client.outcome(handle).state == b"cancelled"
     worker.complete(handle, b"too late")
@@ -371,7 +375,7 @@ def test_a_dead_letter_is_redriven_from_another_node(nodes: list[FleetNode], fun
     client, other = (stack.enter_context(node.extended()) for node in nodes[:2])
     worker = stack.enter_context(nodes[2].worker(function))
     handle = client.submit_new(function)
-    worker.settled_as(worker.job(), b"failed", error={"type": "Boom", "message": "boom"}, final=True)
+    worker.settle_as(worker.job(), b"failed", error={"type": "Boom", "message": "boom"}, final=True)
     assert client.outcome(handle).state == b"failed"
     assert other.call("jobs.retry", handle=handle.decode())["state"] == "pending"
     worker.ready()

@@ -38,7 +38,7 @@ def names(node: FleetNode) -> list[str]:
 
 @on_each_store
 def test_nodes_that_start_at_once_on_an_empty_database(fleet: Fleet) -> None:
-    nodes = fleet.several(*(f"n{number}" for number in range(1, 6)))
+    nodes = fleet.start_many(*(f"n{number}" for number in range(1, 6)))
     assert sorted(names(nodes[0])) == sorted(node.name for node in nodes)
     assert len({node.term for node in nodes}) == len(nodes)
 
@@ -97,7 +97,7 @@ def test_two_nodes_of_one_name_are_two_nodes(fleet: Fleet, stack: ExitStack) -> 
 
 @on_each_store
 def test_the_command_lists_and_shows_nodes(fleet: Fleet, tmp_path: Path) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     with n2.worker(b"f"):
         eventually(lambda: n1.ask("nodes.show", node="n2")["capacity"] == 1, "n2 has reported its worker")
         listed = mainspring("nodes", "list", "--server", n1.address, cwd=tmp_path)
@@ -115,7 +115,7 @@ def test_the_command_lists_and_shows_nodes(fleet: Fleet, tmp_path: Path) -> None
 
 @on_each_store
 def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     client = stack.enter_context(n1.extended())
     first = stack.enter_context(n1.worker(b"f"))
     handles = [client.submit_new(b"f", b"%d" % number) for number in range(20)]
@@ -127,7 +127,7 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
     second.socket.settimeout(RECEIVE_TIMEOUT)
     assert {second.job().handle for _ in handles[1:]} == set(handles[1:])
     # Jobs that run there run to their ends; the other nodes run the jobs that are submitted there.
-    assert first.settled_as(running, b"succeeded", b"result") == b"recorded"
+    assert first.settle_as(running, b"succeeded", b"result") == b"recorded"
     first.ready()
     late = client.submit_new(b"f", b"late")
     assert second.job().handle == late
@@ -144,7 +144,7 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
 
 @on_each_store
 def test_a_live_node_is_removed_by_force_and_begins_a_new_term(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     client = stack.enter_context(n2.extended())
     holder = stack.enter_context(n1.worker(b"f"))
     handle = client.submit_new(b"f")
@@ -156,8 +156,8 @@ def test_a_live_node_is_removed_by_force_and_begins_a_new_term(fleet: Fleet, tmp
     successor = stack.enter_context(n2.worker(b"f"))
     assert mainspring("nodes", "remove", "n1", "--force", "--server", n2.address, cwd=tmp_path).returncode == 0
     assert successor.job().handle == handle
-    assert holder.stopped() == (handle, job.token, b"lost")
-    assert holder.settled_as(job, b"succeeded", b"late") == b"stale"
+    assert holder.await_stop() == (handle, job.token, b"lost")
+    assert holder.settle_as(job, b"succeeded", b"late") == b"stale"
     eventually(lambda: n1.term > before, "n1 has a new term")
     eventually(lambda: sorted(names(n2)) == ["n1", "n2"], "both are listed")
     holder.ready()
@@ -170,7 +170,7 @@ def test_a_dead_node_is_removed_without_waiting_for_its_lease(
     fork_server: ForkServer, tmp_path: Path, store: Store, stack: ExitStack
 ) -> None:
     with Fleet(fork_server, tmp_path, store.url, lease=15) as fleet:
-        n1, n2 = fleet.several("n1", "n2")
+        n1, n2 = fleet.start_many("n1", "n2")
         client = stack.enter_context(n2.extended())
         handle = client.submit_new(b"f")
         with n1.worker(b"f") as worker:
@@ -185,7 +185,7 @@ def test_a_dead_node_is_removed_without_waiting_for_its_lease(
 
 @on_each_store
 def test_a_node_that_shuts_down_leaves_nothing_behind(fleet: Fleet, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     client = stack.enter_context(n2.extended())
     handle = client.submit_new(b"f")
     n1.worker(b"f", places=0).close()
@@ -202,7 +202,7 @@ def test_a_node_that_shuts_down_leaves_nothing_behind(fleet: Fleet, stack: ExitS
 def test_all_jobs_of_a_dead_node_are_recovered(
     fleet: Fleet, stack: ExitStack, record_property: Callable[[str, object], None]
 ) -> None:
-    n1, n2, n3 = fleet.several("n1", "n2", "n3")
+    n1, n2, n3 = fleet.start_many("n1", "n2", "n3")
     client = stack.enter_context(n3.extended())
     client.socket.settimeout(RECEIVE_TIMEOUT)
     holder = stack.enter_context(n1.worker(b"f", places=JOBS))
@@ -237,12 +237,12 @@ def test_an_idle_fleet_queries_the_database_rarely(
     with PostgresServer(parent=memory_directory()) as server:
         store = server.create_database()
         with Fleet(fork_server, tmp_path, store, lease=15) as fleet, ExitStack() as stack:
-            for node in fleet.several("n1", "n2", "n3"):
+            for node in fleet.start_many("n1", "n2", "n3"):
                 worker = stack.enter_context(node.worker(b"f"))
                 client = stack.enter_context(node.extended())
                 client.submit_new(b"f")
                 job = worker.job()
-                assert worker.settled_as(job, b"succeeded") == b"recorded"
+                assert worker.settle_as(job, b"succeeded") == b"recorded"
                 worker.ready()
             time.sleep(2)
             server.set(log_statement="all")

@@ -117,11 +117,11 @@ def sleepers(healthy: Server, function: bytes) -> Iterator[list[ExtensionPeer]]:
         for worker in workers:
             worker.write(encode(Kind.CAN_DO, function) + encode(Kind.PRE_SLEEP))
         for worker in workers:
-            worker.settled()
+            worker.sync()
         yield workers
 
 
-def woken(workers: list[ExtensionPeer]) -> list[ExtensionPeer]:
+def find_woken(workers: list[ExtensionPeer]) -> list[ExtensionPeer]:
     """Return the workers that have a packet to read, which must be one NOOP."""
     found = []
     for worker in workers:
@@ -143,15 +143,15 @@ def test_a_job_wakes_one_of_a_thousand_sleepers(
     with healthy.peer() as client:
         for number in range(1, 4):
             client.submit(function, b"", b"%d" % number, Kind.SUBMIT_JOB_BG)
-            client.settled()
-            assert len(woken(sleepers)) == number
-        first = woken(sleepers)
+            client.sync()
+            assert len(find_woken(sleepers)) == number
+        first = find_woken(sleepers)
         payloads = set()
         for worker in first:
             worker.expect(Kind.NOOP)
-            payloads.add(worker.assigned()[2])
+            payloads.add(worker.grab_assigned()[2])
         assert payloads == {b"1", b"2", b"3"}
-        assert woken(sleepers) == []
+        assert find_woken(sleepers) == []
 
 
 def test_a_woken_worker_that_is_silent_strands_no_job(
@@ -159,13 +159,13 @@ def test_a_woken_worker_that_is_silent_strands_no_job(
 ) -> None:
     with healthy.peer() as client:
         handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
-        client.settled()
-        (silent,) = woken(sleepers)
+        client.sync()
+        (silent,) = find_woken(sleepers)
         others = [worker for worker in sleepers if worker is not silent]
-        eventually(lambda: woken(others), "another one is woken")
-        (other,) = woken(others)
+        eventually(lambda: find_woken(others), "another one is woken")
+        (other,) = find_woken(others)
         other.expect(Kind.NOOP)
-        assert other.assigned()[0] == handle
+        assert other.grab_assigned()[0] == handle
         silent.expect(Kind.NOOP)
         assert silent.grab() == packet_of(Kind.NO_JOB)
 
@@ -179,7 +179,7 @@ def test_a_woken_worker_that_takes_no_job_strands_none(healthy: Server, function
         if how == "takes another":
             first.can_do(function + b"2")
         handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
-        client.settled()
+        client.sync()
         first.expect(Kind.NOOP)
         if how == "leaves":
             first.close()
@@ -189,13 +189,13 @@ def test_a_woken_worker_that_takes_no_job_strands_none(healthy: Server, function
             first.close()
         elif how == "takes another":
             client.submit(function + b"2", b"", b"other", Kind.SUBMIT_JOB_BG)
-            client.settled()
-            assert first.assigned()[2] == b"other"
+            client.sync()
+            assert first.grab_assigned()[2] == b"other"
         else:
             first.send(Kind.CANT_DO, function)
         second.socket.settimeout(0.9)  # before the server would wake another worker because of silence
         second.expect(Kind.NOOP)
-        assert second.assigned()[0] == handle
+        assert second.grab_assigned()[0] == handle
 
 
 @pytest.mark.long

@@ -235,12 +235,12 @@ def test_each_attempt_that_failed_is_logged_once(tmp_path: Path, processes: str)
         handles = {submit(function, running, tmp_path): function for function in functions}
         with ExtensionPeer(running.port) as plain:
             plain.can_do(b"plain")
-            handle, _, _ = plain.assigned()
+            handle, _, _ = plain.grab_assigned()
             plain.send(Kind.WORK_FAIL, handle)
-            plain.settled()
+            plain.sync()
         with ExtensionPeer(running.port) as gone:
             gone.can_do(b"gone")
-            gone.assigned()
+            gone.grab_assigned()
         eventually(lambda: len(failures(running)) >= len(FAILURES), "each failed attempt has a line")
         running.stop()
         lines = failures(running)

@@ -78,7 +78,7 @@ def test_a_fleet_fires_all_times_while_nodes_die_and_freeze(
 ) -> None:
     names = [f"s{number}" for number in range(20)]
     with ForkServer() as fork_server, Fleet(fork_server, tmp_path, database) as fleet:
-        n1, n2, n3 = fleet.several("n1", "n2", "n3")
+        n1, n2, n3 = fleet.start_many("n1", "n2", "n3")
         root = [schedule_spec(name, every=INTERVAL, misfire="all") for name in names]
         child = schedule_spec("child", parents=["s0", "s1"])
         assert n1.ask("schedules.declare", app="test", schedules=[*root, child])["governs"]

@@ -90,13 +90,13 @@ def test_a_completion_that_an_echo_has_confirmed_survives(tmp_path: Path) -> Non
         peer.can_do(b"f")
         handles = [peer.submit(b"f", b"", b"%d" % number, Kind.SUBMIT_JOB_BG) for number in range(20)]
         for handle in handles[:10]:
-            assert peer.assigned()[0] == handle
+            assert peer.grab_assigned()[0] == handle
             peer.send(Kind.WORK_COMPLETE, handle, b"result of " + handle)
-        peer.settled()
+        peer.sync()
         server.kill()
     with serving(tmp_path) as server, server.extended() as peer:
         for handle in handles[:10]:
             assert peer.outcome(handle).data == b"result of " + handle
         peer.can_do(b"f")
-        assert [peer.assigned()[0] for _ in range(10)] == handles[10:]
+        assert [peer.grab_assigned()[0] for _ in range(10)] == handles[10:]
         assert peer.grab() == packet_of(Kind.NO_JOB)

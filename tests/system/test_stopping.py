@@ -64,11 +64,11 @@ def submit_blocked(server: Node, directory: Path) -> str:
     done = mainspring("submit", "wait_for", '["gate"]', "--background", "--server", server.address, cwd=directory)
     handle = done.stdout.decode().strip()
     assert handle, done
-    eventually(lambda: shown(server, directory, handle)["state"] == "running", "the job runs")
+    eventually(lambda: show_job(server, directory, handle)["state"] == "running", "the job runs")
     return handle
 
 
-def shown(server: Node, directory: Path, handle: str) -> dict[str, Any]:
+def show_job(server: Node, directory: Path, handle: str) -> dict[str, Any]:
     done = mainspring("jobs", "show", handle, "--json", "--server", server.address, cwd=directory)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -82,7 +82,7 @@ def count_logged(running: Node, words: str) -> int:
 def assert_handed_back(directory: Path, handle: str) -> None:
     """Start a node on the same store, and assert that the job is pending as if it had never run."""
     with node("serve", *STORE, cwd=directory) as restarted:
-        job = shown(restarted, directory, handle)
+        job = show_job(restarted, directory, handle)
         assert (job["state"], job["attempt"]) == ("pending", 0), job
 
 
@@ -122,7 +122,7 @@ def test_a_second_sigint_ends_workers(tmp_path: Path, server: Node, processes: i
         log = running.log.read_text()
         assert count_logged(running, "waiting up to") == 1, log
         assert "Traceback" not in log
-    job = shown(server, tmp_path, handle)
+    job = show_job(server, tmp_path, handle)
     assert (job["state"], job["attempt"]) == ("pending", 0)
 
 
@@ -136,11 +136,11 @@ def test_repeated_sigterm_does_not_shorten_the_grace_of_workers(tmp_path: Path, 
             os.killpg(running.process.pid, signal.SIGTERM)  # systemd and containers signal all processes
             time.sleep(0.2)
         time.sleep(1.5)  # a worker without grace would release the job after a second
-        assert shown(server, tmp_path, handle)["state"] == "running"
+        assert show_job(server, tmp_path, handle)["state"] == "running"
         (tmp_path / "gate").touch()
         assert running.wait() == 0
         assert count_logged(running, "waiting up to") == 1
-    assert shown(server, tmp_path, handle)["state"] == "succeeded"
+    assert show_job(server, tmp_path, handle)["state"] == "succeeded"
 
 
 def test_repeated_sigterm_does_not_shorten_the_grace_of_a_node(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_repeated_sigterm_does_not_shorten_the_grace_of_a_node(tmp_path: Path) -
         assert running.wait() == 0
         assert (count_logged(running, WAITING), count_logged(running, "handed back")) == (1, 0)
     with node("serve", *STORE, cwd=tmp_path) as restarted:
-        assert shown(restarted, tmp_path, handle)["state"] == "succeeded"
+        assert show_job(restarted, tmp_path, handle)["state"] == "succeeded"
 
 
 def test_a_stop_without_running_jobs_logs_no_warning(tmp_path: Path) -> None:
@@ -200,11 +200,11 @@ def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, .
 
 def _until(terminal: int, words: str) -> str:
     """Read a terminal until a text and the end of its line have arrived."""
-    shown = ""
-    while words not in shown or not shown.endswith("\n"):
+    show_job = ""
+    while words not in show_job or not show_job.endswith("\n"):
         try:
             data = os.read(terminal, 4096)
         except OSError:
             break
-        shown += data.decode()
-    return shown
+        show_job += data.decode()
+    return show_job

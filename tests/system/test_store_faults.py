@@ -54,13 +54,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 
 
-def opened(path: Path) -> Store:
+def open_store(path: Path) -> Store:
     return Store(lambda: SqliteEngine(path))
 
 
 @contextmanager
 def store_at(path: Path) -> Iterator[Store]:
-    store = opened(path)
+    store = open_store(path)
     try:
         yield store
     finally:
@@ -68,7 +68,7 @@ def store_at(path: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+def run_child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     """Run a process that commits groups, and end it afterwards."""
     process = subprocess.Popen(
         [*before, sys.executable, str(CHILD), str(path), str(groups), *more],
@@ -84,7 +84,7 @@ def child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ()) -> 
         process.communicate()
 
 
-def lines(process: subprocess.Popen[str], until: str) -> list[str]:
+def read_lines(process: subprocess.Popen[str], until: str) -> list[str]:
     """Read a process's lines up to one that begins with a word."""
     assert process.stdout is not None
     read: list[str] = []
@@ -95,7 +95,7 @@ def lines(process: subprocess.Popen[str], until: str) -> list[str]:
     raise AssertionError(f"no line {until!r} in {read}")
 
 
-def stored(printed: list[str]) -> list[int]:
+def stored_ids(printed: list[str]) -> list[int]:
     return [int(line.split()[1]) for line in printed if line.startswith("stored")]
 
 
@@ -168,7 +168,7 @@ def test_a_full_disk_refuses_and_recovers(small_disk: Path) -> None:
 def test_a_full_disk_at_the_start_is_reported(small_disk: Path) -> None:
     fill(small_disk / "ballast")
     with pytest.raises(StoreError, match="no space is left"):
-        opened(small_disk / "jobs.db")
+        open_store(small_disk / "jobs.db")
     (small_disk / "ballast").unlink()
     with store_at(small_disk / "jobs.db") as store:
         store.submitted()
@@ -185,12 +185,12 @@ def test_a_node_without_space_at_its_start_reports_the_remedy(path: Path) -> Non
 
 
 def test_a_limit_of_the_files_size_counts_as_a_full_disk(path: Path) -> None:
-    with child(path, 1000, str(2**20)) as process:
-        printed = lines(process, "Store")
+    with run_child(path, 1000, str(2**20)) as process:
+        printed = read_lines(process, "Store")
         assert process.wait() == 3
     assert printed[-1].startswith(f"StoreFullError no space is left for {path}")
     with store_at(path) as store:
-        assert {job.id for job in store.list()} >= set(stored(printed)) != set()
+        assert {job.id for job in store.list()} >= set(stored_ids(printed)) != set()
 
 
 # ---- no permission ----
@@ -205,8 +205,8 @@ def test_a_read_only_directory_is_reported(tmp_path: Path, require: Callable[[st
     directory = tmp_path / "locked"
     directory.mkdir()
     directory.chmod(0o555)
-    with child(directory / "jobs.db", 1, before=without_privileges(require)) as process:
-        (message,) = lines(process, "Store")
+    with run_child(directory / "jobs.db", 1, before=without_privileges(require)) as process:
+        (message,) = read_lines(process, "Store")
         assert process.wait() == 3
     assert f"{directory}/jobs.db.lock: Permission denied" in message
     assert "must exist and be writable" in message
@@ -214,28 +214,28 @@ def test_a_read_only_directory_is_reported(tmp_path: Path, require: Callable[[st
 
 @pytest.mark.parametrize("mode", [0o444, 0o000])
 def test_a_file_without_permission_is_reported(path: Path, mode: int, require: Callable[[str], str]) -> None:
-    opened(path).close()
+    open_store(path).close()
     path.chmod(mode)
-    with child(path, 1, before=without_privileges(require)) as process:
-        (message,) = lines(process, "Store")
+    with run_child(path, 1, before=without_privileges(require)) as process:
+        (message,) = read_lines(process, "Store")
         assert process.wait() == 3
     assert message.startswith(f"StoreError cannot {'write' if mode else 'read'} {path}")
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"the directory .*nowhere does not exist; create it first"):
-        opened(tmp_path / "nowhere" / "jobs.db")
+        open_store(tmp_path / "nowhere" / "jobs.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_at_the_files_path_is_reported(path: Path) -> None:
     path.mkdir()
     with pytest.raises(StoreError, match="cannot read"):
-        opened(path)
+        open_store(path)
 
 
 def test_too_many_open_files_are_named_as_the_reason(path: Path) -> None:
-    store = opened(path)  # keep the loop: a new one would need more files than the limit allows
+    store = open_store(path)  # keep the loop: a new one would need more files than the limit allows
     store.close_engine()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors: list[int] = []
@@ -258,17 +258,17 @@ def test_too_many_open_files_are_named_as_the_reason(path: Path) -> None:
 
 
 def test_a_second_node_is_refused_until_the_first_one_is_killed(path: Path) -> None:
-    with child(path, 3) as process:
-        printed = lines(process, "waiting")
+    with run_child(path, 3) as process:
+        printed = read_lines(process, "waiting")
         with pytest.raises(StoreBusyError, match=f"in use by another node .process {process.pid}.") as refused:
-            opened(path)
+            open_store(path)
         assert "--store" in str(refused.value)
         process.kill()
         process.wait()
         with store_at(path) as store:
-            assert [job.id for job in reversed(store.list())] == stored(printed)
+            assert [job.id for job in reversed(store.list())] == stored_ids(printed)
             with pytest.raises(StoreBusyError):
-                opened(path)
+                open_store(path)
 
 
 def test_a_second_node_is_refused_by_any_link_to_the_file(path: Path, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_second_node_is_refused_by_any_link_to_the_file(path: Path, tmp_path: 
     for first, second in ((path, link), (link, path), (directory / "link.db", path)):
         with store_at(first) as store:
             with pytest.raises(StoreBusyError, match=f"{path} is in use by another node"):
-                opened(second)
+                open_store(second)
             with pytest.raises(StoreBusyError):
                 migrate_file(second)
             store.submitted()
@@ -289,8 +289,8 @@ def test_a_second_node_is_refused_by_any_link_to_the_file(path: Path, tmp_path: 
 
 def test_a_store_whose_node_was_killed_at_once_can_be_opened(path: Path) -> None:
     """Only the log has the tables then: the file's own header must identify it as a store."""
-    with child(path, 0) as process:
-        lines(process, "waiting")
+    with run_child(path, 0) as process:
+        read_lines(process, "waiting")
         process.kill()
         process.wait()
     assert path.stat().st_size <= 8192
@@ -324,7 +324,7 @@ def test_a_lock_of_another_program_does_not_block_readers(path: Path) -> None:
 
 
 def test_a_start_waits_for_another_programs_lock_without_blocking_the_loop(path: Path) -> None:
-    opened(path).close()
+    open_store(path).close()
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
 
@@ -345,20 +345,20 @@ def test_a_start_waits_for_another_programs_lock_without_blocking_the_loop(path:
 
 def test_a_start_reports_a_lasting_lock_of_another_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "LOCK_RETRY_DELAYS", (0.001, 0.001))
-    opened(path).close()
+    open_store(path).close()
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusyError, match=f"another program has locked {path}"):
-        opened(path)
+        open_store(path)
     other.close()
-    opened(path).close()
+    open_store(path).close()
 
 
 @pytest.mark.parametrize("content", [b"garbage " * 1000, b"x", b"SQLite format 3\0", b"SQLite format 2\0" * 10])
 def test_garbage_is_refused_untouched(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreCorruptError, match="not a SQLite database; move it away"):
-        opened(path)
+        open_store(path)
     assert path.read_bytes() == content
     assert list(path.parent.iterdir()) == [path]
 
@@ -377,7 +377,7 @@ def test_a_database_of_another_program_is_refused_untouched(path: Path, mode: st
     connection.close()
     before = digest(path)
     with pytest.raises(StoreForeignError, match="another program and was left untouched"):
-        opened(path)
+        open_store(path)
     assert digest(path) == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -406,7 +406,7 @@ def test_a_queue_of_gearmand_is_refused_untouched(
     before = digest(path)
     files = set(tmp_path.iterdir())
     with pytest.raises(StoreForeignError, match=f"queue of gearmand's.*mainspring import {path}"):
-        opened(path)
+        open_store(path)
     assert digest(path) == before
     assert set(tmp_path.iterdir()) == files
 
@@ -459,7 +459,7 @@ def test_a_truncated_log_keeps_all_synced_groups(tmp_path: Path, path: Path, see
 def test_a_failing_fsync_ends_the_store_and_loses_nothing_acknowledged(
     path: Path, require: Callable[[str], str], tmp_path: Path, when: int
 ) -> None:
-    opened(path).close()
+    open_store(path).close()
     inject = f"inject=fsync,fdatasync:error=EIO:when={when}+"
     strace = (
         require("strace"),
@@ -472,14 +472,14 @@ def test_a_failing_fsync_ends_the_store_and_loses_nothing_acknowledged(
         "-e",
         inject,
     )
-    with child(path, 1000, before=strace) as process:
-        printed = lines(process, "Store")
+    with run_child(path, 1000, before=strace) as process:
+        printed = read_lines(process, "Store")
         assert process.wait() == 3
     assert printed[-1].startswith(f"StoreBrokenError the disk failed under {path}")
     assert "start the node again" in printed[-1]
     with store_at(path) as store:
         found = {job.id for job in store.list()}
-        acknowledged = set(stored(printed))
+        acknowledged = set(stored_ids(printed))
         assert acknowledged <= found
         assert len(found - acknowledged) <= 1, "the last group may have reached the disk"
 
@@ -489,8 +489,8 @@ def test_a_disk_that_fails_at_the_very_start_is_named(
 ) -> None:
     """SQLite then rolls back the first transaction itself; the error must not be that there is no transaction."""
     inject = ("-P", f"{path}-shm", "-e", "trace=fstat", "-e", "inject=fstat:error=EIO")
-    with child(path, 1, before=(require("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)) as process:
-        (message,) = lines(process, "Store")
+    with run_child(path, 1, before=(require("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)) as process:
+        (message,) = read_lines(process, "Store")
         assert process.wait() == 3
     assert message.startswith(f"StoreBrokenError the disk failed under {path}")
 
@@ -499,15 +499,15 @@ def test_a_log_is_written_to_disk_again_before_anything_is_added(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:
     """After a failed fsync, Linux shows unwritten data and never writes it by itself: the store must write it again."""
-    with child(path, 20) as process:
-        lines(process, "waiting")
+    with run_child(path, 20) as process:
+        read_lines(process, "waiting")
         process.kill()
         process.wait()
     log, trace = Path(f"{path}-wal"), tmp_path / "trace"
     used = len(log.read_bytes().rstrip(b"\0"))
     calls = ("-P", str(log), "-e", "trace=write,pwrite64,fsync,fdatasync")
-    with child(path, 0, before=(require("strace"), "-f", "-qq", "-s", "0", "-o", str(trace), *calls)) as process:
-        lines(process, "waiting")
+    with run_child(path, 0, before=(require("strace"), "-f", "-qq", "-s", "0", "-o", str(trace), *calls)) as process:
+        read_lines(process, "waiting")
     on_disk = 0
     for line in trace.read_text().splitlines():
         if "sync(" in line:
@@ -525,13 +525,13 @@ def test_a_log_is_written_to_disk_again_before_anything_is_added(
 def test_a_log_that_cannot_be_written_to_disk_is_not_extended(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:
-    with child(path, 3) as process:
-        lines(process, "waiting")
+    with run_child(path, 3) as process:
+        read_lines(process, "waiting")
         process.kill()
         process.wait()
     inject = ("-P", f"{path}-wal", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO")
-    with child(path, 1, before=(require("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)) as process:
-        (message,) = lines(process, "Store")
+    with run_child(path, 1, before=(require("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)) as process:
+        (message,) = read_lines(process, "Store")
         assert process.wait() == 3
     assert message.startswith(f"StoreBrokenError the disk failed under {path} (Input/output error)")
     with store_at(path) as store:
@@ -542,15 +542,15 @@ def test_a_disk_that_fails_during_a_checkpoint_ends_the_store(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:
     """The log's own writes succeed, so only the checkpoint detects that the database file cannot be written."""
-    opened(path).close()
+    open_store(path).close()
     inject = ("-P", str(path), "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+")
     strace = (require("strace"), "-f", "-qq", "--seccomp-bpf", "-o", str(tmp_path / "trace"), *inject)
-    with child(path, 5000, before=strace) as process:
-        printed = lines(process, "Store")
+    with run_child(path, 5000, before=strace) as process:
+        printed = read_lines(process, "Store")
         assert process.wait() == 3
     assert printed[-1].startswith(f"StoreBrokenError the disk failed under {path}")
     with store_at(path) as store:
-        assert {job.id for job in store.list()} == set(stored(printed)) != set()
+        assert {job.id for job in store.list()} == set(stored_ids(printed)) != set()
 
 
 def test_a_broken_store_accepts_no_more_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,5 +604,5 @@ def test_a_group_with_a_used_id_fails_as_a_whole(path: Path) -> None:
 
 
 def test_the_header_identifies_the_store_from_the_first_page_on(path: Path) -> None:
-    opened(path).close()
+    open_store(path).close()
     assert int.from_bytes(path.read_bytes()[68:72], "big") == opening.APPLICATION_ID

@@ -57,7 +57,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory, require: Callable[[st
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def context(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
+def client_context(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
     """Return a client's context that trusts an authority."""
     tls = ssl.create_default_context(cafile=str(authority.pair.certificate))
     if own is not None:
@@ -84,7 +84,7 @@ class TlsPeer(ExtensionPeer):
         return str(shown["serialNumber"])
 
 
-def honest_at(port: int, tls: ssl.SSLContext) -> Honest:
+def connect_honest(port: int, tls: ssl.SSLContext) -> Honest:
     """Return an honest client and worker over TLS."""
     return Honest(TlsPeer(port, tls), TlsPeer(port, tls))
 
@@ -102,11 +102,11 @@ def test_with_only_a_servers_certificate_every_tls_client_may_connect(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     with serving(tmp_path, *certificates.server.options()) as server, ExitStack() as stack:
-        honest = stack.enter_context(honest_at(server.port, context(certificates.authority)))
+        honest = stack.enter_context(connect_honest(server.port, client_context(certificates.authority)))
         honest.round_trip()
         with pytest.raises(ssl.SSLCertVerificationError):
-            TlsPeer(server.port, context(certificates.stranger))
-        old = context(certificates.authority)
+            TlsPeer(server.port, client_context(certificates.stranger))
+        old = client_context(certificates.authority)
         with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(ssl.SSLError):
@@ -120,7 +120,7 @@ def test_with_only_a_servers_certificate_every_tls_client_may_connect(
 def test_the_administration_protocol_works_over_tls(certificates: Certificates, tmp_path: Path) -> None:
     with (
         serving(tmp_path, *certificates.server.options()) as server,
-        TlsPeer(server.port, context(certificates.authority)) as peer,
+        TlsPeer(server.port, client_context(certificates.authority)) as peer,
     ):
         assert peer.ask(b"version").startswith(b"OK ")
         assert peer.table(b"status") == []
@@ -129,10 +129,12 @@ def test_the_administration_protocol_works_over_tls(certificates: Certificates, 
 
 def test_clients_show_a_certificate(mutual: Server, certificates: Certificates) -> None:
     with ExitStack() as stack:
-        honest = stack.enter_context(honest_at(mutual.port, context(certificates.authority, certificates.client)))
+        honest = stack.enter_context(
+            connect_honest(mutual.port, client_context(certificates.authority, certificates.client))
+        )
         honest.round_trip()
         for own in (None, certificates.expired, certificates.forged):
-            assert_refused(mutual.port, context(certificates.authority, own))
+            assert_refused(mutual.port, client_context(certificates.authority, own))
             honest.round_trip()
         assert b"honest" in b"".join(honest.client.table(b"workers"))
         # The server has ended the refused connections: only the client and the worker are left.
@@ -164,7 +166,9 @@ def greet(port: int, tls: ssl.SSLContext) -> None:
 )
 def test_plaintext_on_a_tls_port_is_refused(mutual: Server, certificates: Certificates, first: bytes) -> None:
     with ExitStack() as stack:
-        honest = stack.enter_context(honest_at(mutual.port, context(certificates.authority, certificates.client)))
+        honest = stack.enter_context(
+            connect_honest(mutual.port, client_context(certificates.authority, certificates.client))
+        )
         with socket.create_connection(("127.0.0.1", mutual.port), PACKET_TIMEOUT) as plain:
             received = b""
             with suppress(ConnectionError):
@@ -272,7 +276,7 @@ def test_refused_commands_and_workers_report_the_reason(
 
 
 def test_many_refusals_of_one_kind_make_few_lines_in_the_log(mutual: Server, certificates: Certificates) -> None:
-    tls = context(certificates.authority)
+    tls = client_context(certificates.authority)
     for _ in range(20):
         assert_refused(mutual.port, tls)
     assert 1 <= len(refusals(mutual)) < 20
@@ -287,7 +291,7 @@ def test_a_client_with_tls_at_a_port_without_tls_reports_that(certificates: Cert
 
 
 def test_silent_handshakes_do_not_block_other_clients_and_end(mutual: Server, certificates: Certificates) -> None:
-    tls = context(certificates.authority, certificates.client)
+    tls = client_context(certificates.authority, certificates.client)
     with ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", mutual.port), PACKET_TIMEOUT)) for _ in range(50)
@@ -295,7 +299,7 @@ def test_silent_handshakes_do_not_block_other_clients_and_end(mutual: Server, ce
         for number, half in enumerate(silent):
             half.sendall(b"\x16\x03\x01\x02\x00"[: number % 6])
         start = time.monotonic()
-        honest = stack.enter_context(honest_at(mutual.port, tls))
+        honest = stack.enter_context(connect_honest(mutual.port, tls))
         honest.round_trip()
         assert time.monotonic() - start < 5, "the handshakes one after another would take 50 s"
         for half in silent:
@@ -314,10 +318,10 @@ def test_certificates_are_reloaded_at_sighup(certificates: Certificates, tmp_pat
 
     def number() -> str:
         with TlsPeer(server.port, tls) as peer:
-            peer.settled()
+            peer.sync()
             return peer.certificate_number()
 
-    tls = context(certificates.authority)
+    tls = client_context(certificates.authority)
     use(certificates.server)
     with serving(tmp_path, *used.options()) as server, TlsPeer(server.port, tls) as before:
         first = number()
@@ -338,7 +342,7 @@ def test_a_client_that_reads_nothing_is_paused_over_tls_too(certificates: Certif
     """The server stops reading from a peer, so the unread answers are bounded."""
     with (
         serving(tmp_path, *certificates.server.options()) as server,
-        TlsPeer(server.port, context(certificates.authority)) as peer,
+        TlsPeer(server.port, client_context(certificates.authority)) as peer,
     ):
         before = server.rss()
         peer.socket.settimeout(1.0)

@@ -79,7 +79,7 @@ def master_and_others(fleet: Fleet, tree: TreeReader) -> tuple[FleetNode, list[F
     """Return the master's node and the others."""
     eventually(tree.master, "there is a master", timeout=RECEIVE_TIMEOUT)
     name = tree.master().rpartition("-")[0]
-    live = fleet.live()
+    live = fleet.live_nodes()
     (master,) = [node for node in live if node.name == name]
     return master, [node for node in live if node is not master]
 
@@ -88,7 +88,7 @@ def master_and_others(fleet: Fleet, tree: TreeReader) -> tuple[FleetNode, list[F
 def test_tasks_of_a_dead_node_run_elsewhere(
     fleet: Fleet, tree: TreeReader, stack: ExitStack, record_property: Callable[[str, object], None], which: str
 ) -> None:
-    fleet.several("n1", "n2", "n3")
+    fleet.start_many("n1", "n2", "n3")
     master, others = master_and_others(fleet, tree)
     dying, (first, second) = (master, others) if which == "master" else (others[0], [master, others[1]])
     holder = stack.enter_context(dying.worker(b"f", places=HELD_TASKS))
@@ -106,7 +106,7 @@ def test_tasks_of_a_dead_node_run_elsewhere(
 
 
 def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
-    fleet.several("n1", "n2", "n3")
+    fleet.start_many("n1", "n2", "n3")
     master, (one, other) = master_and_others(fleet, tree)
     client = stack.enter_context(one.extended())
     worker = stack.enter_context(other.worker(b"f", places=1))
@@ -119,7 +119,7 @@ def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitS
         handles.append(client.submit_new(b"f"))
         worker.socket.settimeout(RECEIVE_TIMEOUT)
         job = worker.job()
-        assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+        assert worker.settle_as(job, b"succeeded", b"done") == b"recorded"
         worker.ready()
         gaps.append(time.monotonic() - last)
         last = time.monotonic()
@@ -134,7 +134,7 @@ def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitS
 def test_tasks_that_complete_without_a_master_are_published_by_the_next(
     fleet: Fleet, tree: TreeReader, stack: ExitStack
 ) -> None:
-    fleet.several("n1", "n2")
+    fleet.start_many("n1", "n2")
     master, (other,) = master_and_others(fleet, tree)
     client = stack.enter_context(other.extended())
     worker = stack.enter_context(other.worker(b"f", places=20))
@@ -142,7 +142,7 @@ def test_tasks_that_complete_without_a_master_are_published_by_the_next(
     jobs = [worker.job() for _ in handles]
     master.kill()
     for job in jobs:
-        assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+        assert worker.settle_as(job, b"succeeded", b"done") == b"recorded"
     assert (
         tree.names(
             "/queues/"
@@ -156,7 +156,7 @@ def test_tasks_that_complete_without_a_master_are_published_by_the_next(
 
 
 def test_workers_die_while_there_is_no_master(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
-    fleet.several("n1", "n2", "n3", "n4")
+    fleet.start_many("n1", "n2", "n3", "n4")
     master, others = master_and_others(fleet, tree)
     *dying, survivor = others
     client = stack.enter_context(survivor.extended())
@@ -176,7 +176,7 @@ def test_workers_die_while_there_is_no_master(fleet: Fleet, tree: TreeReader, st
 def test_all_nodes_die_at_once_and_are_started_again(
     fleet: Fleet, tree: TreeReader, stack: ExitStack, seconds: float
 ) -> None:
-    nodes = fleet.several("n1", "n2", "n3")
+    nodes = fleet.start_many("n1", "n2", "n3")
     client = nodes[0].extended()
     waiting = submit(client, 30, b"waits")
     delayed = {client.submit_new(b"later", delay=4.0) for _ in range(5)}
@@ -187,7 +187,7 @@ def test_all_nodes_die_at_once_and_are_started_again(
             node.kill()
     client.close()
     time.sleep(seconds)  # their sessions are still open, or have ended
-    restarted = fleet.several("n1", "n2", "n3")
+    restarted = fleet.start_many("n1", "n2", "n3")
     workers = [stack.enter_context(node.worker(b"waits", b"held", b"later", places=100)) for node in restarted]
     seen = gather(workers, 85, done=True)
     assert seen == dict.fromkeys(waiting | held | delayed, 1)

@@ -211,7 +211,7 @@ def test_without_a_majority_no_job_is_acknowledged_until_it_returns(
     fork_server: ForkServer, own: Ensemble, tmp_path: Path
 ) -> None:
     with Fleet(fork_server, tmp_path, place_of(own).url) as fleet, ExitStack() as stack:
-        n1, n2 = fleet.several("n1", "n2")
+        n1, n2 = fleet.start_many("n1", "n2")
         client = stack.enter_context(n1.extended())
         before = [client.submit_new(b"f", b"%d" % number) for number in range(5)]
         for index in (0, 1):

@@ -41,7 +41,7 @@ def tree(store: Store, fleet: Fleet) -> Iterator[TreeReader]:
 
 @on_zookeeper
 def test_the_tree_shows_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     client = stack.enter_context(n1.extended())
     handle = client.submit_new(b"resize", b"a.jpg", b"pictures/a b").decode()
     task = "resize:pictures%2Fa%20b"
@@ -70,7 +70,7 @@ def test_the_tree_shows_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack
     assert tree.record(f"/running_tasks/{bucket}/{task}").items() >= {**expected, "state": "leased"}.items()
     eventually(lambda: tree.record(f"/queues/{worker_name}/{task}")["state"] == "running", "it is listed as running")
 
-    assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+    assert worker.settle_as(job, b"succeeded", b"done") == b"recorded"
     eventually(lambda: not tree.tasks("/completed_tasks"), "the task is published")
     for root in ("/running_tasks", "/names", "/queues"):
         assert not tree.tasks(root)
@@ -81,7 +81,7 @@ def test_the_tree_shows_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack
 
 @on_zookeeper
 def test_a_long_name_is_cut_and_still_unique(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     one, other = (stack.enter_context(node.extended()) for node in (n1, n2))
     function = b"\xff" * 500
     handle = one.submit_new(function, b"payload", b"\xfe/" * 30)
@@ -95,10 +95,10 @@ def test_a_long_name_is_cut_and_still_unique(fleet: Fleet, tree: TreeReader, sta
 
 @on_zookeeper
 def test_stopped_nodes_leave_nothing_behind(fleet: Fleet, tree: TreeReader) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     with n1.extended() as client, n2.worker(b"f") as worker:
         handle = client.submit_new(b"f")
-        assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
+        assert worker.settle_as(worker.job(), b"succeeded", b"done") == b"recorded"
         assert client.outcome(handle).data == b"done"
     eventually(lambda: not tree.tasks("/completed_tasks"), "the task is published")
     n1.stop()
@@ -127,11 +127,11 @@ def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(flee
         handle = client.submit_new(b"f", sign * PAYLOAD_LIMIT)
         job = worker.job()
         assert job.payload == sign * PAYLOAD_LIMIT
-        assert worker.settled_as(job, b"succeeded", sign * PAYLOAD_LIMIT) == b"recorded"
+        assert worker.settle_as(job, b"succeeded", sign * PAYLOAD_LIMIT) == b"recorded"
         assert client.outcome(handle).data == sign * PAYLOAD_LIMIT
         worker.ready()
     handle = client.submit_new(b"f")
-    assert worker.settled_as(worker.job(), b"succeeded", b"x" * (PAYLOAD_LIMIT + 1)) == b"recorded"
+    assert worker.settle_as(worker.job(), b"succeeded", b"x" * (PAYLOAD_LIMIT + 1)) == b"recorded"
     outcome = client.outcome(handle)
     assert (outcome.state, outcome.error["type"]) == (b"failed", "ResultTooLarge")
 
@@ -154,7 +154,7 @@ def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_pat
 
 @on_zookeeper
 def test_commands_print_the_same_as_on_other_stores(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
-    n1, n2 = fleet.several("n1", "n2")
+    n1, n2 = fleet.start_many("n1", "n2")
     client, worker = stack.enter_context(n1.extended()), stack.enter_context(n2.worker(b"f"))
     handle = client.submit_new(b"f", b"payload", b"u")
     worker.job()
@@ -198,11 +198,11 @@ def test_a_tree_with_credentials_is_closed_to_other_clients(
 ) -> None:
     url = place_of(secured).url
     with Fleet(fork_server, tmp_path, with_credentials(url, "me:right")) as fleet:
-        n1, n2 = fleet.several("n1", "n2")
+        n1, n2 = fleet.start_many("n1", "n2")
         with n1.extended() as client, n2.worker(b"f") as worker:
             handle = client.submit_new(b"f", b"secret")
             job = worker.job()
-            assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+            assert worker.settle_as(job, b"succeeded", b"done") == b"recorded"
             assert client.outcome(handle).data == b"done"
             client.submit_new(b"g", b"secret", b"u")
             with TreeReader(url, auth_data=[("digest", "me:right")]) as owner:

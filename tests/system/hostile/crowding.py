@@ -23,5 +23,5 @@ def idle_connections(server: Server, *, count: int) -> None:
             assert get(server.http, "/healthz") == (200, b"ok\n")
             assert get(server.http, "/readyz") == (200, b"ready\n")
             with server.peer() as newcomer:
-                newcomer.settled()
+                newcomer.sync()
     eventually(lambda: get(server.http, "/readyz")[0] == 200, "it is ready when the connections have ended")

@@ -9,7 +9,7 @@ from tests.interop.packets import Kind, encode
 from tests.system.extension import ExtensionKind
 from tests.system.servers import eventually
 
-from .watching import MIB, attend, watched
+from .watching import MIB, ping_for, watched
 
 if TYPE_CHECKING:
     from tests.system.servers import Server
@@ -19,21 +19,21 @@ def unread_results(server: Server, *, connections: int, waits: int, result: int)
     """Request one large result many times on many connections, and read none; a client that reads must receive it."""
     with ExitStack() as stack:
         client = stack.enter_context(server.extended())
-        handle = ended(server, b"large", bytes(result))
+        handle = run_job(server, b"large", bytes(result))
         attackers = [stack.enter_context(server.extended()) for _ in range(connections)]
         with watched(server):
             for attacker in attackers:
                 attacker.write(encode(ExtensionKind.WAIT, handle) * waits)
-            attend(client, 2.0)
+            ping_for(client, 2.0)
             outcome = attackers[-1].result()
             assert (outcome.handle, outcome.state, len(outcome.data)) == (handle, b"succeeded", result)
 
 
-def ended(server: Server, function: bytes, result: bytes) -> bytes:
+def run_job(server: Server, function: bytes, result: bytes) -> bytes:
     """Run a job with this result, and return its handle."""
     with server.extended() as client, server.worker(function) as worker:
         handle = client.submit_new(function)
-        assert worker.settled_as(worker.job(), b"succeeded", result) == b"recorded"
+        assert worker.settle_as(worker.job(), b"succeeded", result) == b"recorded"
     return handle
 
 
@@ -63,5 +63,5 @@ def foreground_jobs(server: Server, *, count: int, left: int) -> None:
                 client.write(packet * several)
                 for _ in range(several):
                     client.expect(Kind.JOB_CREATED)
-        other.settled()
+        other.sync()
         eventually(lambda: server.rss() - before < left, f"at most {left / MIB:.0f} MiB more are in use", timeout=15.0)

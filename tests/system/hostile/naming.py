@@ -34,8 +34,8 @@ def functions(server: Server, *, count: int, listings: int, connections: int, gr
         with watched(server):
             for number in range(listings):
                 attackers[number % connections].write(b"status\n")
-            names = {line.split(b"\t")[0] for line in listed(attackers[0])}
-            listed_names = functions_listed(client)
+            names = {line.split(b"\t")[0] for line in read_status(attackers[0])}
+            listed_names = list_functions(client)
         assert sum(name.startswith(b"name-") for name in names) == count
         assert sum(name.startswith("name-") for name in listed_names) == count
 
@@ -50,7 +50,7 @@ def submit_to_each(client: ExtensionPeer, count: int) -> list[Kind]:
     return kinds
 
 
-def listed(peer: ExtensionPeer) -> list[bytes]:
+def read_status(peer: ExtensionPeer) -> list[bytes]:
     """Read the answer to ``status``."""
     lines = []
     while (line := peer.line()) != b".\n":
@@ -58,7 +58,7 @@ def listed(peer: ExtensionPeer) -> list[bytes]:
     return lines
 
 
-def functions_listed(client: ExtensionPeer) -> list[str]:
+def list_functions(client: ExtensionPeer) -> list[str]:
     """Return the names in ``functions.list``, page by page."""
     names: list[str] = []
     more: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def abilities(server: Server, *, workers: int, count: int, growth: int = MEMORY_
             for peer, data in zip(peers, packets, strict=True):
                 peer.write(data)
             for peer in peers:
-                peer.settled()
+                peer.sync()
         with watched(server), server.extended() as other:
             for peer in peers:
                 peer.close()

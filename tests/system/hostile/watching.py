@@ -83,11 +83,11 @@ def watched(server: Server, *, stall: float | None = None, growth: int = MEMORY_
     assert watch.growth < growth, watch
 
 
-def attend(peer: ExtensionPeer, seconds: float) -> None:
+def ping_for(peer: ExtensionPeer, seconds: float) -> None:
     """Send pings for some seconds, as an honest client does."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        peer.settled()
+        peer.sync()
         time.sleep(0.01)
 
 

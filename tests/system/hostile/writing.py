@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.interop.packets import Kind, encode
 from tests.system.servers import eventually
 
-from .watching import attend, get, watched
+from .watching import get, ping_for, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +28,14 @@ LOG_LINES = 10
 def foreign_writer(server: Server, *, seconds: float) -> None:
     """Hold SQLite's write lock: submissions wait, and are refused after a while; all other requests must be served."""
     before = len(server.log_text())
-    with server.peer() as client, server.peer() as other, closing(_connected(server)) as foreign:
-        client.settled()
+    with server.peer() as client, server.peer() as other, closing(_connect(server)) as foreign:
+        client.sync()
         foreign.execute("BEGIN IMMEDIATE")
         with watched(server):
             client.send(Kind.SUBMIT_JOB_BG, b"locked", b"unique", b"")
             begun = time.monotonic()
             assert get(server.http, "/healthz") == (200, b"ok\n")
-            attend(other, seconds - (time.monotonic() - begun))
+            ping_for(other, seconds - (time.monotonic() - begun))
             if seconds > LOCK_TIMEOUT:
                 assert client.receive().kind is Kind.ERROR
                 assert get(server.http, "/readyz")[0] == 503
@@ -48,7 +48,7 @@ def foreign_writer(server: Server, *, seconds: float) -> None:
     assert server.log_text()[before:].count(CAUSE) <= LOG_LINES
 
 
-def _connected(server: Server) -> sqlite3.Connection:
+def _connect(server: Server) -> sqlite3.Connection:
     return sqlite3.connect(server.directory / "jobs.db", isolation_level=None)
 
 
@@ -57,7 +57,7 @@ def full_disk(filled: Filled, *, refusals: int) -> None:
     server = filled.server
     packet = encode(Kind.SUBMIT_JOB_BG, b"backlog", b"", b"x" * 4096)
     with server.peer() as client:
-        client.settled()
+        client.sync()
         eventually(lambda: get(server.http, "/readyz")[0] == 200, "it is ready")
         filled.fill()
         before = len(server.log_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from checks.circles import circles, main, read_imports, way_around
+from checks.circles import circles, main, read_imports, shortest_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def test_circles_without_a_common_module_are_separate() -> None:
 
 def test_the_way_around_is_the_shortest() -> None:
     imports = {"a": {"b"}, "b": {"c", "x"}, "c": {"d"}, "d": {"a", "c"}, "x": set[str]()}
-    assert way_around(frozenset("abcd"), imports) == ["c", "d", "c"]
+    assert shortest_path(frozenset("abcd"), imports) == ["c", "d", "c"]
 
 
 def test_the_command_fails_if_there_is_a_circle(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
