@@ -14,7 +14,7 @@ from mainspring.schedules.changes import ScheduleChanges
 from mainspring.schedules.parents import Graph
 from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import Due
-from mainspring.schedules.work import ScheduleUnit
+from mainspring.schedules.unit import ScheduleUnit
 from mainspring.server.fleet import Fleet
 
 from .schedules.running import simulate_schedules
@@ -150,7 +150,7 @@ def test_following_ends_twice_is_detected(monkeypatch: Plant) -> None:
     async def unguarded(draft: ScheduleChanges, jobs: Sequence[Ended]) -> None:
         by_id = {job.id: job for job in jobs}
         for row in await draft.tables.of_jobs(sorted(by_id)):
-            draft.know(row)
+            draft.cache(row)
             await consequences.end(draft, draft.now(row), by_id[row.job])
 
     monkeypatch.setattr(ScheduleUnit, "follow", twice)
@@ -199,7 +199,7 @@ def test_triggering_at_the_fire_time_of_a_relative_is_detected(monkeypatch: Plan
 
 
 def test_not_checking_for_the_ends_of_joined_jobs_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(ScheduleService, "_mend", lambda _: None)
+    monkeypatch.setattr(ScheduleService, "_repair", lambda _: None)
     is_caught(60, by="this never ends: .*the runs")
 
 

@@ -1,4 +1,4 @@
-"""All specifications at once: for questions that no single schedule can answer."""
+"""The catalogue: the specifications of all schedules, for rules that concern several of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Catalogue:
-    """The specifications of all schedules by name, as they were at one moment. Engines keep it until one of them changes."""
+    """The specifications of all schedules by name, at one moment. Engines cache it until a specification changes."""
 
     def __init__(self, schedules: Mapping[str, Schedule]) -> None:
         self.schedules = schedules
 
     @cached_property
     def graph(self) -> Graph:
-        """Who runs after whom. Schedules without parents and children, which are most, are not part of it."""
+        """The graph of parents and children. It leaves out schedules without either, which are most."""
         children = [one for one in self.schedules.values() if one.parents]
         related = {one.name: one for one in children}
         for child in children:
@@ -30,7 +30,7 @@ class Catalogue:
         return Graph(related.values())
 
     def check(self, changed: Collection[str], now_us: int) -> None:
-        """Raise UsageError where the schedules named, or what comes after them, cannot be beside the others."""
+        """Raise UsageError if the named schedules or their descendants conflict with the others."""
         self.graph.check(now_us, changed)
 
     def queues(self, name: str) -> bool:
@@ -40,10 +40,10 @@ class Catalogue:
 
 
 def leaders(schedules: Mapping[str, Schedule]) -> dict[str, str]:
-    """Return, for each schedule with parents or children, the first by name of all that it is related to in any way.
+    """Return, for each schedule with parents or children, the first name of its family: all schedules linked to it.
 
-    Who touches one of them locks the first one before: so two transactions about one family take turns, and whatever they lock of
-    it in whatever order, they never wait for each other in a circle.
+    A transaction locks the family's first schedule before any other of it. So transactions about one family run one after the
+    other, and they cannot deadlock, in whatever order they lock the rest.
     """
     found: dict[str, str] = {}
 

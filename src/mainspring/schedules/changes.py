@@ -39,9 +39,9 @@ class ScheduleChanges:
     def __init__(self, tables: ScheduleTables) -> None:
         self.tables = tables
         self.schedules: dict[str, Stored | None] = {}
-        """Those that have been read, by name; None where there is none."""
+        """Schedules that were read, by name; None for one that does not exist."""
         self.fires: dict[str, dict[int, Fire | None]] = {}
-        """Rows by schedule and fire time; None where it is known that there is none."""
+        """Rows that were read, by schedule and fire time; None for one that does not exist."""
         self._complete: set[str] = set()
         """Schedules of which all unfinished rows have been read."""
         self.joins: dict[Key, Join] = {}
@@ -54,72 +54,72 @@ class ScheduleChanges:
         self.respecified = False
         """A specification is new, has changed, or is gone."""
 
-    # ---- what is known ----
+    # ---- reads ----
 
     async def read_schedules(self, names: Collection[str]) -> None:
-        """Know schedules; engines lock them."""
-        unknown = sorted({name for name in names if name not in self.schedules})
-        if unknown:
-            found = await self.tables.schedules(unknown)
-            self.schedules |= {name: found.get(name) for name in unknown}
+        """Read schedules that were not read before; engines lock them."""
+        missing = sorted({name for name in names if name not in self.schedules})
+        if missing:
+            found = await self.tables.schedules(missing)
+            self.schedules |= {name: found.get(name) for name in missing}
 
     async def read_schedule(self, name: str) -> Stored | None:
-        """Know a schedule, and return it."""
+        """Return a schedule, read if necessary."""
         await self.read_schedules({name})
         return self.schedules[name]
 
     async def read_unfinished(self, names: Collection[str]) -> None:
-        """Know all rows of schedules that are not finished."""
-        unknown = sorted(set(names) - self._complete)
-        if unknown:
-            # Which locks them: whoever lets a row wait, or start, has read them too.
-            await self.read_schedules(unknown)
-            for row in await self.tables.unfinished(unknown):
-                self.know(row)
-            self._complete.update(unknown)
+        """Read all unfinished rows of schedules."""
+        missing = sorted(set(names) - self._complete)
+        if missing:
+            # This locks the schedules: each transaction that adds or starts waiting rows reads them too.
+            await self.read_schedules(missing)
+            for row in await self.tables.unfinished(missing):
+                self.cache(row)
+            self._complete.update(missing)
 
     async def read_unfinished_of(self, stored: Stored) -> None:
-        """Know those of a schedule, if they count when overlap is decided."""
+        """Read the unfinished rows of a schedule if its overlap rule needs them."""
         if stored.schedule.overlap is not Overlap.ALLOW:
             await self.read_unfinished({stored.schedule.name})
 
     async def read_fires(self, keys: Iterable[Key]) -> None:
-        """Know rows, or that there are none."""
-        unknown = sorted({(name, at) for name, at in keys if at not in self.fires.get(name, ())})
-        if unknown:
-            found = await self.tables.fires(unknown)
-            for name, at in unknown:
+        """Read rows that were not read before."""
+        missing = sorted({(name, at) for name, at in keys if at not in self.fires.get(name, ())})
+        if missing:
+            found = await self.tables.fires(missing)
+            for name, at in missing:
                 self.fires.setdefault(name, {})[at] = found.get((name, at))
 
     async def row(self, name: str, fire_us: int) -> Fire | None:
-        """Know a row, and return it."""
+        """Return a row, read if necessary; None if it does not exist."""
         await self.read_fires([(name, fire_us)])
         return self.fires[name][fire_us]
 
     async def read_joins(self, keys: Iterable[Key]) -> None:
-        """Know joins."""
-        unknown = sorted({key for key in keys if key not in self.joins})
-        if unknown:
-            self.joins |= await self.tables.joins(unknown)
+        """Read joins that were not read before."""
+        missing = sorted({key for key in keys if key not in self.joins})
+        if missing:
+            self.joins |= await self.tables.joins(missing)
 
-    def know(self, row: Fire) -> None:
-        """Remember a row that was read, unless it has been changed here since."""
+    def cache(self, row: Fire) -> None:
+        """Add a row that was read, unless this transaction has changed it."""
         self.fires.setdefault(row.schedule, {}).setdefault(row.fire_us, row)
 
     def live(self, name: str) -> list[Fire]:
-        """Return the runs of a schedule that are under way, of those that are known."""
+        """Return the runs of a schedule that are under way, among the rows that were read."""
         return [row for row in self.fires.get(name, {}).values() if row is not None and row.live]
 
     def waiting(self, name: str) -> list[Fire]:
-        """Return the rows of a schedule that wait, of those that are known, the oldest first."""
+        """Return the waiting rows of a schedule, among the rows that were read, the oldest first."""
         rows = [row for row in self.fires.get(name, {}).values() if row is not None and row.state is FireState.WAITING]
         return sorted(rows, key=lambda row: row.fire_us)
 
     def now(self, row: Fire) -> Fire:
-        """Return a row as it is now."""
+        """Return the current version of a row."""
         return self.fires[row.schedule][row.fire_us] or row
 
-    # ---- what changes ----
+    # ---- changes ----
 
     def put(self, row: Fire) -> None:
         """Add or change a row."""
@@ -134,7 +134,7 @@ class ScheduleChanges:
         self._starts[row.schedule, row.fire_us] = _Start(schedule, now_us)
 
     def stop(self, name: str) -> None:
-        """Have the runs of a schedule cancelled that are under way: also those that were started here, and get their jobs yet."""
+        """Cancel the runs of a schedule that are under way, also those that this transaction starts."""
         self._stops |= dict.fromkeys((name, row.fire_us) for row in self.live(name))
 
     def put_joins(self, joins: Iterable[Join]) -> None:
@@ -154,14 +154,14 @@ class ScheduleChanges:
         self._saved[name] = None
 
     def count_queued(self, name: str, number: int) -> None:
-        """Count rows that wait, or wait no longer, in how their schedule stands."""
+        """Add a number, possibly negative, to the count of waiting rows in the state of their schedule."""
         stored = self.schedules[name]
         if stored is not None:
             queued = max(stored.state.queued + number, 0)
             self.save(Stored(stored.schedule, replace(stored.state, queued=queued)))
 
     async def flush(self) -> None:
-        """Write what has changed, and submit the jobs of the rows that start."""
+        """Write the changes, and submit the jobs of the rows that start."""
         await self._submit()
         rows = [(key, row) for key in sorted(self._put_keys) if (row := self.fires[key[0]][key[1]]) is not None]
         writes = Writes(
@@ -190,7 +190,7 @@ class ScheduleChanges:
             if lifecycle.reserve(job, self.tables.term):
                 jobs[name, at] = job
             else:
-                # A foreground job in the node's memory has its unique, and no row can join that: it waits until that has ended.
+                # A foreground job in the node's memory has the same unique. No row can join it, so this one waits for its end.
                 self.put(replace(row, state=FireState.WAITING))
                 self.count_queued(name, 1)
         reserve = list(jobs.values())

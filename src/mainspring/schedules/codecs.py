@@ -1,4 +1,4 @@
-"""How stores keep schedules, their states and the rows of their fire times, where values are bytes."""
+"""Codecs for schedules, their states and the rows of their fire times in stores whose values are bytes."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # ---- beginnings ----
 
 
-async def take(changes: ScheduleChanges, stored: Stored, step: Step, now_us: int) -> None:
-    """Carry out a step of the rules."""
+async def apply_step(changes: ScheduleChanges, stored: Stored, step: Step, now_us: int) -> None:
+    """Apply a step of the rules."""
     name = stored.schedule.name
     if step.drop_waiting:
         await drop_waiting(changes, name, Reason.OVERLAP, now_us)
@@ -38,7 +38,7 @@ async def take(changes: ScheduleChanges, stored: Stored, step: Step, now_us: int
     decided = waited = 0
     for row in step.fires:
         if await changes.row(name, row.fire_us) is not None:
-            decided += 1  # for a schedule of this name that was removed or had other times
+            decided += 1  # by an earlier schedule of this name, or under its earlier specification
             waited += row.state is FireState.WAITING
             continue
         row = await with_children(changes, stored.schedule, row)
@@ -51,11 +51,11 @@ async def take(changes: ScheduleChanges, stored: Stored, step: Step, now_us: int
     if waited:
         changes.count_queued(name, -waited)
     if decided:
-        await start_waiting(changes, name, now_us)  # what the rules let wait behind those waits behind nothing
+        await start_waiting(changes, name, now_us)  # the rules have queued rows behind these, but no run is under way
 
 
 async def drop_waiting(changes: ScheduleChanges, name: str, reason: Reason, now_us: int) -> None:
-    """Skip the rows of a schedule that wait."""
+    """Skip the waiting rows of a schedule."""
     for row in changes.waiting(name):
         dropped = rules.dropped(row, reason, now_us)
         changes.put(dropped)
@@ -67,21 +67,21 @@ async def drop_waiting(changes: ScheduleChanges, name: str, reason: Reason, now_
 
 
 async def ended(changes: ScheduleChanges, jobs: Sequence[Ended]) -> None:
-    """Note how runs have ended, and do all that follows from it."""
+    """Record the outcomes of runs and apply their consequences."""
     by_id = {job.id: job for job in jobs}
     rows = await changes.tables.of_jobs(sorted(by_id))
     catalogue = await changes.tables.catalogue()
     await changes.read_unfinished({row.schedule for row in rows if catalogue.queues(row.schedule)})
     for row in rows:
-        changes.know(row)
+        changes.cache(row)
     for row in rows:
-        now = changes.fires[row.schedule][row.fire_us]  # an earlier one of these may have counted at it
+        now = changes.fires[row.schedule][row.fire_us]  # the end of an earlier one may have changed it
         if now is not None and not now.outcome:
             await end(changes, now, by_id[row.job])
 
 
 async def end(changes: ScheduleChanges, row: Fire, job: Ended) -> None:
-    """Note how a run has ended."""
+    """Record the outcome of a run."""
     succeeded = job.state == State.SUCCEEDED
     row = replace(
         row,
@@ -103,7 +103,7 @@ async def end(changes: ScheduleChanges, row: Fire, job: Ended) -> None:
 
 
 async def with_children(changes: ScheduleChanges, schedule: Schedule, row: Fire) -> Fire:
-    """Return a row with the number of children that it has to wait for."""
+    """Return a row with the number of children that it waits for."""
     if not schedule.wait_for_children or row.state is FireState.SKIPPED:
         return row
     graph = (await changes.tables.catalogue()).graph
@@ -114,14 +114,14 @@ async def with_children(changes: ScheduleChanges, schedule: Schedule, row: Fire)
 
 
 async def _spread(changes: ScheduleChanges, row: Fire, now_us: int, *, succeeded: bool) -> None:
-    """Tell the children of a row how it went."""
+    """Apply the success or failure of a row to its children."""
     graph = (await changes.tables.catalogue()).graph
     if not graph.children(row.schedule):
         return
     names = graph.joins(row, succeeded=succeeded)
     await changes.read_joins((name, row.fire_us) for name in names)
-    known = {name: changes.joins[name, row.fire_us] for name in names if (name, row.fire_us) in changes.joins}
-    spread = graph.spread(row, known, now_us, succeeded=succeeded)
+    joins = {name: changes.joins[name, row.fire_us] for name in names if (name, row.fire_us) in changes.joins}
+    spread = graph.spread(row, joins, now_us, succeeded=succeeded)
     changes.put_joins(spread.joins)
     await changes.read_fires((one.schedule, one.fire_us) for one in spread.stopped)
     for stopped in spread.stopped:
@@ -138,11 +138,13 @@ async def _start_child(changes: ScheduleChanges, name: str, parent: Fire, now_us
         return
     await changes.read_unfinished_of(stored)
     live = bool(changes.live(name))
-    await take(changes, stored, rules.decide_child(stored.schedule, stored.state, parent, now_us, live=live), now_us)
+    await apply_step(
+        changes, stored, rules.decide_child(stored.schedule, stored.state, parent, now_us, live=live), now_us
+    )
 
 
 async def finish(changes: ScheduleChanges, row: Fire, now_us: int) -> None:
-    """Count a finished row at those that wait for it, and start what waits behind those that are finished thereby."""
+    """Count a finished row at its waiting parents, and start the rows that are queued behind runs that are finished now."""
     catalogue = await changes.tables.catalogue()
     finished = [row]
     ancestors = catalogue.graph.ancestors(row.schedule)
@@ -160,7 +162,7 @@ async def finish(changes: ScheduleChanges, row: Fire, now_us: int) -> None:
 
 
 async def start_waiting(changes: ScheduleChanges, name: str, now_us: int) -> bool:
-    """Start the oldest waiting row of a schedule, if no run of it is under way."""
+    """Start the oldest waiting row of a schedule unless a run is under way; return whether it started one."""
     stored = await changes.read_schedule(name)
     if stored is None or not stored.state.queued:
         return False

@@ -1,28 +1,29 @@
-"""Cron expressions: what the clock of a time zone has to show, and at which instants it does.
+"""Cron expressions, and the instants at which they fire in a time zone.
 
 Five fields: minute, hour, day of the month, month, day of the week. Six fields: the **second comes first**, as in Quartz, Spring
 and cronsim (croniter and some others put it last). Names such as ``@daily`` stand for five fields. Fields have ``*``, lists,
 ranges, steps, ``JAN``, ``MON``, ``L`` and ``LW`` (last day, last weekday of the month), ``5L`` (last Friday), ``MON#1`` (first
-Monday). Where both days are restricted, one of them has to match; where one begins with ``*``, both (Vixie's rule).
+Monday). If both day fields are restricted, one of them has to match; if one begins with ``*``, both have to (Vixie's rule).
 
-What happens when the clocks change (the contract of ``docs/explanation/time.md``):
+The rules for clock changes (the contract of ``docs/explanation/time.md``):
 
 ====================================  ==================================  ===============================
-the expression                        times that the clock leaves out     times that it shows twice
+the expression                        times that the clock skips          times that it shows twice
 ====================================  ==================================  ===============================
 every hour (``*/15 * * * *``)         do not fire                         fire both times
-some hours, minute or second by star  fire together, once, at the change  fire both times
+some hours, minute or second by star  fire once, at the change            fire both times
 (``*/15 2 * * *``)
-some hours, all else by name          fire together, once, at the change  fire the first time
+some hours, minute and second fixed   fire once, at the change            fire the first time
 (``30 2 * * *``, ``0 */6 * * *``)
 ====================================  ==================================  ===============================
 
-So elapsed time goes on evenly for what runs by frequency, and what runs at stated times loses no day and doubles none. This is
-Debian's rule for cron, with two differences. Which hours there are counts, not how they are written: in Debian ``0 */6 * * *`` is
-left out or doubled, and ``0 0,6,12,18 * * *`` is not. And ``*/15 2 * * *`` does not lose the day on which there is no 2 o'clock.
+So an expression that runs by frequency keeps even intervals of elapsed time, and one with stated times neither loses nor repeats
+a day. This is Debian's rule for cron, with two differences. The rule depends on the set of hours, not on the way they are
+written: Debian skips or repeats ``0 */6 * * *``, but not ``0 0,6,12,18 * * *``. And ``*/15 2 * * *`` does not lose the day on
+which there is no 2 o'clock.
 
-cronsim finds the times of the clock; that part knows no zone. Which instants those are is decided here, because cronsim applies
-Debian's rule to five fields only, and its steps through a change can go back and round.
+cronsim finds the matching times of the clock, without a time zone. This module maps them to instants, because cronsim applies
+Debian's rule only to five fields, and its steps through a change can go back in time or in a circle.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from mainspring.quantities import parse_duration
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-NAMES = {
+SHORTCUTS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -53,8 +54,8 @@ NAMES = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _MICROSECOND = timedelta(microseconds=1)
-_LONGEST = 500
-"""Characters of an expression: sixty numbers and their commas fit in each field that needs them."""
+_MAX_LENGTH = 500
+"""Characters of an expression, at most: enough for sixty numbers and their commas in each field."""
 
 
 class _Field(NamedTuple):
@@ -75,7 +76,7 @@ _FIELDS = (
 
 
 class Expression:
-    """A cron expression that has been checked. Raises UsageError that names the field, what is wrong, and an example."""
+    """A valid cron expression. Raises UsageError with the field, the problem and an example."""
 
     __slots__ = ("_walls", "by_frequency", "every_hour")
 
@@ -88,14 +89,14 @@ class Expression:
         except (CronSimError, ValueError):  # ValueError: a number of thousands of digits
             for field, part in zip(_FIELDS, parts, strict=True):
                 _check(expression, field, part)
-            raise _never(expression) from None  # each field is right by itself: the day is
+            raise _never(expression) from None  # each field is valid by itself, but no month has the day
         self.every_hour = len(self._walls.hours) == 24
         self.by_frequency = self.every_hour or parts[0].startswith("*") or parts[1].startswith("*")
         if self.after(self._walls.dt) is None:
             raise _never(expression)
 
     def after(self, wall: datetime) -> datetime | None:
-        """Return the first matching time of the clock after a naive one; None where none comes in 50 years."""
+        """Return the first matching time of the clock after a naive one; None if there is none in 50 years."""
         walls = copy(self._walls)
         walls.dt = wall.replace(microsecond=0)
         try:
@@ -106,12 +107,12 @@ class Expression:
 
 @lru_cache(maxsize=10_000)
 def parse(expression: str) -> Expression:
-    """Return an expression, checked; raises UsageError as ``Expression`` does."""
+    """Return a checked expression. Raises UsageError as `Expression` does."""
     return Expression(expression)
 
 
 def next_after(expression: str, zone: ZoneInfo, after_us: int) -> int | None:
-    """Return the first instant after another at which the expression fires in a zone; None where none comes."""
+    """Return the first instant after ``after_us`` at which the expression fires in a zone; None if there is none."""
     cron = parse(expression)
     try:
         found = _next(cron, zone, _EPOCH + timedelta(microseconds=after_us))
@@ -127,13 +128,13 @@ def _next(cron: Expression, zone: ZoneInfo, after: datetime) -> datetime | None:
     if before > since:  # the clock shows this time twice
         second = wall.replace(microsecond=0)
         change = _change(zone, _instant(second, before), _instant(second, since))
-        last, again = _clock(change, before) - _SECOND, _clock(change, since) - _SECOND
+        last, second_last = _clock(change, before) - _SECOND, _clock(change, since) - _SECOND
         if shown.fold == 0:
             found = cron.after(wall)
             if found is not None and found <= last:
                 return _instant(found, before)
         if cron.by_frequency:
-            found = cron.after(wall if shown.fold else again)
+            found = cron.after(wall if shown.fold else second_last)
             if found is not None and found <= last:
                 return _instant(found, since)
         wall = max(wall, last)
@@ -152,9 +153,10 @@ def _next(cron: Expression, zone: ZoneInfo, after: datetime) -> datetime | None:
 
 
 def _offsets(wall: datetime, zone: ZoneInfo) -> tuple[timedelta, timedelta]:
-    """Return the offsets from UTC that a time of the clock has before and since the change beside it (PEP 495).
+    """Return the offsets from UTC of a time of the clock before and after the nearest clock change (PEP 495).
 
-    They are equal where the clock shows it once. It is left out where the first is smaller, and shown twice where it is larger.
+    They are equal for a time that the clock shows once. The clock skips the time if the first is smaller, and shows it twice if
+    the first is larger.
     """
     local = wall.replace(tzinfo=zone)
     before, since = local.utcoffset(), local.replace(fold=1).utcoffset()
@@ -172,7 +174,7 @@ def _clock(instant: datetime, offset: timedelta) -> datetime:
 
 
 def _change(zone: ZoneInfo, earlier: datetime, later: datetime) -> datetime:
-    """Return the first whole second after ``earlier``, at most ``later``, at which the zone has another offset than there."""
+    """Return the first whole second after ``earlier``, at most ``later``, at which the zone's offset differs from then."""
     old = earlier.astimezone(zone).utcoffset()
     low, high = 0, round((later - earlier).total_seconds())
     while high - low > 1:
@@ -184,18 +186,18 @@ def _change(zone: ZoneInfo, earlier: datetime, later: datetime) -> datetime:
     return earlier + high * _SECOND
 
 
-# ---- what is wrong with an expression ----
+# ---- errors in expressions ----
 
 
 def _parts(expression: str) -> list[str]:
     """Return the six fields of an expression, in upper case."""
-    if len(expression) > _LONGEST:
-        raise UsageError(f"a cron expression has at most {_LONGEST} characters; this one has {len(expression)}")
+    if len(expression) > _MAX_LENGTH:
+        raise UsageError(f"a cron expression has at most {_MAX_LENGTH} characters; this one has {len(expression)}")
     text = expression.strip()
     if text.startswith("@"):
-        if text.lower() not in NAMES:
-            raise UsageError(f"{expression!r} is not a name for a schedule: there are {', '.join(sorted(NAMES))}")
-        text = NAMES[text.lower()]
+        if text.lower() not in SHORTCUTS:
+            raise UsageError(f"{expression!r} is not a name for a schedule: use one of {', '.join(sorted(SHORTCUTS))}")
+        text = SHORTCUTS[text.lower()]
     parts = text.upper().split()
     if len(parts) == 5:
         return ["0", *parts]
@@ -220,7 +222,7 @@ def _is_interval(text: str) -> bool:
 
 
 def _check_steps(expression: str, field: _Field, part: str) -> None:
-    """Refuse steps that cronsim takes, and that mean something else than they seem to."""
+    """Refuse steps that cronsim accepts, but that do not mean what they seem to."""
     highest = field.highest - field.lowest + 1
     for term in part.split(","):
         step = term.partition("/")[2]

@@ -1,4 +1,4 @@
-"""Fire times inside one transaction: those that are due, and those that somebody makes by hand."""
+"""Fire times inside one transaction: due ones, and those that a user triggers by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, Fired]:
-    """Decide what is due. One that is named twice was decided the first time."""
+    """Decide the due fire times of schedules; a schedule that is named twice is decided once."""
     due, now_us = dict(operation.due).items(), operation.now_us
     await changes.read_schedules({name for name, _ in due})
     won = []
@@ -31,7 +31,7 @@ async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, 
     more: set[str] = set()
     for stored, step in steps:
         if step is not None:
-            await consequences.take(changes, stored, step, now_us)
+            await consequences.apply_step(changes, stored, step, now_us)
             if step.more:
                 more.add(stored.schedule.name)
     names = {stored.schedule.name for stored in won}
@@ -39,7 +39,7 @@ async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, 
 
 
 def decide(changes: ScheduleChanges, stored: Stored, now_us: int, limit: int) -> Step | None:
-    """Ask the rules what becomes of the fire times of a schedule that are due; its unfinished rows are known if they count."""
+    """Return the rules' decision on the due fire times of a schedule. Read its unfinished rows before, if overlap needs them."""
     live = bool(changes.live(stored.schedule.name))
     return rules.decide(stored.schedule, stored.state, now_us, live=live, limit=limit)
 
@@ -60,7 +60,7 @@ async def trigger(changes: ScheduleChanges, operation: TriggerSchedule) -> Fire 
         taken = any(changes.fires[one][row.fire_us] is not None for one in relatives)
         if not taken and not graph.may_fire_at(name, row.fire_us):
             break
-        # An occasion of a relative has this time, or a schedule of this name was there before.
+        # An occasion of a related schedule has this time, or an earlier schedule of this name had it.
         now_us = row.fire_us + 1
-    await consequences.take(changes, stored, step, now_us)
+    await consequences.apply_step(changes, stored, step, now_us)
     return changes.fires[name][row.fire_us]

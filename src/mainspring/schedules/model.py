@@ -1,10 +1,10 @@
-"""The values of the schedules slice: what a schedule is, how it stands, and what became of each of its fire times.
+"""The values of the schedules slice: schedules, their states, and the rows of their fire times.
 
 Times are microseconds of wall time since 1970 UTC (``…_us``); durations that a user gives are seconds.
 
-A schedule either has a trigger, then it is a *root*, or parents, then it is a *child* and runs when they have succeeded. All runs
-that follow from one fire time of a root belong to one *occasion*: the occasion is that fire time, and every row of it carries it
-as its own ``fire_us``.
+A schedule with a trigger is a *root*. A schedule with parents is a *child*, and runs when they have succeeded. All runs that
+follow from one fire time of a root belong to one *occasion*. The fire time identifies the occasion: it is the ``fire_us`` of all
+its rows.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Cron(msgspec.Struct, frozen=True, tag="cron", tag_field="kind"):
 
 
 class Every(msgspec.Struct, frozen=True, tag="every", tag_field="kind"):
-    """Fire at even steps of elapsed time, counted from the schedule's start, or from 1970 UTC where it has none.
+    """Fire at even intervals of elapsed time, counted from the schedule's start, or from 1970 UTC without one.
 
-    So the fire times do not depend on when a node was started, and do not drift.
+    So the fire times do not depend on the start of a node, and do not drift.
     """
 
     interval_us: int
@@ -44,24 +44,24 @@ class At(msgspec.Struct, frozen=True, tag="at", tag_field="kind"):
 Trigger = Cron | Every | At
 
 Misfire = Literal["skip", "once", "all"] | int
-"""How many of the fire times that were missed are made up for: none, the newest, all, or at most the newest so many."""
+"""Which missed fire times run later: none, the newest, all, or at most this number of the newest."""
 
 
 class Overlap(StrEnum):
-    """What becomes of a fire time while an earlier run of the schedule is not finished."""
+    """The rule for a fire time while an earlier run of the schedule is not finished."""
 
     ALLOW = "allow"
-    """It runs beside the other one."""
+    """It runs beside the earlier one."""
     FORBID = "forbid"
     """It is skipped."""
     QUEUE = "queue"
-    """It waits until those before it are finished."""
+    """It waits until the earlier ones are finished."""
     REPLACE = "replace"
-    """The other one is cancelled; this one starts when that has settled, or its lease has ended."""
+    """The earlier one is cancelled; this one starts when that one has ended."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user says about a schedule. Stored as MessagePack; unknown fields of a newer version are passed over."""
+    """The specification of a schedule. Stored as MessagePack; unknown fields of newer versions are ignored."""
 
     name: str
     function: bytes
@@ -70,66 +70,66 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trigger: Trigger | None = None
     """None for a child."""
     timezone: str = "UTC"
-    """An IANA name: the clock that a cron expression and ``exclude`` are read by."""
+    """The IANA name of the time zone for the cron expression and ``exclude``."""
     start_us: int | None = None
     """The first time at which it may fire."""
     end_us: int | None = None
     """The last time at which it may fire."""
     jitter: float = 0.0
-    """Seconds: each job starts up to so much later than its fire time; see ``triggers.jitter_us``."""
+    """Maximum seconds by which each job is due later than its fire time; see `triggers.jitter_us`."""
     exclude: tuple[str, ...] = ()
-    """ISO dates in ``timezone`` on which it does not run: its holidays."""
+    """ISO dates in ``timezone`` on which it does not run, such as holidays."""
     misfire: Misfire = "once"
     misfire_after: float = MISFIRE_AFTER
-    """Seconds: a fire time that is decided later than that is missed, and ``misfire`` says whether it runs."""
+    """Seconds: a fire time that is decided later than this is missed, and ``misfire`` decides whether it runs."""
     overlap: Overlap = Overlap.ALLOW
     parents: tuple[str, ...] = ()
     """Names of schedules: it runs for an occasion when all of them have succeeded for it."""
     wait_for_children: bool = False
-    """A run is finished only when the runs of all its children for the same occasion are."""
+    """A run is finished only when the runs of all its children for the same occasion are finished."""
     priority: int = Priority.NORMAL
     retry: Retry | None = None
     timeout: float | None = None
     """Seconds that one attempt may take."""
     unique: bytes = b""
-    """The unique of its jobs: a fire time whose job would be a second live one joins the first."""
+    """The unique of its jobs: if a live job has it, the fire time joins that job."""
     expires: float | None = None
-    """Seconds after its due time within which a job has to start."""
+    """Seconds after its due time within which a job must start."""
     namespace: str = "default"
 
 
 class Origin(StrEnum):
-    """Who made a schedule."""
+    """The creator of a schedule."""
 
     CODE = "code"
     CLI = "cli"
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a schedule stands. Every change carries ``version + 1`` and is written by compare-and-swap on ``version``."""
+    """The state of a schedule. Each change increments ``version`` and is written by compare-and-swap on it."""
 
     version: int = 1
     next_us: int | None = None
-    """The first fire time that has not been decided; None where there is none, and for a child."""
+    """The first undecided fire time; None if there is none, and for a child."""
     last_us: int = 0
-    """The newest fire time that has been decided, whatever became of it; 0 where there is none."""
+    """The newest decided fire time, run or skipped; 0 if there is none."""
     fired_us: int = 0
-    """The newest fire time that made a job."""
+    """The newest fire time with a job."""
     triggered_us: int = 0
-    """The newest fire time that somebody made by hand."""
+    """The newest fire time that a user triggered by hand."""
     paused_us: int = 0
-    """Since when it is paused, or was the last time; 0: never."""
+    """When the current or the last pause began; 0: never paused."""
     resumed_us: int = 0
-    """When the last pause ended; 0 while it lasts."""
+    """When the last pause ended; 0 during a pause."""
     queued: int = 0
-    """How many of its rows are WAITING."""
+    """The number of its WAITING rows."""
     forgotten_us: int = 0
-    """The newest fire time whose row was dropped; see ``retention``."""
+    """The newest fire time whose row was deleted; see ``retention``."""
     origin: Origin = Origin.CODE
     app: str = ""
     """The App whose code declares it."""
     declared: bytes = b""
-    """The digest of what that code said when it was last taken over; see ``reconcile``."""
+    """The digest of the code's declaration that was last applied; see ``reconcile``."""
 
     @property
     def paused(self) -> bool:
@@ -138,20 +138,20 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class FireState(StrEnum):
-    """What became of a fire time."""
+    """The state of a fire time."""
 
     WAITING = "waiting"
-    """It will run when the runs before it are finished; it has no job yet."""
+    """It will run when the earlier runs are finished; it has no job yet."""
     FIRED = "fired"
     """It has a job of its own."""
     JOINED = "joined"
-    """A live job of the same unique counts for it."""
+    """A live job with the same unique serves it."""
     SKIPPED = "skipped"
     """It does not run; see its reason."""
 
 
 class Reason(StrEnum):
-    """Why a fire time was skipped."""
+    """The reason why a fire time was skipped."""
 
     MISFIRE = "misfire"
     OVERLAP = "overlap"
@@ -164,7 +164,7 @@ class Reason(StrEnum):
 
 
 class Cause(StrEnum):
-    """What made a fire time."""
+    """The cause of a fire time."""
 
     TRIGGER = "trigger"
     PARENT = "parent"
@@ -172,10 +172,10 @@ class Cause(StrEnum):
 
 
 class Fire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fire time of a schedule and what became of it: the row ``(schedule, fire_us)``, which stays as ``retention`` says.
+    """One fire time of a schedule and its result: the row ``(schedule, fire_us)``, kept by the rules of ``retention``.
 
-    Rows are made with what is known when the fire time is decided; the rest is filled in as its job goes on. Empty and 0 say
-    that there is no value.
+    A row is created when its fire time is decided, and completed when its job ends. Empty values and 0 mean that there is no
+    value.
     """
 
     schedule: str
@@ -184,11 +184,11 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Reason | None = None
     cause: Cause = Cause.TRIGGER
     root: str = ""
-    """Of an occasion that was made by hand: the schedule where it began, and empty for all others."""
+    """For an occasion that was triggered by hand: the triggered schedule. Empty for other occasions."""
     parent: str = ""
-    """The parent whose end let this run start, or stopped it."""
+    """The parent whose end started this run, or caused it to be skipped."""
     due_us: int = 0
-    """When its job is due: the fire time with the jitter, or later where it had to wait."""
+    """When its job is due: the fire time with the jitter, or later if it had to wait."""
     decided_us: int = 0
     children_left: int = 0
     """With ``wait_for_children``: how many children are not finished for this occasion."""
@@ -205,10 +205,10 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will happen: it was skipped, or it has ended and waits for no child."""
+        """Whether it is final: it was skipped, or it has ended and waits for no child."""
         return self.state is FireState.SKIPPED or (self.outcome != "" and self.children_left == 0)
 
     @property
     def live(self) -> bool:
-        """Whether it counts as a run that is under way when overlap is decided."""
+        """Whether it counts as a run under way for ``overlap``."""
         return self.state in {FireState.FIRED, FireState.JOINED} and not self.finished

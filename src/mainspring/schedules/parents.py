@@ -1,17 +1,16 @@
-"""Schedules that run after others: who waits for whom, and what the end of one run means for the rest of its occasion.
+"""Parents and children: the graph of schedules, and the consequences of a run's end for the rest of its occasion.
 
-An occasion begins at a root (a schedule with a trigger) and is named by its fire time. A child runs for it when all of its
-parents have succeeded for it; when one did not (it failed, was cancelled, expired, or was skipped), the child is skipped, and so
-are its own children. Every schedule that takes part in an occasion gets exactly one row for it.
+An occasion begins at a root (a schedule with a trigger), and its fire time identifies it. A child runs for it when all of its
+parents have succeeded for it. If a parent did not succeed (it failed, was cancelled, expired, or was skipped), the child is
+skipped, and so are its own children. Every schedule that takes part in an occasion gets exactly one row for it.
 
-Parents may have different roots. Then the occasions are the fire times that *all* these roots have in common: of a root of every
-hour and one of every day, the child runs once a day. Roots that have none in common are refused when they are registered, since
-the child would never run; "after both, whenever each of them was" would mean that a run of one counts for several runs of the
-other, and which it is would depend on who is faster. A run by hand begins an occasion of its own, in which a child takes part if
-all of its parents do.
+Parents may have different roots. Then the occasions are the fire times that *all* these roots have in common: after an hourly
+and a daily root, the child runs once a day. Roots without a common fire time are refused at registration, because the child would
+never run. A rule such as "both have run at some time" would count one run for several runs of the other parent, depending on
+which is faster. A run by hand begins its own occasion; a child takes part in it if all of its parents do.
 
-Two parents may settle on two nodes at once. So the engine keeps a ``Join`` for each child with several parents and each
-occasion, and changes it in the transaction of the settlement, under a lock: whoever brings it to the end, starts the child.
+Two parents may settle on two nodes at the same time. So the engine keeps a ``Join`` for each occasion of a child with several
+parents, and changes it under a lock in the transaction of the settlement. The transaction that completes it starts the child.
 """
 
 from __future__ import annotations
@@ -32,40 +31,40 @@ if TYPE_CHECKING:
 
     from mainspring.schedules.model import Schedule
 
-_ATTEMPTS = 2000
-"""Fire times that are compared when a common one of several roots is looked for: five years of a daily schedule."""
+_COMMON_TIME_STEPS = 2000
+"""Steps of the search for a fire time that several roots have in common: five years of a daily schedule."""
 
 
 class Join(msgspec.Struct, frozen=True):
-    """How far the parents of a child are for an occasion: the row ``(child, fire_us)``, made when the first one arrives.
+    """The progress of a child's parents in an occasion: the row ``(child, fire_us)``, created when the first parent ends.
 
-    The number of parents is that of this moment; a change of the schedule counts from the next occasion on.
+    It counts the parents of that moment; a change of the schedule applies from the next occasion on.
     """
 
     child: str
     fire_us: int
     left: int
-    """Parents that have not arrived. At 0 nobody needs the row any more."""
+    """Parents that have not ended. At 0 the row is not needed any more."""
     stopped: bool = False
-    """One of them did not succeed."""
+    """Whether a parent did not succeed."""
 
 
 class Spread(NamedTuple):
-    """What the end of a run means for the schedules after it."""
+    """The consequences of a run's end for its descendants."""
 
     ready: list[Schedule]
-    """Children that run now: ``rules.decide_child`` each; where that skips one, its row spreads in turn."""
+    """Children that run now, each decided by ``rules.decide_child``; if that skips one, its row spreads in turn."""
     stopped: list[Fire]
-    """Rows of those that do not: children, and theirs. Each is new, unless the store has the row already."""
+    """Rows of skipped children and their descendants. Each is new, unless the store has the row already."""
     joins: list[Join]
-    """Joins as they are now."""
+    """Joins that have changed."""
 
 
 class Graph:
-    """All schedules of a namespace and their parents. Raises UsageError for a cycle, and names it.
+    """All schedules of a namespace and their parents. Raises UsageError for a cycle, with its names.
 
-    A child whose parent is missing takes part in nothing; ``check`` refuses it before it is stored. Registrations have to be
-    made one after the other: two that are right by themselves may make a cycle together.
+    A child whose parent is missing takes part in no occasion; ``check`` refuses it before it is stored. Registrations must be
+    serialized: two that are valid alone may form a cycle together.
     """
 
     def __init__(self, schedules: Iterable[Schedule]) -> None:
@@ -90,10 +89,10 @@ class Graph:
             raise UsageError(f"schedules cannot run after each other in a cycle: {cycle}") from None
 
     def check(self, now_us: int, changed: Collection[str] | None = None) -> None:
-        """Raise UsageError for a parent that does not exist, and for a child whose roots have no fire time in common any more.
+        """Raise UsageError for a parent that does not exist, and for a child whose roots have no common fire time any more.
 
-        ``changed`` names those that were added, changed or removed: they and all that come after them are checked. Time alone can
-        make a child wrong, since roots end; that must not refuse changes of others. None: all are.
+        ``changed`` names added, changed and removed schedules: they and their descendants are checked; None: all schedules. A
+        child can become invalid as time passes, because roots end. That must not block changes of other schedules.
         """
         concerned = self._schedules.keys() if changed is None else set(changed)
         for name in changed or ():
@@ -110,13 +109,13 @@ class Graph:
     @staticmethod
     def _check_common(name: str, roots: list[Schedule], now_us: int) -> None:
         if not _have_common_time(roots, now_us):
-            told = ", ".join(f"{root.name} ({triggers.describe(root)}, {root.timezone})" for root in roots)
+            described = ", ".join(f"{root.name} ({triggers.describe(root)}, {root.timezone})" for root in roots)
             raise UsageError(
-                f"schedule {name!r} waits for parents that never fire at the same time: {told}. A child runs when all of its "
-                "parents have succeeded for the same fire time: give them the same trigger, or one parent"
+                f"schedule {name!r} waits for parents that never fire at the same time: {described}. A child runs when all "
+                "of its parents have succeeded for the same fire time: give them the same trigger, or one parent"
             )
 
-    # ---- who is after whom ----
+    # ---- relations ----
 
     def __getitem__(self, name: str) -> Schedule:
         return self._schedules[name]
@@ -129,7 +128,7 @@ class Graph:
         return [self._schedules[child] for child in self._children.get(name, ())]
 
     def descendants(self, name: str) -> list[Schedule]:
-        """Return its children, theirs, and so on, each once, parents before their children."""
+        """Return its children, their children, and so on, each once, parents before their children."""
         found = set[str]()
         waiting = deque([name])
         while waiting:
@@ -140,7 +139,7 @@ class Graph:
         return [self._schedules[one] for one in self._roots if one in found]  # their order is a topological one
 
     def roots(self, name: str) -> frozenset[str]:
-        """Return the names of the roots that it runs after in the end; a root's only root is itself."""
+        """Return the names of the roots among its ancestors; a root's only root is itself."""
         return self._roots[name]
 
     def may_fire_at(self, name: str, instant_us: int) -> bool:
@@ -167,37 +166,36 @@ class Graph:
     def with_children(self, fire: Fire, finished: Container[str] = ()) -> Fire:
         """Return a row with the number of children that it waits for, if its schedule has ``wait_for_children``.
 
-        To be asked for every row that is not skipped, before it is stored. ``finished`` has the names of schedules whose rows for
-        this occasion are finished already: another parent may have stopped a child before this one began. A child that is
-        stopped by another node at the same moment is seen by neither; asking again from time to time for rows that have
-        ended and wait puts that right.
+        Call it for every row that is not skipped, before it is stored. ``finished`` has the names of schedules whose rows for
+        this occasion are finished already: another parent may have stopped a child before this one began. If another node stops
+        a child at the same moment, neither transaction detects it; ``RepairSchedules`` then corrects rows that have ended and
+        wait.
         """
         schedule = self._schedules.get(fire.schedule)
         if schedule is None or not schedule.wait_for_children or fire.state is FireState.SKIPPED:
             return fire
         return replace(fire, children_left=sum(child.name not in finished for child in self.children_of(fire)))
 
-    # ---- what the end of a run means ----
+    # ---- the end of a run ----
 
     def joins(self, fire: Fire, *, succeeded: bool) -> list[str]:
-        """Return the children whose joins ``spread`` needs for the occasion of this row, for the store to lock in this order."""
+        """Return the children whose joins ``spread`` needs for the occasion of this row. The store locks them in this order."""
         concerned = self.children_of(fire) if succeeded else self.descendants(fire.schedule)
         return sorted(one.name for one in concerned if len(one.parents) > 1 and self.takes_part(one.name, fire))
 
     def spread(self, fire: Fire, joins: Mapping[str, Join], now_us: int, *, succeeded: bool) -> Spread:
-        """Tell the children of a row that it has succeeded, or that it never will: it ended otherwise, or was skipped.
+        """Return the consequences of a row's success for its children, or of its failure: it ended otherwise, or was skipped.
 
-        To be asked once for each row, in the transaction that settles or skips it. ``joins`` has, by child, those that are stored
-        for the occasion.
+        Call it once for each row, in the transaction that settles or skips it. ``joins`` has the stored joins of the occasion.
         """
-        known, result = dict(joins), Spread([], [], [])
+        current, result = dict(joins), Spread([], [], [])
         arriving = deque([(fire, succeeded)])
         while arriving:
             parent, good = arriving.popleft()
             for child in self.children_of(parent):
                 if len(child.parents) > 1:
-                    join, first_stop = arrive(known.get(child.name), child, parent.fire_us, succeeded=good)
-                    known[child.name] = join
+                    join, first_stop = arrive(current.get(child.name), child, parent.fire_us, succeeded=good)
+                    current[child.name] = join
                     ready, stop = join.left == 0 and not join.stopped, first_stop
                 else:
                     ready, stop = good, not good
@@ -207,14 +205,14 @@ class Graph:
                     row = _stopped(child, parent, now_us)
                     result.stopped.append(row)
                     arriving.append((row, False))
-        result.joins.extend(join for name, join in known.items() if join != joins.get(name))
+        result.joins.extend(join for name, join in current.items() if join != joins.get(name))
         return result
 
     def finish(self, fire: Fire, parents: Mapping[str, Fire]) -> list[Fire]:
-        """Count a row that has just finished at the parents that wait for it; return their rows as they are then.
+        """Count a row that has just finished at its waiting parents; return their changed rows.
 
-        ``parents`` has, by name, the rows of its ancestors for the same occasion (``ancestors``). A parent that finishes thereby
-        counts at its own. To be asked once for each row, when it has become ``Fire.finished``.
+        ``parents`` has, by name, the rows of its ``ancestors`` for the same occasion. A parent that is finished by this counts at
+        its own parents. Call it once for each row, when it has become ``Fire.finished``.
         """
         changed: dict[str, Fire] = {}
         finished = deque([fire])
@@ -230,7 +228,7 @@ class Graph:
         return list(changed.values())
 
     def ancestors(self, name: str) -> list[str]:
-        """Return its parents, theirs, and so on, each once, parents first."""
+        """Return its parents, their parents, and so on, each once, parents first."""
         found = set[str]()
         waiting = deque([name])
         while waiting:
@@ -245,7 +243,7 @@ class Graph:
 def arrive(join: Join | None, child: Schedule, fire_us: int, *, succeeded: bool) -> tuple[Join, bool]:
     """Count one parent at a join (None: it is the first), and say whether it is the first that stops the child.
 
-    The child is ready when ``left`` is 0 and nothing has ``stopped`` it. Each parent arrives once.
+    The child is ready when ``left`` is 0 and no parent has ``stopped`` it. Each parent counts once.
     """
     if join is None:
         join = Join(child.name, fire_us, len(child.parents))
@@ -267,15 +265,15 @@ def _stopped(child: Schedule, parent: Fire, now_us: int) -> Fire:
 
 
 def _have_common_time(roots: list[Schedule], now_us: int) -> bool:
-    """Look for a fire time from now on that all roots have, as long as is reasonable.
+    """Return whether all roots have a common fire time from now on, searched in at most ``_COMMON_TIME_STEPS`` steps.
 
-    Each of those that are behind goes on to the newest time of the others, so that a gap costs one step.
+    Each root that is behind jumps to the newest time of the others, so that a gap costs one step.
     """
     times = {(root.trigger, root.timezone, root.start_us, root.end_us): root for root in roots}.values()
     if len(times) == 1:
         return True
     newest = now_us
-    for _ in range(_ATTEMPTS):
+    for _ in range(_COMMON_TIME_STEPS):
         before = newest
         for root in times:
             found = triggers.next_after(root, newest - 1)

@@ -1,17 +1,17 @@
-"""Schedules that code declares, against those that are stored: what is added, changed and removed when a node starts.
+"""Reconciliation of declared and stored schedules: which schedules are added, changed and removed when code runs.
 
-**Which code counts.** While a new version is rolled out, nodes of the old one and of the new one run side by side, and each
-declares its own schedules. If each made the store like itself, the schedules would change at every restart of any node. So each
-set of declarations is known by its digest, and the store remembers when it saw a digest of an App for the first time. Of the
-digests of an App that live nodes have, the one that was first seen latest *governs*, and only a node that has it reconciles:
+**The governing version.** During a rolling deploy, nodes of the old and the new version run side by side, and each declares its
+own schedules. If each applied its declarations to the store, the schedules would change at every restart of any node. So a digest
+identifies each set of declarations, and the store records when it saw a digest of an App for the first time. Among the digests of
+an App's live nodes, the one with the latest first sighting *governs*, and only its nodes reconcile:
 
-- a new version governs from the start of its first node on, also when nodes of the old one are started again meanwhile;
+- a new version governs from the start of its first node on, even if nodes of the old version restart;
 - after a rollback the old version governs again as soon as no live node has the new one;
-- no clock of a node and no number that somebody has to count up is part of it.
+- the rule needs neither the clock of a node nor a version number that somebody has to increment.
 
-**What it may touch.** Schedules of this App that code has made. A name that belongs to another App, or was made by hand, is left
-alone and told. What was edited by hand stays until the code itself says something new about that schedule. A schedule that others
-still have as a parent is not removed.
+**Its scope.** Reconciliation changes only schedules that this App's code has created. A schedule of another App, or one that was
+created by hand, stays and is reported. An edit by hand stays until the code's declaration of that schedule changes. A schedule
+that is still a parent of others is not removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Deployment(NamedTuple):
-    """One set of declarations of an App, and when the store saw it for the first time."""
+    """A set of declarations of an App, and the time when the store first saw it."""
 
     app: str
     digest: bytes
@@ -43,17 +43,17 @@ class Deployment(NamedTuple):
 
 
 class Kind(StrEnum):
-    """What reconciling does to one schedule."""
+    """The kind of a change to one schedule."""
 
     ADDED = "added"
     CHANGED = "changed"
     REMOVED = "removed"
     LEFT = "left alone"
-    """It should change, and may not; the text says why."""
+    """It differs, but must not be changed; the text gives the reason."""
 
 
 class Change(NamedTuple):
-    """One difference. ``before`` is what is stored, ``after`` what code declares; ``text`` is a line for people."""
+    """One difference between the stored schedule ``before`` and the declared one ``after``; ``text`` is a line for people."""
 
     kind: Kind
     name: str
@@ -73,32 +73,32 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def digest(schedules: Iterable[Schedule]) -> bytes:
-    """Return what names a set of declarations: 16 bytes, the same for the same schedules in any order."""
-    told = sorted((schedule.name, _encode(schedule)) for schedule in schedules)
-    return blake2b(_encode(told), digest_size=16).digest()
+    """Return the identifier of a set of declarations: 16 bytes, the same for the same schedules in any order."""
+    encoded = sorted((schedule.name, _encode(schedule)) for schedule in schedules)
+    return blake2b(_encode(encoded), digest_size=16).digest()
 
 
-def governs(mine: Deployment, known: Iterable[Deployment], live: Collection[bytes]) -> bool:
-    """Return whether these declarations count, among those known of the same App.
+def governs(mine: Deployment, deployments: Iterable[Deployment], live: Collection[bytes]) -> bool:
+    """Return whether these declarations count, among those deployments of the same App.
 
-    ``live`` has the digests that live nodes have for this App; one's own counts as live. Two that were first seen in the same
-    microsecond are ordered by digest, so that all nodes agree.
+    ``live`` has the digests of this App's live nodes; the node's own counts as live. If two were first seen in the same
+    microsecond, their digests decide, so that all nodes agree.
     """
-    others = (one for one in known if one.app == mine.app and one.digest != mine.digest and one.digest in live)
+    others = (one for one in deployments if one.app == mine.app and one.digest != mine.digest and one.digest in live)
     return all((one.first_seen_us, one.digest) < (mine.first_seen_us, mine.digest) for one in others)
 
 
 def differences(app: str, declared: Collection[Schedule], stored: Mapping[str, Stored]) -> list[Change]:
-    """Compare what the governing code of an App declares with what is stored (by name, all of the namespace).
+    """Compare the schedules that an App's governing code declares with the stored ones (by name, all of the namespace).
 
-    Returns the changes in the order in which they can be made: added and changed ones with parents first, removed ones with
+    Return the changes in the order in which they can be applied: additions and changes with parents first, then removals with
     children first.
     """
     return [change for change in compare(app, declared, stored) if change is not None]
 
 
 def compare(app: str, declared: Collection[Schedule], stored: Mapping[str, Stored]) -> Iterator[Change | None]:
-    """Yield the same one by one, and None for a schedule that stays as it is: for those who stop in between."""
+    """Yield the same changes one by one, and None for each unchanged schedule, so that callers can pause in between."""
     following = {name: one.schedule for name, one in stored.items()}
     for schedule in _parents_first(declared):
         change = _declared(app, schedule, stored.get(schedule.name))
@@ -132,7 +132,13 @@ def _declared(app: str, schedule: Schedule, stored: Stored | None) -> Change | N
         return _left(before, schedule, f"code declares it, but it was made {owner}")
     if before == schedule or state.declared == digest([schedule]):
         return None
-    return Change(Kind.CHANGED, schedule.name, before, schedule, f"changed {schedule.name}: {_told(before, schedule)}")
+    return Change(
+        Kind.CHANGED,
+        schedule.name,
+        before,
+        schedule,
+        f"changed {schedule.name}: {_summary(before, schedule)}",
+    )
 
 
 def _left(before: Schedule, after: Schedule | None, why: str) -> Change:
@@ -144,11 +150,11 @@ def _belongs(app: str, state: ScheduleState) -> bool:
 
 
 def _parents_first(schedules: Iterable[Schedule]) -> list[Schedule]:
-    """Order schedules by how many come before them in the longest line of parents."""
+    """Sort schedules by the length of their longest chain of ancestors."""
     named = {schedule.name: schedule for schedule in schedules}
     parents = {name: {parent for parent in one.parents if parent in named} for name, one in named.items()}
     sorter = TopologicalSorter(parents)
-    with contextlib.suppress(CycleError):  # is refused elsewhere, with its names
+    with contextlib.suppress(CycleError):  # `parents.Graph` refuses cycles with their names
         sorter.prepare()
     place = {name: number for number, name in enumerate(named)}
     ordered: list[str] = []
@@ -163,20 +169,20 @@ def _parents_first(schedules: Iterable[Schedule]) -> list[Schedule]:
 # ---- the text of a change ----
 
 
-def _told(before: Schedule, after: Schedule) -> str:
-    told = []
+def _summary(before: Schedule, after: Schedule) -> str:
+    texts = []
     if (before.trigger, before.parents) != (after.trigger, after.parents):
-        told.append(f"{triggers.describe(before)} → {triggers.describe(after)}")
+        texts.append(f"{triggers.describe(before)} → {triggers.describe(after)}")
     for field in type(after).__struct_fields__:
         old, new = getattr(before, field), getattr(after, field)
         if old != new and field not in {"trigger", "parents"}:
-            told.append(_difference(field, old, new))
-    return "; ".join(told)
+            texts.append(_difference(field, old, new))
+    return "; ".join(texts)
 
 
 def _difference(field: str, old: Any, new: Any) -> str:
     match field:
-        case "args":  # may be long, or secret
+        case "args":  # possibly long or secret
             return "args"
         case "start_us" | "end_us":
             return f"{field.removesuffix('_us')} {_time(old)} → {_time(new)}"

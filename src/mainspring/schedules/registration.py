@@ -1,4 +1,4 @@
-"""What a schedule has to be before it is stored. Everything that can be wrong is told by name, where it was written."""
+"""Checks of a schedule before it is stored. Each error names the schedule and the wrong value."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mainspring.jobs.retry import check as check_retry
 from mainspring.quantities import format_duration
 from mainspring.schedules import cron, triggers
 from mainspring.schedules.model import At, Cron, Every, Overlap
-from mainspring.schedules.rules import MISFIRES_AT_MOST
+from mainspring.schedules.rules import MAX_MISFIRES
 
 if TYPE_CHECKING:
     from mainspring.schedules.model import Schedule
 
-SHORTEST_US = 100_000
-"""An interval is at least a tenth of a second: what should run more often than that is no schedule but a loop."""
+MIN_INTERVAL_US = 100_000
+"""The minimum interval, a tenth of a second: a task that should run more often needs a loop, not a schedule."""
 
-_LONGEST = 200
+_MAX_NAME_LENGTH = 200
 
 
 def check(schedule: Schedule) -> None:
-    """Raise UsageError where a schedule cannot be right by itself; ``parents.Graph`` checks it among the others."""
+    """Raise UsageError if a schedule is invalid by itself; ``parents.Graph`` checks it together with the others."""
     name = schedule.name
-    if not name or len(name) > _LONGEST or not name.isprintable() or name != name.strip():
-        raise UsageError(f"{name!r} is not a name for a schedule: use 1 to {_LONGEST} characters that can be printed")
+    if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable() or name != name.strip():
+        raise UsageError(f"{name!r} is not a name for a schedule: use 1 to {_MAX_NAME_LENGTH} printable characters")
     try:
         _check(schedule)
     except UsageError as error:
@@ -60,7 +60,7 @@ def _check(schedule: Schedule) -> None:
             "the function's name is empty: name one, or leave it out for a function of the schedule's name"
         )
     for what, text in (("the function's name", schedule.function), ("unique", schedule.unique)):
-        if b"\0" in text:  # which ends an argument of a packet
+        if b"\0" in text:  # NUL separates the arguments of a packet
             raise UsageError(f"{what} contains a NUL byte: leave it out")
     if len(schedule.function) > FUNCTION_LIMIT:
         raise UsageError(f"the function's name has {len(schedule.function)} bytes: give it at most {FUNCTION_LIMIT}")
@@ -89,9 +89,9 @@ def _check_times(schedule: Schedule) -> None:
             raise UsageError("it has neither a trigger nor parents: say when it runs (cron, every, at) or after what")
         case Cron(expression):
             cron.parse(expression)
-        case Every(interval_us) if interval_us < SHORTEST_US:
+        case Every(interval_us) if interval_us < MIN_INTERVAL_US:
             raise UsageError(
-                f"every must be at least {format_duration(SHORTEST_US / 1e6)}; it is {format_duration(interval_us / 1e6)}"
+                f"every must be at least {format_duration(MIN_INTERVAL_US / 1e6)}; it is {format_duration(interval_us / 1e6)}"
             )
         case At(at_us) if not 0 <= at_us < triggers.LAST_US:
             raise UsageError("at does not lie between the years 1970 and 9999")
@@ -108,7 +108,7 @@ def _check_times(schedule: Schedule) -> None:
 
 def _check_misfire(misfire: object) -> None:
     if misfire in ("skip", "once", "all") or (
-        isinstance(misfire, int) and not isinstance(misfire, bool) and 0 <= misfire <= MISFIRES_AT_MOST
+        isinstance(misfire, int) and not isinstance(misfire, bool) and 0 <= misfire <= MAX_MISFIRES
     ):
         return
-    raise UsageError(f"misfire must be 'skip', 'once', 'all' or a number up to {MISFIRES_AT_MOST}; it is {misfire!r}")
+    raise UsageError(f"misfire must be 'skip', 'once', 'all' or a number up to {MAX_MISFIRES}; it is {misfire!r}")

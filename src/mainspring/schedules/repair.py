@@ -1,4 +1,4 @@
-"""What is put right now and then, because no transaction could see it."""
+"""Periodic repair of states that no single transaction could detect."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from mainspring.schedules.model import Overlap
 if TYPE_CHECKING:
     from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.model import Fire
-    from mainspring.schedules.store import MendSchedules
+    from mainspring.schedules.store import RepairSchedules
 
 LOST = b'{"type":"Lost","message":"its job is no longer kept, and how it ended was not noted"}'
 
 
-async def mend(changes: ScheduleChanges, operation: MendSchedules) -> int:
-    """Put right what no transaction could see; returns how many rows changed."""
+async def repair(changes: ScheduleChanges, operation: RepairSchedules) -> int:
+    """Repair states that no transaction could detect; return how many rows changed."""
     now_us, limit = operation.now_us, operation.limit
-    mended = 0
+    repaired = 0
     for row, job in await changes.tables.joined(limit):
-        changes.know(row)
+        changes.cache(row)
         now = changes.fires[row.schedule][row.fire_us]
         if now is not None and not now.outcome:
             await consequences.end(changes, now, job or _lost(row, now_us))
-            mended += 1
+            repaired += 1
     for row in await changes.tables.stuck(limit):
-        mended += await _recount(changes, row, now_us)
+        repaired += await _recount(changes, row, now_us)
     for name in sorted(await changes.tables.queued(limit)):
         stored = await changes.read_schedule(name)
         await changes.read_unfinished({name})
         if await consequences.start_waiting(changes, name, now_us):
-            mended += 1
+            repaired += 1
         elif stored is not None and stored.schedule.overlap is Overlap.REPLACE:
             changes.stop(name)
-    return mended
+    return repaired
 
 
 async def _recount(changes: ScheduleChanges, row: Fire, now_us: int) -> bool:
     stored = await changes.read_schedule(row.schedule)
-    known = await changes.row(row.schedule, row.fire_us)
-    if known is None or known.finished or known.outcome == "":
+    stored_row = await changes.row(row.schedule, row.fire_us)
+    if stored_row is None or stored_row.finished or stored_row.outcome == "":
         return False  # it was finished meanwhile
-    counted = replace(known, children_left=0)
+    counted = replace(stored_row, children_left=0)
     if stored is not None:
         counted = await consequences.with_children(changes, stored.schedule, counted)
-    if counted == known:
+    if counted == stored_row:
         return False
     changes.put(counted)
     if counted.finished:

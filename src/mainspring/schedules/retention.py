@@ -1,21 +1,20 @@
-"""Which rows of the schedules' histories may go, and why no fire time ever comes again for it.
+"""Retention: which rows of histories are deleted, and why a deleted fire time is never decided again.
 
-Of each schedule, the oldest rows go, one after the other, up to the first that has to stay. A row goes where it is finished,
-where that and its fire time are long ago, and where nothing that may still happen, in the schedule or in those that it runs
-after, has its fire time or an earlier one. So rows stay
+Rows of a schedule are deleted from the oldest on, up to the first that must stay. A row is deleted if it is finished, if its end
+and its fire time are older than the retention, and if no future event of the schedule or of its ancestors can have its fire time
+or an earlier one. So these rows stay:
 
-- from the first fire time on that is not decided, of the schedule and of its parents, theirs, and so on. Where something is due,
-  a row that is there says that it was decided, for a schedule of this name that was removed; and a parent that is behind brings
-  its occasions with it.
-- from the first unfinished row on, of all these: its end brings its occasion to the children, and where it waits for them, it has
-  to find theirs.
+- rows from the first undecided fire time on, of the schedule and of all its ancestors. A stored row shows that a due time was
+  decided already, by a removed schedule of this name; and an ancestor that is behind will bring its occasions to its descendants.
+- rows from the first unfinished row on, of all these schedules. Its end brings its occasion to the children; and if it waits for
+  children, it has to find their rows.
 
-A schedule decides its own fire times in order, and new times of it begin behind the newest one (``rules.changed``). That leaves
-two ways in which a fire time that was forgotten could come again: a schedule is added anew with one time in the past, or it
-becomes the child of another one, which is behind. For both, the store keeps the newest fire time that was forgotten of each name,
-also when the schedule is gone. Whatever comes at or below it is skipped (``rules``), with a row that says so.
+A schedule decides its own fire times in order, and a new specification starts after the newest decided one (``rules.changed``).
+A deleted fire time could still come again in two ways: a schedule is added again with one time in the past, or it becomes the
+child of a schedule that is behind. For both, the store keeps the newest deleted fire time of each name, also after the schedule
+was removed. Fire times up to it are skipped (``rules``), with a row that gives the reason.
 
-The newest rows of each stay in any case: what runs once a month has a history too.
+The newest rows of each schedule always stay, so that a monthly schedule has a history too.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Fire
     from mainspring.schedules.store import ForgetFires, HistoryTables
 
-KEPT: Final = 100
-"""So many of the newest rows of each schedule stay, however old they are."""
-NAMES: Final = 100
-"""Schedules that are looked at in one transaction."""
+MIN_ROWS: Final = 100
+"""The number of newest rows of each schedule that stay, whatever their age."""
+NAMES_PER_STEP: Final = 100
+"""Schedules that one transaction processes."""
 
 
 async def forget(tables: HistoryTables, operation: ForgetFires) -> Forgotten:
-    """Drop the rows of some schedules that may go; see ``ForgetFires``."""
+    """Delete old rows of some schedules; see `ForgetFires`."""
     names, rows = await tables.oldest(operation.after, operation.before_us, operation.rows)
     old = ripe(rows, operation.before_us)
     graph = (await tables.catalogue()).graph
     sources = {name: {name, *graph.ancestors(name)} for name in old}
     everyone = {source for some in sources.values() for source in some}
-    stored = await tables.schedules(everyone)  # which locks them: what is read of them stays so
+    stored = await tables.schedules(everyone)  # this locks them, so that the reads stay valid
     bounds = dict.fromkeys(everyone, float("inf"))
     for row in await tables.unfinished(everyone):
         bounds[row.schedule] = min(bounds[row.schedule], row.fire_us)
@@ -67,17 +66,17 @@ async def forget(tables: HistoryTables, operation: ForgetFires) -> Forgotten:
         await tables.write(Writes(states, [], [], [], respecified=False))
     number = sum(map(len, gone.values()))
     if len(rows) == operation.rows and rows[-1].schedule in gone:
-        last = names.index(rows[-1].schedule)  # there may be more of it
+        last = names.index(rows[-1].schedule)  # this schedule may have more old rows
         return Forgotten(number, names[last - 1] if last else operation.after)
     if len(rows) == operation.rows:
         return Forgotten(number, rows[-1].schedule)
-    return Forgotten(number, names[-1] if len(names) == NAMES else None)
+    return Forgotten(number, names[-1] if len(names) == NAMES_PER_STEP else None)
 
 
 def ripe(rows: Iterable[Fire], before_us: int) -> dict[str, list[int]]:
-    """Return, of the oldest rows of schedules, the fire times of those that ended before a time, up to the first that did not.
+    """Return, for each schedule, the fire times of its oldest rows that ended before a time, up to the first that did not.
 
-    ``rows`` are those of one schedule after the other, the oldest first.
+    ``rows`` are sorted by schedule, and the oldest come first.
     """
     found: dict[str, list[int]] = {}
     young: set[str] = set()

@@ -1,22 +1,22 @@
-"""What becomes of each fire time: pure decisions on a schedule, how it stands, and the time.
+"""Decisions on fire times: pure functions of a schedule, its state, and the time.
 
-Every fire time gets exactly one row. ``decide`` goes through the due ones from old to new and moves ``next_us`` behind them; the
-store writes the rows, their jobs and the new state in one transaction, guarded by the state's version. So whoever loses the race
-decides nothing, and no order of wake-ups, on whatever nodes, makes a row twice or leaves one out.
+Every fire time gets exactly one row. ``decide`` processes the due ones from old to new and moves ``next_us`` behind them. The
+store writes the rows, their jobs and the new state in one transaction, guarded by the state's version. So the loser of a race
+decides nothing, and no order of wake-ups on any nodes creates a row twice or omits one.
 
-The questions are asked in this order; the first that says no gives the reason:
+The rules apply in this order; the first that matches gives the reason for a skip:
 
-0. Is it from the time of which rows were dropped (``retention``)? *(misfire)* Nobody knows any more whether it has run.
-1. Was the schedule paused at that time? *(paused)*
-2. Is it an excluded day? *(excluded)*
-3. Is it late by more than ``misfire_after``, and does ``misfire`` not make up for it? *(misfire)* Of the times that are due
-   together and pass 1 and 2, those in time run; late ones run, the newest first, as long as fewer than ``misfire`` allows have
-   been chosen. So after a long gap ``once`` is one run: the newest, whether it is late or in time.
-4. Is an earlier run not finished, and does ``overlap`` forbid another? *(overlap)*
+0. Rows of that time were deleted (``retention``), so it may have run already. *(misfire)*
+1. The schedule was paused at that time. *(paused)*
+2. The day is excluded. *(excluded)*
+3. It is late by more than ``misfire_after``, and ``misfire`` does not allow it. *(misfire)* Among the times that are due together
+   and pass 1 and 2, those in time run. Late ones run, the newest first, until as many run as ``misfire`` allows. So after a long
+   gap ``once`` is one run: the newest, whether it is late or in time.
+4. An earlier run is not finished, and ``overlap`` forbids another. *(overlap)*
 
-After a year without a node a schedule of every second has 31 million rows to write. A step decides at most ``limit`` of them and
-says that there are ``more``; the caller commits it and steps again, until it has caught up. Each step decides in the end what one
-step over the whole gap would have decided, whatever the time is by then, apart from what has become late meanwhile.
+After a year without a node, a schedule that fires every second has 31 million rows to write. A step decides at most ``limit`` of
+them and returns whether there are ``more``. The caller commits it and steps again until no more are due. Together the steps
+decide the same as one step over the whole gap, except for times that have become late meanwhile.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 
     from mainspring.schedules.model import Schedule
 
-STEP = 1000
-"""Rows of one step, unless the caller says otherwise."""
+STEP_ROWS = 1000
+"""Rows of one step, by default."""
 
-QUEUED_AT_MOST = 1000
-"""With ``queue``: how many fire times wait behind a run. More are skipped: what never keeps up would queue for ever."""
+MAX_QUEUED = 1000
+"""With ``queue``: the fire times that may wait behind a run. More are skipped, because a slow schedule would queue for ever."""
 
-MISFIRES_AT_MOST = 1000
+MAX_MISFIRES = 1000
 """The largest number that ``misfire`` may be."""
 
 
 class Step(NamedTuple):
-    """What one decision changes, to be written in one transaction if the stored state still has ``state.version - 1``."""
+    """The changes of one decision, written in one transaction if the stored version is ``state.version - 1``."""
 
     fires: list[Fire]
-    """New rows, in the order of their fire times. FIRED ones need a job that is due at ``due_us``; where that joins a live job
-    of the same unique, the row becomes JOINED."""
+    """New rows, in the order of their fire times. FIRED rows need a job that is due at ``due_us``; if it joins a live job of the
+    same unique, the row becomes JOINED."""
     state: ScheduleState
     cancel: bool = False
-    """The runs of this schedule that are under way are to be cancelled (``replace``)."""
+    """Cancel the runs of this schedule that are under way (``replace``)."""
     drop_waiting: bool = False
-    """Its rows that are WAITING from before become SKIPPED, reason overlap: a newer one has replaced them."""
+    """Its earlier WAITING rows become SKIPPED with the reason overlap: a newer one has replaced them."""
     more: bool = False
-    """More fire times are due: step again at once."""
+    """More fire times are due: step again immediately."""
 
 
-# ---- a schedule's life ----
+# ---- states of schedules ----
 
 
 def created(
@@ -73,10 +73,10 @@ def created(
     forgotten_us: int = 0,
     first_us: int | UnsetType | None = UNSET,
 ) -> ScheduleState:
-    """Return how a new schedule stands: its first fire time is ahead (``triggers.first`` says how a past ``At`` is taken).
+    """Return the state of a new schedule: its first fire time is in the future (``triggers.first`` handles a past ``At``).
 
-    ``forgotten_us`` is the newest fire time whose row was dropped, of earlier schedules of this name. ``first_us`` is what
-    ``triggers.first`` returns, where the caller has asked it already.
+    ``forgotten_us`` is the newest fire time whose row was deleted, of earlier schedules of this name. ``first_us`` is the result
+    of ``triggers.first`` if the caller has it already.
     """
     next_us = triggers.first(schedule, now_us) if first_us is UNSET else first_us
     return ScheduleState(next_us=next_us, origin=origin, app=app, declared=declared, forgotten_us=forgotten_us)
@@ -89,10 +89,10 @@ def changed(
     now_us: int,
     first_us: int | UnsetType | None = UNSET,
 ) -> ScheduleState:
-    """Return how a schedule stands with a new specification; ``first_us`` as in `created`.
+    """Return the state of a schedule with a new specification; ``first_us`` as in `created`.
 
-    Where its times change, the new ones count from now on, and what was due under the old ones must have been decided before:
-    the caller steps with ``before`` until there is no ``more``. Where they stay, nothing is lost or repeated.
+    If its times change, the new ones apply from now on. The caller must have decided the due times under the old ones: it steps
+    with ``before`` until there is no ``more``. If its times stay, no fire time is lost or repeated.
     """
     following = replace(state, version=state.version + 1)
     if _times(before) == _times(after):
@@ -109,9 +109,9 @@ def _times(schedule: Schedule) -> tuple[object, ...]:
 
 
 def paused(state: ScheduleState, now_us: int) -> ScheduleState:
-    """Pause: fire times from now on are skipped. Returns the same state where it is paused already.
+    """Pause: fire times from now on are skipped. Return the same state if it is paused already.
 
-    Where an earlier pause has not been worked off yet, both count as one.
+    If fire times of an earlier pause are still undecided, both count as one pause.
     """
     if state.paused:
         return state
@@ -121,7 +121,7 @@ def paused(state: ScheduleState, now_us: int) -> ScheduleState:
 
 
 def resumed(state: ScheduleState, now_us: int) -> ScheduleState:
-    """End a pause: fire times from now on run again, those of the pause stay skipped. Returns the same state if not paused."""
+    """Resume: fire times from now on run again, those of the pause stay skipped. Return the same state if it is not paused."""
     if not state.paused:
         return state
     return replace(state, version=state.version + 1, resumed_us=max(now_us, state.paused_us))
@@ -130,10 +130,10 @@ def resumed(state: ScheduleState, now_us: int) -> ScheduleState:
 # ---- due fire times ----
 
 
-def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool, limit: int = STEP) -> Step | None:
-    """Decide the fire times that are due, the oldest ``limit`` of them; None where none is.
+def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool, limit: int = STEP_ROWS) -> Step | None:
+    """Decide the oldest ``limit`` due fire times; return None if none is due.
 
-    ``live`` says whether a run of this schedule is under way: a row of it is ``Fire.live``.
+    ``live`` is whether a run of this schedule is under way: one of its rows is ``Fire.live``.
     """
     if state.next_us is None or state.next_us > now_us:
         return None
@@ -141,18 +141,18 @@ def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool,
     more = len(due) > limit
     following = due[limit] if more else triggers.next_after(schedule, due[-1])
     due = due[:limit]
-    reasons = {fire_us: reason for fire_us in due if (reason := _kept_back(schedule, state, fire_us)) is not None}
+    reasons = {fire_us: reason for fire_us in due if (reason := _skip_reason(schedule, state, fire_us)) is not None}
     for fire_us in _missed(schedule, state, [one for one in due if one not in reasons], due[-1], now_us):
         reasons[fire_us] = Reason.MISFIRE
-    turn = _Turn(schedule, state, live=live)
+    builder = _StepBuilder(schedule, state, live=live)
     running = [fire_us for fire_us in due if fire_us not in reasons]
     for fire_us in due:
         reason = reasons.get(fire_us)
         if reason is None:
-            turn.run(_row(schedule, fire_us, now_us), superseded=fire_us != running[-1])
+            builder.run(_row(schedule, fire_us, now_us), superseded=fire_us != running[-1])
         else:
-            turn.skip(_row(schedule, fire_us, now_us), reason)
-    return turn.step(next_us=following, last_us=due[-1], more=more)
+            builder.skip(_row(schedule, fire_us, now_us), reason)
+    return builder.step(next_us=following, last_us=due[-1], more=more)
 
 
 def _due(schedule: Schedule, state: ScheduleState, now_us: int) -> Iterator[int]:
@@ -161,9 +161,9 @@ def _due(schedule: Schedule, state: ScheduleState, now_us: int) -> Iterator[int]
     yield from triggers.fire_times(schedule, state.next_us, now_us)
 
 
-def _kept_back(schedule: Schedule, state: ScheduleState, fire_us: int) -> Reason | None:
+def _skip_reason(schedule: Schedule, state: ScheduleState, fire_us: int) -> Reason | None:
     if fire_us <= state.forgotten_us:
-        return Reason.MISFIRE  # it may have run: whatever became of it was so long ago that it was dropped
+        return Reason.MISFIRE  # it may have run: its row may have been deleted
     if _in_pause(state, fire_us):
         return Reason.PAUSED
     if triggers.excluded(schedule, fire_us):
@@ -176,11 +176,11 @@ def _in_pause(state: ScheduleState, fire_us: int) -> bool:
 
 
 def _missed(schedule: Schedule, state: ScheduleState, able: list[int], last_us: int, now_us: int) -> list[int]:
-    """Return those of ``able``, the times of this step that could run, that are too late and are not made up for.
+    """Return the times among ``able`` (the times of this step that could run) that are too late to run under ``misfire``.
 
-    ``last_us`` is the end of the step: newer ones that are due already come before those in it.
+    ``last_us`` is the end of the step: newer due times take precedence over the times in it.
     """
-    wanted = _made_up(schedule)
+    wanted = _allowed_misfires(schedule)
     if wanted is None:
         return []
     in_time_us = now_us - round(schedule.misfire_after * 1_000_000)
@@ -189,7 +189,7 @@ def _missed(schedule: Schedule, state: ScheduleState, able: list[int], last_us: 
     return late[: max(len(late) - max(wanted - newer, 0), 0)]
 
 
-def _made_up(schedule: Schedule) -> int | None:
+def _allowed_misfires(schedule: Schedule) -> int | None:
     match schedule.misfire:
         case "skip":
             return 0
@@ -203,7 +203,7 @@ def _made_up(schedule: Schedule) -> int | None:
 
 
 def _able(schedule: Schedule, state: ScheduleState, after_us: int, until_us: int) -> Iterator[int]:
-    """Yield the fire times after a step that are not kept back, without going through a pause or an excluded day one by one."""
+    """Yield the fire times after a step that may run; a pause or an excluded day is skipped as a whole."""
     if state.paused_us == 0:
         yield from triggers.running_times(schedule, after_us, until_us)
         return
@@ -216,43 +216,43 @@ def _able(schedule: Schedule, state: ScheduleState, after_us: int, until_us: int
 
 
 def decide_child(schedule: Schedule, state: ScheduleState, parent: Fire, now_us: int, *, live: bool) -> Step:
-    """Decide a child's run for an occasion, as all its parents have succeeded; ``parent`` is the last one's row.
+    """Decide a child's run for an occasion after all its parents have succeeded; ``parent`` is the row of the last one.
 
-    Pause, excluded days and overlap count as for due fire times. An occasion that was made by hand runs on excluded days too.
+    Pause, excluded days and overlap apply as to due fire times. An occasion triggered by hand also runs on excluded days.
     """
     row = replace(_row(schedule, parent.fire_us, now_us), cause=Cause.PARENT, root=parent.root, parent=parent.schedule)
-    turn = _Turn(schedule, state, live=live)
+    builder = _StepBuilder(schedule, state, live=live)
     if row.fire_us <= state.forgotten_us:
-        turn.skip(row, Reason.MISFIRE)
+        builder.skip(row, Reason.MISFIRE)
     elif _in_pause(state, now_us):
-        turn.skip(row, Reason.PAUSED)
+        builder.skip(row, Reason.PAUSED)
     elif not parent.root and triggers.excluded(schedule, row.fire_us):
-        turn.skip(row, Reason.EXCLUDED)
+        builder.skip(row, Reason.EXCLUDED)
     else:
-        turn.run(row)
-    return turn.step(next_us=state.next_us, last_us=max(row.fire_us, state.last_us))
+        builder.run(row)
+    return builder.step(next_us=state.next_us, last_us=max(row.fire_us, state.last_us))
 
 
 def trigger_now(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool) -> Step:
-    """Run a schedule by hand, also while it is paused or on an excluded day; overlap counts.
+    """Run a schedule by hand, even while it is paused and on excluded days; overlap applies.
 
-    The fire time is now, or the next microsecond that is not one of its own anyway. It begins an occasion of its own.
+    The fire time is now, or the next microsecond that is not a regular fire time. It begins its own occasion.
     """
     fire_us = max(now_us, state.triggered_us + 1)
     while triggers.fires_at(schedule, fire_us):
         fire_us += 1
     row = replace(_row(schedule, fire_us, now_us), cause=Cause.MANUAL, root=schedule.name, due_us=fire_us)
-    turn = _Turn(schedule, state, live=live)
-    turn.run(row)
-    step = turn.step(next_us=state.next_us, last_us=state.last_us)
+    builder = _StepBuilder(schedule, state, live=live)
+    builder.run(row)
+    step = builder.step(next_us=state.next_us, last_us=state.last_us)
     return step._replace(state=replace(step.state, triggered_us=fire_us))
 
 
 def start_waiting(state: ScheduleState, waiting: Fire, now_us: int) -> tuple[Fire, ScheduleState]:
-    """Start the oldest WAITING row of a schedule, once no run of it is under way.
+    """Start the oldest WAITING row of a schedule when no run of it is under way.
 
-    Returns the row, which now needs a job, and the new state. To be asked in the transaction in which a run is finished, and from
-    time to time for every schedule with ``queued`` and no live run, should that have been missed.
+    Return the row, which now needs a job, and the new state. Call it in the transaction that finishes a run, and periodically for
+    schedules with ``queued`` rows and no live run, in case a transaction has missed one.
     """
     fire = replace(waiting, state=FireState.FIRED, due_us=max(now_us, waiting.due_us))
     queued, fired_us = max(state.queued - 1, 0), max(fire.fire_us, state.fired_us)
@@ -260,7 +260,7 @@ def start_waiting(state: ScheduleState, waiting: Fire, now_us: int) -> tuple[Fir
 
 
 def dropped(waiting: Fire, reason: Reason, now_us: int) -> Fire:
-    """Return a WAITING row that will not run after all: replaced by a newer one, or its schedule was removed."""
+    """Return a WAITING row as skipped: a newer one has replaced it, or its schedule was removed."""
     return replace(waiting, state=FireState.SKIPPED, reason=reason, decided_us=now_us, due_us=0, children_left=0)
 
 
@@ -269,8 +269,8 @@ def _row(schedule: Schedule, fire_us: int, now_us: int) -> Fire:
     return Fire(schedule=schedule.name, fire_us=fire_us, state=FireState.FIRED, due_us=due_us, decided_us=now_us)
 
 
-class _Turn:
-    """Takes the rows of one step in order, and decides overlap by what the rows before have left."""
+class _StepBuilder:
+    """Processes the rows of one step in order, and decides overlap by the results of earlier rows."""
 
     def __init__(self, schedule: Schedule, state: ScheduleState, *, live: bool) -> None:
         self._overlap = schedule.overlap
@@ -289,7 +289,7 @@ class _Turn:
         match self._overlap:
             case Overlap.FORBID if self._live:
                 self.skip(row, Reason.OVERLAP)
-            case Overlap.QUEUE if (self._live or self._queued) and self._queued >= QUEUED_AT_MOST:
+            case Overlap.QUEUE if (self._live or self._queued) and self._queued >= MAX_QUEUED:
                 self.skip(row, Reason.OVERLAP)
             case Overlap.QUEUE if self._live or self._queued:
                 self._wait(row)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.store import Change, SaveSchedules
 
-CATCH_UP = 100
-"""Steps by which a schedule is brought up to date before it is changed. More are left to its own firing."""
+CATCH_UP_STEPS = 100
+"""Steps of due fire times that are decided before a schedule is changed. A schedule with more has to fire them first."""
 
 
 async def save(changes: ScheduleChanges, operation: SaveSchedules) -> Saved:
@@ -53,21 +53,21 @@ def _misfit(requested: Sequence[Change], before: Catalogue, now_us: int) -> Usag
 
 
 async def _catch_up(changes: ScheduleChanges, names: Iterable[str], now_us: int) -> ConflictError | None:
-    """Decide what is due under the specifications as they are."""
+    """Decide the due fire times under the current specifications."""
     for name in names:
-        for _ in range(CATCH_UP):
+        for _ in range(CATCH_UP_STEPS):
             stored = changes.schedules[name]
             if stored is None:
                 break
             await changes.read_unfinished_of(stored)
-            step = decide(changes, stored, now_us, rules.STEP)
+            step = decide(changes, stored, now_us, rules.STEP_ROWS)
             if step is None:
                 break
-            await consequences.take(changes, stored, step, now_us)
+            await consequences.apply_step(changes, stored, step, now_us)
             if not step.more:
                 break
         else:
-            return ConflictError(f"schedule {name!r} is behind with very many fire times: try again in a while")
+            return ConflictError(f"schedule {name!r} has very many fire times to decide first: try again later")
     return None
 
 

@@ -1,6 +1,6 @@
-"""The schedules of one node: fires what is due, and answers those who ask and change.
+"""The schedules service of one node: it fires due schedules, and reads and changes schedules for clients.
 
-What is due fires at its time (``storage.agenda``). Where several nodes share the store, whoever is second changes nothing.
+The agenda (``storage.agenda``) fires schedules at their times. If two nodes fire the same one, the second changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mainspring.schedules.store import (
     FireSchedules,
     ForgetFires,
     ListSchedules,
-    MendSchedules,
+    RepairSchedules,
     SaveSchedules,
     TriggerSchedule,
 )
@@ -41,37 +41,39 @@ if TYPE_CHECKING:
 
     Failed = Callable[[MainspringError], None]
 
-MEND_EVERY = 5.0
-MENDING = "mending"
-"""What nodes take turns for as if it were a schedule of this name."""
-FORGET_EVERY = 3600.0
-"""Seconds between looks at all schedules for rows that may be dropped."""
-FORGET_AFTER = 60.0
+REPAIR_INTERVAL = 5.0
+"""Seconds between two repairs."""
+REPAIR_KEY = "mending"
+"""The name for which nodes choose the repairing one, as if it were a schedule. All versions must use the same."""
+FORGET_INTERVAL = 3600.0
+"""Seconds between two deletions of old rows of all schedules."""
+FORGET_DELAY = 60.0
 """Seconds until the first one."""
-FORGETTING = "forgetting"
+FORGET_KEY = "forgetting"
+"""The name for which nodes choose the deleting one."""
 BATCH = 250
-"""Schedules that are fired in one operation: the first jobs of many that are due at once start before the last are decided."""
-DECLARED_FOR = 60.0
-"""Seconds for which code counts as running after it was declared: nodes and workers repeat it more often."""
-REPEATS = 5
+"""Schedules that one operation fires. If many are due at once, the first jobs start before the last are decided."""
+DECLARATION_LIFETIME = 60.0
+"""Seconds for which code counts as running after a declaration; nodes and workers repeat it more often."""
+RECONCILE_RETRIES = 5
 
 
 class Declaration(NamedTuple):
-    """What became of schedules that code has declared."""
+    """The result of a declaration of schedules by code."""
 
     governs: bool
-    """Whether this code counts; otherwise newer code of the App runs, and nothing was changed."""
+    """Whether this code governs; otherwise newer code of the App runs, and nothing was changed."""
     changes: list[reconcile.Change]
 
 
 class ScheduleService:
-    """The schedules slice of a node. Its timers are the node's; ``tick`` is called at least every quarter of a second.
+    """The schedules slice of a node. It uses the node's timers; the node calls ``tick`` at least every quarter of a second.
 
-    ``paused`` says that the node drains or has no lease: nothing is fired then. ``first`` says whether this node is first in line
-    for a schedule, where several nodes share the store; None: no other node has it. Then code that was declared before now does
-    not run any more, unless it is declared again. ``retention`` are the seconds for which histories are kept at least. ``fires``:
-    False where the node fires nothing at all. Then it still keeps what people and code say of schedules, runs one by hand, and
-    starts what follows from the end of a run: that is part of the transaction in which the run ends. No other node would do it.
+    ``paused`` returns whether the node drains or has no lease: then it fires nothing. ``first`` returns whether this node is the
+    first to fire a schedule. It is None if no other node shares the store: then code that was declared before now counts as
+    running only if it is declared again. ``retention`` is the minimum age in seconds of deleted history. If ``fires`` is False,
+    the node fires no due times. It still stores changes and declarations, runs schedules by hand, and starts the children and
+    waiting rows of ended runs, because the transaction that ends a run includes these.
     """
 
     def __init__(
@@ -102,20 +104,20 @@ class ScheduleService:
             first=self._first,
             paused=paused,
         )
-        """What is due soon."""
+        """Schedules that are due soon."""
         self._open: FireSchedules | None = None
-        """What has been put last: it takes more until it is part of a group, so that a group has few of them."""
+        """The last queued operation: schedules are added until it is part of a group, so that a group has few operations."""
         self._retention = retention
         self.run_sliced = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
-        """For what takes long when it is asked of many schedules."""
-        self._mending = self._forgetting = False
-        self._mended = clock.monotonic()
-        self._forget_at = clock.monotonic() + FORGET_AFTER
+        """Runs work on many schedules in slices."""
+        self._repairing = self._forgetting = False
+        self._repaired = clock.monotonic()
+        self._forget_at = clock.monotonic() + FORGET_DELAY
         self._declared_since_us = 0 if first is not None else self._now_us()
 
     @property
     def lateness(self) -> float:
-        """By how many seconds the last fire time that this node tried was late when its operation was made."""
+        """The seconds by which the last fire time of this node was late when its operation was created."""
         return self._agenda.lateness
 
     def _now_us(self) -> int:
@@ -124,17 +126,17 @@ class ScheduleService:
     # ---- time ----
 
     def tick(self) -> None:
-        """Do what is due now and then."""
+        """Repair, delete old history and fire, as due."""
         if self._paused():
             return
         now = self._clock.monotonic()
-        if now - self._mended >= MEND_EVERY and not self._mending:
-            self._mended = now
-            if self._first(MENDING):  # one node is enough, and which one it is changes with who is there
-                self._mend()
+        if now - self._repaired >= REPAIR_INTERVAL and not self._repairing:
+            self._repaired = now
+            if self._first(REPAIR_KEY):  # one node is enough; membership changes choose another
+                self._repair()
         if now >= self._forget_at and not self._forgetting:
-            self._forget_at = now + FORGET_EVERY
-            if self._first(FORGETTING):
+            self._forget_at = now + FORGET_INTERVAL
+            if self._first(FORGET_KEY):
                 self._forgetting = True
                 self._forget("")
         if self.fires:
@@ -142,13 +144,13 @@ class ScheduleService:
 
     # ---- firing ----
 
-    def look(self) -> None:
-        """Fetch what is due in the next seconds, now or as soon as a look that is under way has ended."""
-        if self.fires:  # what is not fetched is not fired
+    def fetch(self) -> None:
+        """Fetch the schedules that are due in the next seconds, now or as soon as the fetch under way has ended."""
+        if self.fires:  # without a fetch nothing fires
             self._agenda.fetch()
 
     def _fire(self, due: Iterable[Due]) -> None:
-        """Have schedules fired, together with those that wait for the store already."""
+        """Fire schedules, together with those that wait for the store already."""
         for one in due:
             operation = self._open
             if operation is None or not operation.open or len(operation.due) >= BATCH:
@@ -173,23 +175,23 @@ class ScheduleService:
         self._agenda.done(one.name for one in due)
         self._agenda.fetch_later()
 
-    def _mend(self) -> None:
-        def mended(number: int) -> None:
-            self._mending = False
+    def _repair(self) -> None:
+        def repaired(number: int) -> None:
+            self._repairing = False
             if number:
-                self.look()  # versions have changed
+                self.fetch()  # versions have changed
 
-        def not_mended(error: StoreError) -> None:
+        def not_repaired(error: StoreError) -> None:
             del error
-            self._mending = False
+            self._repairing = False
 
-        self._mending = True
-        self._commits.put(MendSchedules(self._now_us()), mended, not_mended)
+        self._repairing = True
+        self._commits.put(RepairSchedules(self._now_us()), repaired, not_repaired)
 
-    # ---- what is old ----
+    # ---- old history ----
 
     def _forget(self, after: str) -> None:
-        """Drop old rows of the schedules whose names come after one, some at a time: each goes with another group."""
+        """Delete old rows of the schedules whose names come after one, in steps that are parts of separate groups."""
 
         def forgotten(outcome: Forgotten) -> None:
             if outcome.after is None or self._paused():
@@ -204,23 +206,23 @@ class ScheduleService:
         before_us = self._now_us() - to_us(self._retention)
         self._commits.put(ForgetFires(after, before_us), forgotten, not_forgotten)
 
-    # ---- those who ask ----
+    # ---- reads ----
 
     def find(self, done: Callable[[list[Stored]], None], failed: Failed, names: Sequence[str] | None = None) -> None:
         """Read schedules: those named, or all."""
         query = ListSchedules(limit=sys.maxsize, names=None if names is None else tuple(names))
         self._reads.gather(query, lambda page: done(page.items), failed)
 
-    # ---- those who change ----
+    # ---- changes ----
 
     def save(self, changes: Sequence[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed) -> None:
-        """Change schedules, all of them or none; ``failed`` hears a UsageError, NotFoundError, ConflictError or StoreError."""
+        """Change schedules, all of them or none; ``failed`` gets a UsageError, NotFoundError, ConflictError or StoreError."""
         self.run_sliced(self._save(changes, done, failed))
 
     def _save(
         self, changes: Iterable[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed
     ) -> Iterator[None]:
-        """Save what is right, in slices: to check it, and to find first fire times, takes long where it is much."""
+        """Check the changes and save them, in slices: checks and first fire times of many schedules take long."""
         now_us = self._now_us()
         checked: list[Change] = []
         try:
@@ -240,33 +242,33 @@ class ScheduleService:
                 failed(outcome.error)
                 return
             done(outcome.schedules)
-            self.look()
+            self.fetch()
 
         self._commits.put(SaveSchedules(checked, now_us), saved, failed)
 
     def trigger(self, name: str, done: Callable[[Fire | None], None], failed: Failed) -> None:
-        """Run a schedule now; ``done`` hears the row, or None where there is no such schedule."""
+        """Run a schedule now; ``done`` gets the row, or None if the schedule does not exist."""
         self._commits.put(TriggerSchedule(name, self._now_us()), done, failed)
 
-    # ---- code that declares ----
+    # ---- declarations by code ----
 
     def declare(
         self, app: str, declared: Collection[Schedule], done: Callable[[Declaration], None], failed: Failed
     ) -> None:
-        """Make the store as the code of an App says, if that code governs; see ``reconcile``. To be repeated while it runs."""
+        """Apply the declarations of an App's code if that code governs; see ``reconcile``. Repeat it while the code runs."""
         mine = reconcile.digest(declared)
 
-        def seen(known: list[Declared]) -> None:
-            since_us = max(self._now_us() - to_us(DECLARED_FOR), self._declared_since_us)
-            live = {one.deployment.digest for one in known if one.last_seen_us >= since_us}
-            deployments = [one.deployment for one in known]
+        def recorded(declarations: list[Declared]) -> None:
+            since_us = max(self._now_us() - to_us(DECLARATION_LIFETIME), self._declared_since_us)
+            live = {one.deployment.digest for one in declarations if one.last_seen_us >= since_us}
+            deployments = [one.deployment for one in declarations]
             (me,) = (one for one in deployments if one.digest == mine)
             if reconcile.governs(me, deployments, live):
-                self._reconcile(app, declared, done, failed, REPEATS)
+                self._reconcile(app, declared, done, failed, RECONCILE_RETRIES)
             else:
                 done(Declaration(governs=False, changes=[]))
 
-        self._commits.put(Declare(app, mine, self._now_us()), seen, failed)
+        self._commits.put(Declare(app, mine, self._now_us()), recorded, failed)
 
     def _reconcile(
         self,
@@ -274,7 +276,7 @@ class ScheduleService:
         declared: Collection[Schedule],
         done: Callable[[Declaration], None],
         failed: Failed,
-        repeats: int,
+        retries: int,
     ) -> None:
         def found(stored: list[Stored]) -> None:
             self.run_sliced(compare({one.schedule.name: one for one in stored}))
@@ -293,8 +295,8 @@ class ScheduleService:
                 done(declaration)
 
         def refused(error: MainspringError) -> None:
-            if isinstance(error, ConflictError) and repeats:
-                self._reconcile(app, declared, done, failed, repeats - 1)  # another node was quicker
+            if isinstance(error, ConflictError) and retries:
+                self._reconcile(app, declared, done, failed, retries - 1)  # another node was first
             else:
                 failed(error)
 

@@ -1,4 +1,4 @@
-"""A schedule as programs and tools write it: the JSON object of the calls, and how it becomes a ``Schedule``.
+"""The JSON form of a schedule in API calls, and its conversion to and from a ``Schedule``.
 
 docs/reference/protocol.md lists the keys. Times are seconds since 1970 UTC, durations seconds.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _SECOND = 1_000_000
 _FURTHEST = 300_000_000_000.0
-"""Seconds beyond all years that there are; what is larger is refused elsewhere, and must not overflow here."""
+"""Seconds beyond the last year. Larger values are clamped to it: they must not overflow here, and `registration` refuses them."""
 
 
 class Specification(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What is said about a schedule. What is left out is as before, or has its default."""
+    """The fields of a schedule. A missing field keeps its value, or has its default in a new schedule."""
 
     name: str
     function: str | UnsetType = UNSET
@@ -50,9 +50,9 @@ class Specification(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     expires: float | UnsetType | None = UNSET
 
     def schedule(self, before: Schedule | None = None) -> Schedule:
-        """Return the whole schedule; raises UsageError where it cannot be right by itself.
+        """Return the whole schedule. Raises UsageError if it is invalid by itself.
 
-        Naming a trigger takes the place of parents, and the other way round.
+        A trigger replaces earlier parents, and parents replace an earlier trigger.
         """
         fields = self._fields()
         trigger = self._trigger()
@@ -66,22 +66,22 @@ class Specification(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
             after = Schedule(**({"function": self.name.encode()} | fields), name=self.name)
         else:
             after = replace(before, **fields)
-        from mainspring.schedules import registration  # noqa: PLC0415 - slow to load, and no matter of commands
+        from mainspring.schedules import registration  # noqa: PLC0415 - slow to load, and commands do not need it
 
         registration.check(after)
         return after
 
     def _trigger(self) -> Trigger | None:
-        said: list[Trigger] = []
+        triggers: list[Trigger] = []
         if self.cron is not UNSET:
-            said.append(Cron(self.cron))
+            triggers.append(Cron(self.cron))
         if self.every is not UNSET:
-            said.append(Every(_us(self.every)))
+            triggers.append(Every(_us(self.every)))
         if self.at is not UNSET:
-            said.append(At(_us(self.at)))
-        if len(said) > 1:
+            triggers.append(At(_us(self.at)))
+        if len(triggers) > 1:
             raise UsageError(f"schedule {self.name!r}: cron, every and at exclude each other: give one of them")
-        return said[0] if said else None
+        return triggers[0] if triggers else None
 
     def _fields(self) -> dict[str, Any]:
         values = (
@@ -113,7 +113,7 @@ class Specification(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 def specify(schedule: Schedule) -> Specification:
-    """Return all that is said about a schedule."""
+    """Return the specification of a schedule, with all fields."""
     trigger = schedule.trigger
     return Specification(
         name=schedule.name,
@@ -144,7 +144,7 @@ def _us(seconds: float) -> int:
     return round(max(-_FURTHEST, min(seconds, _FURTHEST)) * _SECOND)
 
 
-def _named(text: str, known: dict[str, Any], what: str) -> Any:
-    if text not in known:
-        raise UsageError(f"{what} must be one of {', '.join(known)}; it is {text!r}")
-    return known[text]
+def _named(text: str, choices: dict[str, Any], what: str) -> Any:
+    if text not in choices:
+        raise UsageError(f"{what} must be one of {', '.join(choices)}; it is {text!r}")
+    return choices[text]

@@ -1,7 +1,7 @@
-"""The port that the schedules slice needs: its operations, and what each answers.
+"""The port of the schedules slice: its operations with their outcomes, and its tables.
 
-What an operation writes is decided inside the transaction, by the pure rules and on what the tables say there; ``work`` does it
-for all engines. A guard that does not hold costs only its own schedule.
+Inside the transaction, ``unit`` applies the pure rules to the tables and decides the writes, for all engines. A failed guard
+affects only its own schedule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.jobs.slices import Ground
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Stored
-from mainspring.schedules.rules import STEP
+from mainspring.schedules.rules import STEP_ROWS
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 from mainspring.storage.query import PageQuery
@@ -36,23 +36,22 @@ class Change(NamedTuple):
     kind: Literal["put", "pause", "resume", "remove"]
     name: str
     version: int | None = None
-    """What ``state.version`` has to be; 0: there must be no such schedule; None: whatever it is, but of "put" only to add."""
+    """The required ``state.version``. 0: the schedule must not exist. None: any version; with "put", it must not exist."""
     schedule: Schedule | None = None
     origin: Origin | None = None
-    """Of a new schedule: who made it. (One that is replaced keeps its origin and its App.)"""
+    """The creator of a new schedule. (A replaced schedule keeps its origin and its App.)"""
     app: str = ""
     declared: bytes | None = None
-    """With "put": the digest of what code said. None leaves the one before: an edit by hand stays until the code changes."""
+    """With "put": the digest of the code's declaration. None keeps the old one: an edit by hand stays until the code changes."""
     first_us: int | UnsetType | None = UNSET
-    """With "put": what ``triggers.first`` says of the operation's ``now_us``, so that it is not asked inside the transaction."""
+    """With "put": the result of ``triggers.first`` for the operation's ``now_us``, computed before the transaction."""
 
 
 class SaveSchedules(Operation):
     """Change schedules, all of them or none.
 
-    Guards: the versions, and what ``parents.Graph`` demands of all schedules together. What is due under an old specification
-    is decided before the new one counts. Rows that are WAITING when their schedule is removed become SKIPPED.
-    Outcome: ``Saved``.
+    Guards: the versions, and the checks of ``parents.Graph`` on all schedules together. Due times under an old specification
+    are decided before the new one applies. WAITING rows of a removed schedule become SKIPPED. Outcome: ``Saved``.
     """
 
     __slots__ = ("changes", "now_us")
@@ -74,20 +73,20 @@ class Saved(NamedTuple):
     """The outcome of SaveSchedules."""
 
     schedules: dict[str, Stored | None]
-    """Those that were named, as they are now; None where there is none."""
+    """The current schedules of the changed names; None for one that does not exist."""
     error: MainspringError | None = None
-    """Why nothing was changed: a UsageError, a NotFoundError, or a ConflictError where a version is another one."""
+    """Why nothing was changed: a UsageError, a NotFoundError, or a ConflictError if a version differs."""
 
 
 class Due(NamedTuple):
-    """A schedule whose time has come, as it was read."""
+    """A due schedule with the version that was read."""
 
     name: str
     version: int
 
 
 class FireSchedules(Operation):
-    """Decide the due fire times of schedules: their rows, their jobs and the states that follow.
+    """Decide the due fire times of schedules: their rows, their jobs and the new states.
 
     Guard, for each: its ``version``. At most ``limit`` rows of each, the oldest; see ``rules.decide``.
     Outcome: ``dict[str, Fired]``, by name.
@@ -101,7 +100,7 @@ class FireSchedules(Operation):
         self,
         due: list[Due],
         now_us: int,
-        limit: int = STEP,
+        limit: int = STEP_ROWS,
     ) -> None:
         super().__init__()
         self.due = due
@@ -111,14 +110,14 @@ class FireSchedules(Operation):
 
 
 class Fired(NamedTuple):
-    """What came of one due schedule."""
+    """The outcome of one due schedule."""
 
     won: bool
-    """Whether the version was right. Otherwise another node was first, and nothing was done."""
+    """Whether the version matched. Otherwise another node was first, and nothing was done."""
     stored: Stored | None
-    """The schedule as it is now; None where there is none any more, or where another node keeps it locked."""
+    """The current schedule; None if it does not exist any more, or if another node has locked it."""
     more: bool = False
-    """More fire times are due: fire again at once."""
+    """More fire times are due: fire again immediately."""
 
 
 class TriggerSchedule(Operation):
@@ -134,12 +133,12 @@ class TriggerSchedule(Operation):
         self.now_us = now_us
 
 
-class MendSchedules(Operation):
-    """Put right what no transaction could see.
+class RepairSchedules(Operation):
+    """Repair states that no transaction could detect.
 
-    Rows that joined a job of nobody's schedule are ended when that job has ended; rows that wait behind nothing are started;
-    runs that were replaced and go on are cancelled; parents that wait for children which are all finished are finished.
-    To be done every few seconds. Outcome: ``int``, how many rows were changed; where it is ``limit`` or more, there may be more.
+    It ends rows that joined another client's job when that job has ended, starts waiting rows without a run before them, cancels
+    replaced runs that go on, and finishes parents whose children are all finished. A node runs it every few seconds. Outcome:
+    ``int``, the number of changed rows; if it is ``limit`` or more, there may be more.
     """
 
     __slots__ = ("limit", "now_us")
@@ -154,9 +153,9 @@ class MendSchedules(Operation):
 
 
 class ForgetFires(Operation):
-    """Drop rows that were finished before a time, of the schedules whose names come next after one; see ``retention``.
+    """Delete rows that were finished before a time, of the next schedules after a name; see ``retention``.
 
-    At most ``limit`` rows. To be begun with an empty name, and repeated with the one of the outcome. Outcome: ``Forgotten``.
+    At most ``limit`` rows. Begin with an empty name, and repeat with the name of the outcome. Outcome: ``Forgotten``.
     """
 
     __slots__ = ("after", "before_us")
@@ -180,16 +179,16 @@ class Forgotten(NamedTuple):
     """The outcome of ForgetFires."""
 
     number: int
-    """How many rows were dropped."""
+    """The number of deleted rows."""
     after: str | None
-    """Where to go on; None: all schedules were looked at."""
+    """The name to continue after; None: all schedules are done."""
 
 
 class Declare(Operation):
-    """Note that a node declares schedules of an App, now.
+    """Record that a node declares schedules of an App now.
 
-    The first time that a digest of an App is seen is kept for good, the last time is moved on. Outcome: ``list[Declared]``,
-    all that are known of the App.
+    The store keeps the first time of each digest for ever, and updates the last time. Outcome: ``list[Declared]``, all
+    declarations of the App.
     """
 
     __slots__ = ("app", "digest", "now_us")
@@ -209,7 +208,7 @@ class Declare(Operation):
 
 
 class Declared(NamedTuple):
-    """A set of declarations, and when it was declared last."""
+    """A set of declarations, and the time of its last declaration."""
 
     deployment: Deployment
     last_seen_us: int
@@ -239,36 +238,36 @@ class Upcoming(NamedTuple):
     due: list[tuple[Due, int]]
     """Schedules with their next fire times."""
     next_us: int | None
-    """The first fire time of those that were not read; None where no other schedule has one."""
+    """The earliest fire time among the schedules that were not read; None if they have none."""
 
 
 class ListSchedules(PageQuery[Stored], frozen=True, kw_only=True):
-    """Read schedules, in the order of their names: those that are named, or all. A place is a name."""
+    """Read all or the named schedules, in the order of their names. A page continues after a name."""
 
     names: tuple[str, ...] | None = None
 
 
-# ---- what `work` needs of an engine ----
+# ---- the tables of an engine ----
 
 Key = tuple[str, int]
 """A schedule's name and a fire time: the key of a row, and of a join."""
 
 
 class Standing(IntEnum):
-    """Where a row stands, for tables to find it by. The numbers are stored."""
+    """The stage of a row, by which tables index it. The numbers are stored."""
 
     WAITING = 0
     FIRED = 1
     """It has a job of its own, and no outcome."""
     JOINED = 2
-    """It has another's job, and no outcome."""
+    """It joined another job, and has no outcome."""
     ENDED = 3
     """It waits for its children."""
     FINISHED = 4
 
 
 def standing(row: Fire) -> Standing:
-    """Return where a row stands."""
+    """Return the stage of a row."""
     if row.finished:
         return Standing.FINISHED
     if row.outcome:
@@ -283,29 +282,29 @@ def standing(row: Fire) -> Standing:
 
 
 class Writes(NamedTuple):
-    """What one transaction changes in the tables."""
+    """The writes of one transaction."""
 
     schedules: Mapping[str, Stored | None]
-    """New or changed ones by name; None removes."""
+    """New or changed schedules by name; None removes one."""
     new: Collection[Fire]
-    """New rows, by key. Where one is there already, whoever wrote it was quicker: the transaction fails, or is run again."""
+    """New rows, sorted by key. If one exists already, another transaction was first: this one fails, or runs again."""
     changed: Collection[Fire]
-    """Rows that are there, by key."""
+    """Changed rows, sorted by key."""
     joins: Collection[Join]
-    """New or changed ones; one with nothing ``left`` is removed."""
+    """New or changed joins; one with nothing ``left`` is removed."""
     respecified: bool
-    """Whether any specification has changed, is new or is gone."""
+    """Whether any specification was added, changed or removed."""
 
 
 class ScheduleTables(Ground, Protocol):
-    """The tables inside one transaction: what ``work`` asks of an engine.
+    """The tables inside one transaction, as ``unit`` uses them.
 
-    Reads show what earlier ``write`` calls of the transaction wrote. Names and keys that are not there are missing in the
-    answers. Engines whose transactions run side by side lock what is marked so until they end, in the order of names and keys.
+    Reads include earlier ``write`` calls of the transaction. Answers omit names and keys that do not exist. Engines with
+    concurrent transactions hold the locks that are mentioned until the end, and take them in the order of names and keys.
     """
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
-        """Return all specifications; locked: nobody else changes any until the end of the transaction."""
+        """Return all specifications; with ``lock``, no other transaction changes any before this one ends."""
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Read and lock schedules."""
@@ -314,7 +313,7 @@ class ScheduleTables(Ground, Protocol):
         """Read and lock rows."""
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
-        """Read all rows of some schedules that are not ``finished``, the oldest first. The schedules are locked before."""
+        """Read all rows of some schedules that are not ``finished``, the oldest first. The schedules are locked already."""
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
         """Read and lock the rows that have these jobs and no outcome yet."""
@@ -323,10 +322,10 @@ class ScheduleTables(Ground, Protocol):
         """Read and lock joins."""
 
     async def write(self, writes: Writes) -> None:
-        """Write what has changed."""
+        """Write the changes."""
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
-        """Return rows that are JOINED and have no outcome, although their job has ended; None where it is no longer kept."""
+        """Return JOINED rows without outcome whose job has ended, each with its end; None if the job is no longer stored."""
 
     async def queued(self, limit: int) -> list[str]:
         """Return the names of schedules with ``queued`` rows."""
@@ -335,21 +334,22 @@ class ScheduleTables(Ground, Protocol):
         """Return rows that have an outcome and wait for children."""
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
-        """Return the newest fire time whose row was dropped, of those names that have one."""
+        """Return the newest fire time with a deleted row, for the names that have one."""
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[Declared]:
-        """Note a declaration; see ``Declare``."""
+        """Record a declaration; see ``Declare``."""
 
 
 class HistoryTables(ScheduleTables, Protocol):
-    """The same of engines whose histories end: what ``retention`` asks for."""
+    """The tables of an engine that deletes old history, as ``retention`` uses them."""
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
-        """Return the names of schedules that have rows, and rows of them, which are not locked.
+        """Return the names of schedules that have rows, and old rows of them, without locks.
 
-        These are the next ``retention.NAMES`` names after one, in order, also of removed schedules. The rows are those of fire
-        times before a time, without the newest ``retention.KEPT`` of each: in the order of names and times, ``limit`` at most.
+        These are the next ``retention.NAMES_PER_STEP`` names after ``after``, in order, also of removed schedules. The rows have
+        fire times before ``before_us`` and are not among the newest ``retention.MIN_ROWS`` of their schedules. They are sorted by
+        name and time, ``limit`` at most.
         """
 
     async def forget(self, until: Mapping[str, int]) -> None:
-        """Drop the rows of some schedules up to a fire time each, which is noted: see ``forgotten``."""
+        """Delete the rows of some schedules up to a fire time each, and store that time: see ``forgotten``."""

@@ -1,6 +1,6 @@
-"""The fire times of a schedule: what its trigger, its start and its end leave, and what its calendar and its jitter say of each.
+"""The fire times of a schedule, from its trigger, start and end; its excluded days; and the jitter of each fire time.
 
-All of it follows from the schedule alone, so that every node knows the same fire times, also after a restart.
+All of this depends only on the schedule, so every node computes the same fire times, also after a restart.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 LAST_US = 253_370_764_800_000_000
-"""The year 9999: datetime ends soon after, and nothing fires from here on."""
+"""The year 9999: `datetime` ends soon after, and no schedule fires from here on."""
 
 
 @lru_cache(maxsize=1000)
 def time_zone(name: str) -> ZoneInfo:
-    """Return a time zone by its IANA name; raises UsageError where this system knows none of that name."""
+    """Return a time zone by its IANA name. Raises UsageError if this system has none of that name."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # also for 'Europe' (a directory) and '../x'
@@ -40,7 +40,7 @@ def time_zone(name: str) -> ZoneInfo:
 
 
 def next_after(schedule: Schedule, after_us: int) -> int | None:
-    """Return the first fire time after an instant, excluded days included; None where none comes, and for a child."""
+    """Return the first fire time after an instant, excluded days included; None if there is none, and for a child."""
     trigger = schedule.trigger
     if trigger is None:
         return None
@@ -62,10 +62,10 @@ def next_after(schedule: Schedule, after_us: int) -> int | None:
 
 
 def first(schedule: Schedule, now_us: int) -> int | None:
-    """Return the first fire time of a schedule that becomes known now.
+    """Return the first fire time of a schedule that is created now.
 
-    What lies before now is not missed, even after an older start, for there was no schedule. Only the one time of ``At`` is,
-    however long ago, because it will not come again: ``misfire`` says what becomes of it.
+    Times before now do not count as missed, even if the schedule's start is earlier, because it did not exist. Only the single
+    time of ``At`` does, however long ago it was, because it will not come again: ``misfire`` decides whether it runs.
     """
     if isinstance(schedule.trigger, At):
         return next_after(schedule, schedule.trigger.at_us - 1)
@@ -73,7 +73,7 @@ def first(schedule: Schedule, now_us: int) -> int | None:
 
 
 def fire_times(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int]:
-    """Yield the fire times after one instant until another, the last included."""
+    """Yield the fire times after one instant up to and including another."""
     fire_us = next_after(schedule, after_us)
     while fire_us is not None and fire_us <= until_us:
         yield fire_us
@@ -81,12 +81,12 @@ def fire_times(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int
 
 
 def running_times(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int]:
-    """Yield the same without those on excluded days; such a day costs one step, however often the schedule fires."""
+    """Yield the same without those on excluded days; each such day costs one step, however often the schedule fires."""
     return (fire_us for fire_us in running_steps(schedule, after_us, until_us) if fire_us is not None)
 
 
 def running_steps(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int | None]:
-    """Yield the same, and None for each excluded day: for those who stop in between."""
+    """Yield the same, and None for each excluded day, so that callers can pause in between."""
     fire_us = next_after(schedule, after_us)
     while fire_us is not None and fire_us <= until_us:
         if excluded(schedule, fire_us):
@@ -110,7 +110,7 @@ def excluded(schedule: Schedule, fire_us: int) -> bool:
 def jitter_us(schedule: Schedule, fire_us: int) -> int:
     """Return how long after a fire time its job is due: from 0 to ``jitter``, evenly spread.
 
-    It follows from the schedule's name and the fire time, so that all nodes agree and a repetition changes nothing.
+    It depends only on the schedule's name and the fire time, so all nodes compute the same, and so does a repetition.
     """
     if not schedule.jitter:
         return 0
@@ -119,7 +119,7 @@ def jitter_us(schedule: Schedule, fire_us: int) -> int:
 
 
 def describe(schedule: Schedule) -> str:
-    """Say when a schedule fires, in a few words for people."""
+    """Return a short description for people of when a schedule fires."""
     match schedule.trigger:
         case Cron(expression):
             return f"cron '{expression}'"
@@ -146,10 +146,10 @@ def _shown(schedule: Schedule, instant_us: int) -> datetime:
 
 
 def _end_of_day(schedule: Schedule, instant_us: int) -> int:
-    """Return an instant after this one up to which it is the same day on the schedule's clock: its end, or a while before.
+    """Return a later instant before which the schedule's clock stays on the same day: the day's end, or an earlier one.
 
-    A clock that is put back just after midnight shows two parts of each of two days. So no step goes over such a change, and
-    none ends on another day; it is halved until that is so, and the caller looks again.
+    A clock that is set back just after midnight shows two parts of each of two days. So a step must not cross such a change, and
+    must end on the same day; it is halved until it does, and the caller continues from there.
     """
     shown = _shown(schedule, instant_us)
     midnight = datetime.combine(shown.date() + timedelta(days=1), time.min, shown.tzinfo)

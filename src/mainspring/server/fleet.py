@@ -17,7 +17,7 @@ from mainspring.jobs.sharing import Shared
 from mainspring.nodes.lease_manager import LeaseManager
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
-from mainspring.schedules.turns import first_in_line
+from mainspring.schedules.rendezvous import first_in_line
 from mainspring.storage.engine import Engine
 from mainspring.version import version
 

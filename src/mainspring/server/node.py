@@ -91,7 +91,7 @@ class Node:
         recovered = await self._start_service()
         if recovered:
             log.info("jobs taken back", jobs=recovered)
-        self.schedules.look()
+        self.schedules.fetch()
         self._ready = True
         self.ticks.start(self.tick, self._check)
 

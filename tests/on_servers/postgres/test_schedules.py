@@ -119,7 +119,7 @@ def test_parents_that_end_on_two_nodes_at_once_start_their_child_once(database: 
             assert sum((await one.counts()).values()) == len(jobs)
             for name, each in found.items():
                 assert [row.fire_us for row in each] == [START + at * SECOND for at in range(occasions)], name
-            (mended,) = await one.group(ops.MendSchedules(now_us))
+            (mended,) = await one.group(ops.RepairSchedules(now_us))
             assert mended == 0
         assert postgres.log().count("deadlock detected") == deadlocks, "what is sorted does not wait in a circle"
 
@@ -188,7 +188,7 @@ class Racer:
 
     async def race(self, until: float) -> None:
         """Fire whatever is due until a time of the clock."""
-        self._service.look()
+        self._service.fetch()
         while time.time() < until:
             self._run()
             await asyncio.sleep(0.05)

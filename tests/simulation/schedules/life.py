@@ -112,7 +112,7 @@ class ScheduleLife(FleetLife):
         )
 
     def _begin(self) -> None:
-        self.schedules.look()
+        self.schedules.fetch()
 
     def _tick(self) -> float:
         self.schedules.tick()

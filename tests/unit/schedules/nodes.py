@@ -19,9 +19,9 @@ from mainspring.jobs.service import JobService
 from mainspring.jobs.sharing import Shared
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
+from mainspring.schedules.rendezvous import first_in_line
 from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import Change, FireSchedules, ListSchedules
-from mainspring.schedules.turns import first_in_line
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock
@@ -108,7 +108,7 @@ class Node:
         )
         self.service.start(lambda _: None, _raise)
         self.settle()
-        self.schedules.look()
+        self.schedules.fetch()
         self.settle()
         self._next_tick = world.clock.monotonic()
 

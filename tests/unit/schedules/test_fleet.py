@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from mainspring.jobs.store import Recover
 from mainspring.schedules.model import Every, Overlap
+from mainspring.schedules.rendezvous import first_in_line
 from mainspring.schedules.store import Change
-from mainspring.schedules.turns import first_in_line
 from mainspring.storage import agenda
 
 from .nodes import SECOND, Node, World

@@ -46,7 +46,7 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"name": ""}, "'' is not a name for a schedule"),
         ({"name": "a\nb"}, "not a name for a schedule"),
         ({"name": " a"}, "not a name for a schedule"),
-        ({"name": "a" * 201}, "use 1 to 200 characters"),
+        ({"name": "a" * 201}, "use 1 to 200 printable characters"),
         ({"trigger": Cron("61 * * * *")}, r"schedule 'nightly': '61 \* \* \* \*': minute 61 does not lie within 0-59"),
         ({"trigger": None}, "schedule 'nightly': it has neither a trigger nor parents"),
         ({"parents": ("a",)}, "it has a trigger and parents"),

@@ -78,7 +78,7 @@ class Store:
         waiting = [row for row in self.rows.values() if row.state is FireState.WAITING]
         assert len(waiting) == self.state.queued
 
-    def catch_up(self, now_us: int, limit: int = rules.STEP) -> None:
+    def catch_up(self, now_us: int, limit: int = rules.STEP_ROWS) -> None:
         while (step := rules.decide(self.schedule, self.state, now_us, live=bool(self.live), limit=limit)) is not None:
             assert 0 < len(step.fires) <= limit
             assert step.more == (step.state.next_us is not None and step.state.next_us <= now_us)
@@ -342,8 +342,8 @@ def test_queue_keeps_the_order_although_nothing_runs_at_the_moment() -> None:
 
 def test_a_queue_is_bounded() -> None:
     store = Store(replace(SECONDLY, overlap=Overlap.QUEUE, misfire="all"), NOON)
-    store.catch_up(NOON + (rules.QUEUED_AT_MOST + 10) * SECOND, limit=300)
-    assert len(store.times(FireState.WAITING)) == store.state.queued == rules.QUEUED_AT_MOST
+    store.catch_up(NOON + (rules.MAX_QUEUED + 10) * SECOND, limit=300)
+    assert len(store.times(FireState.WAITING)) == store.state.queued == rules.MAX_QUEUED
     assert len(store.times(FireState.SKIPPED, Reason.OVERLAP)) == 10
 
 

@@ -10,7 +10,7 @@ from mainspring.jobs.model import Job, Retry
 from mainspring.jobs.store import Claim
 from mainspring.schedules import service
 from mainspring.schedules.model import At, Cron, Every, FireState, Overlap
-from mainspring.schedules.retention import KEPT
+from mainspring.schedules.retention import MIN_ROWS
 from mainspring.schedules.store import Change, FindDue, FireSchedules
 from mainspring.storage import agenda
 
@@ -146,7 +146,7 @@ def test_an_idle_node_asks_seldom(world: World, node: Node) -> None:
     node.add(trigger=At(START_US + 3600 * SECOND))
     node.groups.clear()
     world.until(30)
-    assert len(node.groups) <= 60 / agenda.FETCH_INTERVAL + 60 / service.MEND_EVERY + 10
+    assert len(node.groups) <= 60 / agenda.FETCH_INTERVAL + 60 / service.REPAIR_INTERVAL + 10
     assert not node.fires()
 
 
@@ -328,7 +328,7 @@ def test_a_trigger_by_hand(world: World, node: Node) -> None:
 def test_no_look_is_asked_for_twice(node: Node) -> None:
     node.groups.clear()
     for _ in range(5):
-        node.schedules.look()
+        node.schedules.fetch()
     node.settle()
     looks = [one for group in node.groups for one in group if isinstance(one, FindDue)]
     assert len(looks) == 2
@@ -349,27 +349,27 @@ def paused(node: Node, *names: str) -> None:
 
 
 def test_old_rows_are_dropped_from_time_to_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "FORGET_EVERY", 1500.0)
+    monkeypatch.setattr(service, "FORGET_INTERVAL", 1500.0)
     node = world.node(retention=60.0)
     paused(node, "a", "b")
     world.until(1500)
     assert len(world.rows("a")) > 1500
     world.until(1531)
     for name in ("a", "b"):
-        assert len(world.rows(name)) == KEPT, "each had more than one operation drops"
+        assert len(world.rows(name)) == MIN_ROWS, "each had more than one operation drops"
 
 
 def test_a_store_that_refuses_to_forget_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "FORGET_EVERY", 200.0)
+    monkeypatch.setattr(service, "FORGET_INTERVAL", 200.0)
     node = world.node(retention=0.0)
     paused(node, "a")
     world.until(225)
     node.full = True
     world.until(235)
     node.full = False
-    assert len(world.rows("a")) > 2 * KEPT
+    assert len(world.rows("a")) > 2 * MIN_ROWS
     world.until(431)
-    assert len(world.rows("a")) <= KEPT + 2
+    assert len(world.rows("a")) <= MIN_ROWS + 2
 
 
 # ---- a node that fires nothing ----

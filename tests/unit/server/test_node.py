@@ -181,7 +181,7 @@ def test_there_is_one_chain_of_ticks() -> None:
 
 def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_watch, "PROBE_INTERVAL", 0.05)
-    monkeypatch.setattr(schedules, "MEND_EVERY", 0.05)  # this one no option switches off
+    monkeypatch.setattr(schedules, "REPAIR_INTERVAL", 0.05)  # this one no option switches off
     path, elsewhere = tmp_path / "jobs.db", tmp_path / "elsewhere.db"
     idle = replace(SETTINGS, jobs=replace(SETTINGS.jobs, schedules=False))
 

@@ -13,12 +13,12 @@ from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
-from mainspring.schedules import work
+from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Deployment
-from mainspring.schedules.retention import KEPT, NAMES
-from mainspring.schedules.work import ScheduleUnit
+from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
+from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ class MemorySchedules(MemoryGround):
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
         """Find the oldest rows of some schedules."""
         fires = self._tables.fires
-        names = nsmallest(NAMES, (name for name, rows in fires.items() if name > after and rows))
-        old = (fires[name][at] for name in names for at in sorted(fires[name])[:-KEPT] if at < before_us)
+        names = nsmallest(NAMES_PER_STEP, (name for name, rows in fires.items() if name > after and rows))
+        old = (fires[name][at] for name in names for at in sorted(fires[name])[:-MIN_ROWS] if at < before_us)
         return names, list(islice(old, limit))
 
     async def forget(self, until: Mapping[str, int]) -> None:
@@ -203,9 +203,9 @@ async def list_fires(tables: Tables, query: ListFires, meter: Meter) -> Page[Fir
 class MemoryScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
-    kind = work.KIND
-    follows = work.FOLLOWS
-    writes = work.WRITES
+    kind = unit.KIND
+    follows = unit.FOLLOWS
+    writes = unit.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Tables, Any], object]]] = {ops.FindDue: find_due}
     readers: Final[Mapping[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
         ops.ListSchedules: list_schedules,

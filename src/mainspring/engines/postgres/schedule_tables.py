@@ -1,4 +1,4 @@
-"""The tables of schedules inside one attempt to run a group: what ``mainspring.schedules.work`` reads, locks and writes there."""
+"""The tables of schedules inside one attempt to run a group: what ``mainspring.schedules.unit`` reads, locks and writes there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.codecs import decode_fire, decode_state, encode
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
-from mainspring.schedules.retention import KEPT, NAMES
+from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -219,8 +219,8 @@ class PostgresSchedules(PostgresGround):
         key = (after, before_us, limit)
         if key not in self._oldest:
             fetch = self._tx.connection.fetch
-            names = [row[0] for row in await fetch(SQL["names_of_fires"], after, NAMES)]
-            found = await fetch(SQL["oldest_fires"], names, KEPT - 1, before_us, limit) if names else []
+            names = [row[0] for row in await fetch(SQL["names_of_fires"], after, NAMES_PER_STEP)]
+            found = await fetch(SQL["oldest_fires"], names, MIN_ROWS - 1, before_us, limit) if names else []
             self._oldest[key] = names, fires_of(found)
         return self._oldest[key]
 

@@ -1,6 +1,6 @@
 """The schedules slice on PostgreSQL.
 
-What a fire time leads to is decided in the transaction of the group, by ``mainspring.schedules.work``, on rows that are locked:
+What a fire time leads to is decided in the transaction of the group, by ``mainspring.schedules.unit``, on rows that are locked:
 whoever comes second reads how the first one left them. A group takes its locks in this order, and each of them before the rows of
 any job, so that two nodes' groups do not wait for each other in a circle:
 
@@ -31,11 +31,11 @@ from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresS
 from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
-from mainspring.schedules import work
+from mainspring.schedules import unit
 from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.retention import ripe
-from mainspring.schedules.work import ScheduleUnit
+from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class PostgresScheduleUnit(ScheduleUnit):
     async def lock(self, plan: Plan) -> None:
         """Take the locks that the group will need, as far as its operations tell."""
         tx, tables = self._tx, self._rows
-        ends, names = {name for name, _ in settled_keys(plan, work.KIND)}, _named(plan)
-        for mending in of_kind(plan, ops.MendSchedules):
+        ends, names = {name for name, _ in settled_keys(plan, unit.KIND)}, _named(plan)
+        for mending in of_kind(plan, ops.RepairSchedules):
             found = await tx.connection.fetch(SQL["to_mend"], mending.limit)
             names.update(row[0] for row in found)
             tables.mends = tables.mends or bool(found)
@@ -115,7 +115,7 @@ class PostgresScheduleUnit(ScheduleUnit):
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
         """Run an operation that writes; nothing is mended where another node does so at the moment."""
-        if isinstance(operation, ops.MendSchedules) and not self._rows.mends:
+        if isinstance(operation, ops.RepairSchedules) and not self._rows.mends:
             return int
         return await super().run(operation)
 
@@ -171,9 +171,9 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
 class PostgresScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
-    kind = work.KIND
-    follows = work.FOLLOWS
-    writes = work.WRITES
+    kind = unit.KIND
+    follows = unit.FOLLOWS
+    writes = unit.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
         ops.FindDue: find_due
     }

@@ -10,13 +10,13 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.owners import Ended
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
-from mainspring.schedules import work
+from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state, encode
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
-from mainspring.schedules.retention import KEPT, NAMES
-from mainspring.schedules.work import ScheduleUnit
+from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
+from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ class SqliteSchedules(SqliteGround):
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
         """Find the oldest rows of some schedules."""
-        names = [name for (name,) in self._rows("names_of_fires", after, NAMES)]
+        names = [name for (name,) in self._rows("names_of_fires", after, NAMES_PER_STEP)]
         old: list[Fire] = []
         for name in names:
             if len(old) < limit:
                 old += [
                     decode_fire(row)
-                    for (row,) in self._rows("oldest_fires", name, KEPT - 1, before_us, limit - len(old))
+                    for (row,) in self._rows("oldest_fires", name, MIN_ROWS - 1, before_us, limit - len(old))
                 ]
         return names, old
 
@@ -193,9 +193,9 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
 class SqliteScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
-    kind = work.KIND
-    follows = work.FOLLOWS
-    writes = work.WRITES
+    kind = unit.KIND
+    follows = unit.FOLLOWS
+    writes = unit.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {
         ops.FindDue: find_due
     }

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Reason
-from mainspring.schedules.retention import KEPT, NAMES
+from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
 from mainspring.testing.conformance.scheduling import MINUTE, START, OfSchedules, Scheduling, at
 
 MORE = 50
 """So many rows a schedule has beyond those that stay in any case."""
-ALL = KEPT + MORE
+ALL = MIN_ROWS + MORE
 
 
 def forget(s: Scheduling, before: float, after: str = "", limit: int = 1000) -> ops.Forgotten:
@@ -61,7 +61,7 @@ class RetentionSuite(OfSchedules):
         skipping(s, "a")
         s.change("remove", "a")
         assert forget(s, 9_000) == (MORE, None)
-        assert len(minutes(s, "a")) == KEPT
+        assert len(minutes(s, "a")) == MIN_ROWS
 
     def test_what_has_ended_since_stays(self, s: Scheduling) -> None:
         s.add("a", misfire="all")
@@ -81,7 +81,7 @@ class RetentionSuite(OfSchedules):
         assert forget(s, -1, limit=30) == (0, None), "what is not old takes nobody's turn"
         assert forget(s, 9_000, limit=30) == (30, "")
         assert forget(s, 9_000, limit=30) == (30, "a"), "20 of the first, and 10 of the second"
-        assert [len(minutes(s, name)) for name in "abc"] == [KEPT, KEPT + MORE - 10, ALL]
+        assert [len(minutes(s, name)) for name in "abc"] == [MIN_ROWS, MIN_ROWS + MORE - 10, ALL]
         assert forget(s, 9_000, "a", limit=30) == (30, "a")
         assert forget(s, 9_000, "a", limit=30) == (30, "b")
         assert forget(s, 9_000, "b", limit=30) == (30, "b")
@@ -95,12 +95,12 @@ class RetentionSuite(OfSchedules):
         assert forget(s, 9_000, "a", limit=100) == (MORE, None)
 
     def test_all_schedules_are_gone_through(self, s: Scheduling) -> None:
-        names = [f"{number:04}" for number in range(NAMES + 5)]
+        names = [f"{number:04}" for number in range(NAMES_PER_STEP + 5)]
         for name in names:
             s.add(name)
         s.fire()
-        assert forget(s, 9_000) == (0, names[NAMES - 1])
-        assert forget(s, 9_000, names[NAMES - 1]) == (0, None)
+        assert forget(s, 9_000) == (0, names[NAMES_PER_STEP - 1])
+        assert forget(s, 9_000, names[NAMES_PER_STEP - 1]) == (0, None)
 
     # ---- what stays ----
 

@@ -108,7 +108,7 @@ class Scheduling:
 
     def mend(self, limit: int = 1000) -> int:
         """Put right what no transaction could see."""
-        (number,) = self.group(ops.MendSchedules(self.now_us, limit))
+        (number,) = self.group(ops.RepairSchedules(self.now_us, limit))
         assert isinstance(number, int)
         return number
 

@@ -81,7 +81,7 @@ class Scheduler:
         return fired
 
     async def mend(self) -> int:
-        number: int = await self.ask(ops.MendSchedules(self.now_us))
+        number: int = await self.ask(ops.RepairSchedules(self.now_us))
         return number
 
     async def schedules(self, *names: str) -> dict[str, Stored]:

@@ -17,7 +17,7 @@ from mainspring.errors import StoreFencedError
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, FireState, Overlap
-from mainspring.schedules.retention import KEPT
+from mainspring.schedules.retention import MIN_ROWS
 
 from .a_schedule import MINUTE, START, Race, Scheduler, schedulers
 from .a_session import run
@@ -345,7 +345,7 @@ def test_two_that_forget_at_once_forget_once() -> None:
         while True:
             async with schedulers("n1", "n2") as (a, b):
                 await a.add("s", misfire="skip", misfire_after=0.0)
-                a.now_us = START + (KEPT + 20) * MINUTE - 1
+                a.now_us = START + (MIN_ROWS + 20) * MINUTE - 1
                 await a.fire()
                 if steps % 2:
                     await a.save(ops.Change("remove", "s"))
@@ -356,7 +356,9 @@ def test_two_that_forget_at_once_forget_once() -> None:
                     b.ask(ops.ForgetFires("", before_us, limit=15)),
                 )
                 assert one.number + two.number == 20
-                assert [row.fire_us for row in await a.rows("s")] == [START + (20 + at) * MINUTE for at in range(KEPT)]
+                assert [row.fire_us for row in await a.rows("s")] == [
+                    START + (20 + at) * MINUTE for at in range(MIN_ROWS)
+                ]
                 # Nothing of it comes again.
                 if steps % 2:
                     await a.add("s", trigger=At(START + 19 * MINUTE))

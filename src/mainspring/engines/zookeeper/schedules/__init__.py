@@ -1,6 +1,6 @@
 """The schedules slice on ZooKeeper.
 
-What a fire time leads to is decided by ``mainspring.schedules.work`` on what was read, and written in one multi: the schedule's
+What a fire time leads to is decided by ``mainspring.schedules.unit`` on what was read, and written in one multi: the schedule's
 new state, the rows of the fire times, their jobs, and the few nodes by which all that is found again. There are no locks: who was
 overtaken reads and decides anew.
 

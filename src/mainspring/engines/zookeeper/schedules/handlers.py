@@ -9,8 +9,8 @@ from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
-from mainspring.schedules import work
-from mainspring.schedules.work import ScheduleUnit
+from mainspring.schedules import unit
+from mainspring.schedules.unit import ScheduleUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class ZookeeperScheduleSlice:
     """See ``engines.zookeeper.session.Slice``."""
 
-    kind = work.KIND
-    follows = work.FOLLOWS
+    kind = unit.KIND
+    follows = unit.FOLLOWS
     handlers: Final[Handlers] = {
         ops.SaveSchedules: writing.save,
         ops.Declare: writing.run,
-        ops.MendSchedules: repair.mend,
+        ops.RepairSchedules: repair.mend,
         ops.FireSchedules: writing.fire,
         ops.TriggerSchedule: writing.trigger,
         ops.ForgetFires: history.forget,

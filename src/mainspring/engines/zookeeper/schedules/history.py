@@ -16,7 +16,7 @@ from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transacting import transact
 from mainspring.schedules import retention
 from mainspring.schedules import store as ops
-from mainspring.schedules.retention import KEPT, NAMES
+from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Names:
         if not name:
             self._names = sorted(map(places.name_of, await self._tree.children(paths.FIRES) or ()))
         first = bisect_right(self._names, name)
-        return self._names[first : first + NAMES]
+        return self._names[first : first + NAMES_PER_STEP]
 
 
 async def forget(session: Session, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
@@ -60,7 +60,7 @@ async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten
         if not left:
             return ops.Forgotten(number, before if dropped else name)  # there may be more of it
         before = name
-    return ops.Forgotten(number, before if len(names) == NAMES else None)
+    return ops.Forgotten(number, before if len(names) == NAMES_PER_STEP else None)
 
 
 async def _forget_of(session: Session, name: str, before_us: int, limit: int) -> int:
@@ -93,7 +93,7 @@ async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> Old:
 
 async def _boundary(tree: Tree, parent: str, numbers: Sequence[int]) -> tuple[int, int]:
     """Return the last block with rows that need not stay, as its place, and how many of its rows have to; -1: there is none."""
-    stay = KEPT
+    stay = MIN_ROWS
     for end in range(len(numbers), 0, -COUNTED):
         first = max(end - COUNTED, 0)
         nodes = await tree.get_many([f"{parent}/{number}" for number in numbers[first:end]])

@@ -15,7 +15,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.slices import run_alone
 from mainspring.schedules import store as ops
-from mainspring.schedules.work import ScheduleUnit
+from mainspring.schedules.unit import ScheduleUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ TOGETHER = 50
 """Rows of one family that are mended in one transaction."""
 
 
-async def mend(session: Session, operations: Sequence[ops.MendSchedules]) -> list[int]:
-    """Put right what no transaction could see; see ``MendSchedules``. Families side by side, each by turns."""
+async def mend(session: Session, operations: Sequence[ops.RepairSchedules]) -> list[int]:
+    """Put right what no transaction could see; see ``RepairSchedules``. Families side by side, each by turns."""
     return [await _mend(session, operation.now_us, operation.limit) for operation in operations]
 
 
@@ -66,7 +66,7 @@ async def _mend_family(session: Session, found: Sequence[Mendable], ends: dict[i
 
         async def attempt(tables: ZookeeperSchedules, share: Mended = share) -> int:
             tables.mend(share)
-            number: int = await run_alone(ScheduleUnit(tables), ops.MendSchedules(now_us))
+            number: int = await run_alone(ScheduleUnit(tables), ops.RepairSchedules(now_us))
             return number
 
         mended += await transact(session, ZookeeperSchedules, attempt)

@@ -19,7 +19,7 @@ from mainspring.schedules.model import ScheduleState
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import Standing, standing
-from mainspring.schedules.work import KIND
+from mainspring.schedules.unit import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

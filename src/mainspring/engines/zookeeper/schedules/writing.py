@@ -14,7 +14,7 @@ from mainspring.errors import StoreError, StoreFencedError, UsageError
 from mainspring.jobs.slices import run_alone
 from mainspring.schedules import rules
 from mainspring.schedules import store as ops
-from mainspring.schedules.work import ScheduleUnit
+from mainspring.schedules.unit import ScheduleUnit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

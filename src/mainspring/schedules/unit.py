@@ -1,4 +1,4 @@
-"""What one transaction does to the schedules: it reads what the rules need, asks them, and gathers what they say for one write.
+"""The schedules' unit of work in one transaction: it reads rows, applies the rules, and collects the results for one write.
 
 Nothing is decided here: this is the bookkeeping between ``rules`` and ``parents`` and an engine's tables
 (``store.ScheduleTables``), once for all engines. Each kind of operation has its module. All of them change a
@@ -17,7 +17,7 @@ from mainspring.schedules.store import (
     Declare,
     FireSchedules,
     ForgetFires,
-    MendSchedules,
+    RepairSchedules,
     SaveSchedules,
     TriggerSchedule,
 )
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 KIND: Final = "schedules"
 """The owner of a schedule's jobs."""
 FOLLOWS: Final = frozenset({Ended})
-WRITES: Final = frozenset({SaveSchedules, Declare, MendSchedules, FireSchedules, TriggerSchedule, ForgetFires})
+WRITES: Final = frozenset({SaveSchedules, Declare, RepairSchedules, FireSchedules, TriggerSchedule, ForgetFires})
 
 
 class ScheduleUnit:
-    """The schedules' side of one transaction: see ``jobs.slices.Unit``."""
+    """The schedules' part of one transaction: see `jobs.slices.Unit`."""
 
     def __init__(self, tables: HistoryTables) -> None:
         self._tables = tables
         self._draft = ScheduleChanges(tables)
 
     async def lock(self, plan: Plan) -> None:
-        """Lock nothing: for engines whose transactions run one after the other."""
+        """Lock nothing: the default for engines that run one transaction at a time."""
 
     async def follow(self, notices: Sequence[Notice]) -> None:
-        """Do what follows for schedules from the ends of jobs."""
+        """Apply the consequences of ended jobs for schedules."""
         await consequences.ended(self._draft, [notice for notice in notices if isinstance(notice, Ended)])
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
-        """Run an operation that writes schedules; returns what gives its outcome."""
+        """Run an operation that writes schedules; return a function that returns its outcome."""
         changes = self._draft
         outcome: Any
         match operation:
@@ -59,23 +59,25 @@ class ScheduleUnit:
                 outcome = await firing.fire(changes, operation)
             case TriggerSchedule():
                 row = await firing.trigger(changes, operation)
-                return lambda: row and changes.now(row)  # it has its job then
-            case MendSchedules():
-                outcome = await repair.mend(changes, operation)
+                return lambda: row and changes.now(row)  # the row has its job by then
+            case RepairSchedules():
+                outcome = await repair.repair(changes, operation)
             case Declare():
                 outcome = await self._tables.declare(operation.app, operation.digest, operation.now_us)
             case SaveSchedules():
-                await self.flush()  # what others have changed is checked with it, and they see what it changes
+                await (
+                    self.flush()
+                )  # its checks read earlier changes from the tables, and later operations read its changes there
                 outcome = await saving.save(self._draft, operation)
                 await self.flush()
             case ForgetFires():
-                await self.flush()  # it goes by what is in the tables
+                await self.flush()  # it reads the tables
                 outcome = await forget(self._tables, operation)
             case _:
-                raise TypeError(f"{operation!r} is none of the operations that write schedules")
+                raise TypeError(f"{operation!r} is not an operation that writes schedules")
         return lambda: outcome
 
     async def flush(self) -> None:
-        """Write what has changed so far, and begin anew."""
+        """Write the changes so far, and start with empty ones."""
         changes, self._draft = self._draft, ScheduleChanges(self._tables)
         await changes.flush()
