@@ -1,6 +1,6 @@
-"""A server of the protocol extension without store and rules: enough of one to test clients and workers against.
+"""A fake server of the protocol extension for tests of clients and workers, without a store and rules.
 
-It runs in a thread of its own. Tests look at what it has seen, and make it misbehave.
+It runs in a thread of its own. Tests inspect the packets that it has received, and can make it misbehave.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class FakeJob:
     payload: bytes
     state: str = "pending"
     attempt: int = 0
-    lease: bytes = b""
+    token: bytes = b""
     error: bytes = b""
     data: bytes = b""
-    told: list[tuple[int, list[bytes]]] = field(default_factory=list)
+    reports: list[tuple[int, list[bytes]]] = field(default_factory=list)
     outcomes: list[bytes] = field(default_factory=list)
 
     @property
@@ -79,16 +79,16 @@ class Peer(asyncio.Protocol):
 
 
 class ExtensionServer:
-    """Use as a context manager; ``address`` is where it listens."""
+    """A fake server, as a context manager; it listens on ``address``."""
 
     def __init__(self, *, plain: bool = False, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.plain = plain
         self._tls = tls
         self.mute = False
         self.swallow: set[int] = set()
-        """Types of packets that are not answered."""
+        """The types of packets that are not answered."""
         self.before: dict[int, Callable[[Peer, list[bytes]], bool]] = {}
-        """By type: called first; where it returns True, the packet counts as served."""
+        """Hooks by packet type: if the hook returns True, the server does nothing more with the packet."""
         self.refuse: set[bytes] = set()
         self.peers: list[Peer] = []
         self.jobs: dict[bytes, FakeJob] = {}
@@ -152,7 +152,7 @@ class ExtensionServer:
         return [args for seen, args in list(self.seen) if seen == kind]
 
     def add(self, function: str, payload: bytes = b"", unique: str = "", **info: Any) -> FakeJob:
-        """Submit a job from the test; ``info`` goes into ASSIGN."""
+        """Add a job; ``info`` is sent in ASSIGN."""
         job: FakeJob = self.do(lambda: self._submit(function.encode(), unique.encode(), {"info": info}, payload)[0])
         self.do(self.dispatch)
         return job
@@ -160,11 +160,11 @@ class ExtensionServer:
     def stop(self, job: FakeJob, reason: str) -> None:
         def act() -> None:
             for peer in self.peers:
-                if (job.handle, job.lease) in peer.running:
+                if (job.handle, job.token) in peer.running:
                     if reason != "cancelled":
-                        del peer.running[job.handle, job.lease]
+                        del peer.running[job.handle, job.token]
                         job.state = "failed"
-                    peer.send(Type.STOP, job.handle, job.lease, reason.encode())
+                    peer.send(Type.STOP, job.handle, job.token, reason.encode())
                     peer.flush()
 
         self.do(act)
@@ -240,8 +240,8 @@ class ExtensionServer:
                 self.end(job, "cancelled")
             elif name == "jobs.cancel" and job.state == "running":
                 for holder in self.peers:
-                    if (job.handle, job.lease) in holder.running:
-                        holder.send(Type.STOP, job.handle, job.lease, b"cancelled")
+                    if (job.handle, job.token) in holder.running:
+                        holder.send(Type.STOP, job.handle, job.token, b"cancelled")
             answer = {"handle": job.handle.decode(), "function": job.function.decode(), "state": job.state}
             peer.send(Type.ANSWER, number, json.dumps(answer).encode())
 
@@ -272,22 +272,22 @@ class ExtensionServer:
                 job.attempt += 1
                 job.state = "running"
                 self._numbers += 1
-                job.lease = b"%d" % self._numbers
-                peer.running[job.handle, job.lease] = job
+                job.token = b"%d" % self._numbers
+                peer.running[job.handle, job.token] = job
                 info = {"attempt": job.attempt, "term": 7, **job.options.get("info", {})}
                 peer.send(
-                    Type.ASSIGN, job.handle, job.lease, job.function, job.unique, json.dumps(info).encode(), job.payload
+                    Type.ASSIGN, job.handle, job.token, job.function, job.unique, json.dumps(info).encode(), job.payload
                 )
             self.pending.extendleft(reversed(skipped))
         for peer in self.peers:
             peer.flush()
 
-    def on_settle(self, peer: Peer, handle: bytes, lease: bytes, outcome: bytes, detail: bytes, data: bytes) -> None:
-        job = peer.running.pop((handle, lease), None)
-        known = self.jobs.get(handle)
-        if known is not None:
-            known.outcomes.append(outcome)
-        peer.send(Type.SETTLED, handle, lease, b"recorded" if job is not None else b"stale")
+    def on_settle(self, peer: Peer, handle: bytes, token: bytes, outcome: bytes, detail: bytes, data: bytes) -> None:
+        job = peer.running.pop((handle, token), None)
+        reported = self.jobs.get(handle)
+        if reported is not None:
+            reported.outcomes.append(outcome)
+        peer.send(Type.SETTLED, handle, token, b"recorded" if job is not None else b"stale")
         if job is None:
             return
         if outcome in {b"released", b"snoozed"}:
@@ -311,16 +311,16 @@ class ExtensionServer:
         peer.paused = True
         peer.send(Type.PAUSED)
 
-    def tell(self, kind: int, args: list[bytes]) -> None:
-        self.jobs[args[0]].told.append((kind, args[1:]))
+    def report(self, kind: int, args: list[bytes]) -> None:
+        self.jobs[args[0]].reports.append((kind, args[1:]))
         for peer in self.waiting.get(args[0], []):
             peer.send(kind, *args)
 
     def on_work_status(self, peer: Peer, *args: bytes) -> None:
-        self.tell(Type.WORK_STATUS, list(args))
+        self.report(Type.WORK_STATUS, list(args))
 
     def on_work_data(self, peer: Peer, *args: bytes) -> None:
-        self.tell(Type.WORK_DATA, list(args))
+        self.report(Type.WORK_DATA, list(args))
 
     def on_work_warning(self, peer: Peer, *args: bytes) -> None:
-        self.tell(Type.WORK_WARNING, list(args))
+        self.report(Type.WORK_WARNING, list(args))

@@ -80,7 +80,7 @@ def test_many_tasks_share_a_connection(server: ExtensionServer) -> None:
     run(server, body)
 
 
-def test_many_are_submitted_and_awaited(server: ExtensionServer) -> None:
+def test_many_jobs_are_submitted_and_awaited(server: ExtensionServer) -> None:
     async def body(client: AsyncClient) -> None:
         answers = []
         async for window in client.submit_many(request(b"%d" % n) for n in range(9_000)):
@@ -99,7 +99,7 @@ def test_many_are_submitted_and_awaited(server: ExtensionServer) -> None:
     run(server, body)
 
 
-def test_whoever_waits_for_a_job_outlives_connections(server: ExtensionServer) -> None:
+def test_waits_for_jobs_outlive_connections(server: ExtensionServer) -> None:
     async def body(client: AsyncClient) -> None:
         handle = (await client.submit(request())).handle
         waiting = asyncio.create_task(client.outcome(handle))
@@ -114,7 +114,7 @@ def test_whoever_waits_for_a_job_outlives_connections(server: ExtensionServer) -
     run(server, body)
 
 
-def test_a_submit_without_answer_is_unknown_and_one_with_unique_is_repeated(server: ExtensionServer) -> None:
+def test_unanswered_submits_are_unknown_or_repeated_with_a_unique(server: ExtensionServer) -> None:
     def drop_once(peer: object, args: list[bytes]) -> bool:
         del server.before[Type.SUBMIT]
         for peer_ in server.peers:
@@ -147,7 +147,7 @@ def test_events(server: ExtensionServer) -> None:
     run(server, body)
 
 
-def test_no_server_a_silent_one_and_a_plain_one(free_port: int) -> None:
+def test_missing_silent_and_plain_servers_are_reported(free_port: int) -> None:
     async def attempt(address: Address) -> None:
         client = AsyncClient([address], connect_timeout=0.2)
         try:
@@ -165,7 +165,7 @@ def test_no_server_a_silent_one_and_a_plain_one(free_port: int) -> None:
             asyncio.run(attempt(server.address))
 
 
-def test_to_close_tells_those_who_wait(server: ExtensionServer) -> None:
+def test_closing_fails_pending_requests(server: ExtensionServer) -> None:
     async def body(client: AsyncClient) -> None:
         handle = (await client.submit(request())).handle
         waiting = asyncio.create_task(client.outcome(handle))

@@ -18,7 +18,7 @@ def test_windows_are_bounded() -> None:
     assert [(len(window), safe) for window, safe in windows([large] * 3)] == [(2, True), (1, True)]
 
 
-def test_windows_overlap_and_come_in_order() -> None:
+def test_windows_overlap_and_keep_their_order() -> None:
     sent: list[SubmitBatch] = []
 
     def submit(frames: list[bytes], safe: bool) -> SubmitBatch:
@@ -29,54 +29,54 @@ def test_windows_overlap_and_come_in_order() -> None:
     for number, batch in enumerate(given):
         assert batch is sent[number]
         assert batch.safe
-        assert len(sent) == min(number + WINDOWS_IN_FLIGHT, 5), "so many are under way while one is waited for"
+        assert len(sent) == min(number + WINDOWS_IN_FLIGHT, 5), "windows overlap while one is waited for"
     assert [len(batch.frames) for batch in sent] == [2000, 2000, 2000, 2000, 1000]
 
 
-class Asked:
-    """The other side of `awaiting`: what was asked for, and what was forgotten."""
+class Requests:
+    """The caller of `awaiting`: records the requested and the forgotten waits."""
 
     def __init__(self, count: int) -> None:
         self.waits: list[Wait] = []
         self.forgotten: list[Wait] = []
-        self.questions: list[int] = []
+        self.counts: list[int] = []
         self.given = awaiting((f"H:n:{number}" for number in range(count)), self._wait, self._forget)
 
     def _wait(self, handles: list[str]) -> Iterator[Wait]:
-        self.questions.append(len(handles))
-        made = [Wait(handle.encode(), None) for handle in handles]
-        self.waits += made
-        return iter(made)
+        self.counts.append(len(handles))
+        waits = [Wait(handle.encode(), None) for handle in handles]
+        self.waits += waits
+        return iter(waits)
 
     def _forget(self, waits: Iterable[Wait]) -> None:
         self.forgotten += waits
 
 
-def test_outcomes_are_asked_for_ahead_and_come_in_order() -> None:
-    asked = Asked(2500)
-    for number, wait in enumerate(asked.given):
-        assert wait is asked.waits[number]
-        assert len(asked.waits) - number <= OUTCOMES_IN_FLIGHT
+def test_outcomes_are_requested_ahead_and_arrive_in_order() -> None:
+    requests = Requests(2500)
+    for number, wait in enumerate(requests.given):
+        assert wait is requests.waits[number]
+        assert len(requests.waits) - number <= OUTCOMES_IN_FLIGHT
         if not wait.done:  # the server answers ten at a time
-            for other in asked.waits[number : number + 10]:
+            for other in requests.waits[number : number + 10]:
                 other.resolve(ENDED)
-    assert len(asked.waits) == 2500
-    assert asked.forgotten == []
-    assert asked.questions[0] == OUTCOMES_IN_FLIGHT
-    assert set(asked.questions[1:]) == {10}, "as many more as were answered, and no question for each"
+    assert len(requests.waits) == 2500
+    assert requests.forgotten == []
+    assert requests.counts[0] == OUTCOMES_IN_FLIGHT
+    assert set(requests.counts[1:]) == {10}, "each request covers all outcomes that were answered since the last"
 
 
-def test_who_stops_waiting_leaves_nothing_behind() -> None:
-    asked = Asked(3)
-    next(asked.given).resolve(ENDED)
-    second = next(asked.given)
-    asked.given.close()
-    assert asked.forgotten == asked.waits[1:]
-    assert second is asked.forgotten[0]
+def test_closing_the_generator_forgets_the_open_waits() -> None:
+    requests = Requests(3)
+    next(requests.given).resolve(ENDED)
+    second = next(requests.given)
+    requests.given.close()
+    assert requests.forgotten == requests.waits[1:]
+    assert second is requests.forgotten[0]
 
 
-def test_no_jobs_ask_for_nothing() -> None:
-    asked = Asked(0)
-    assert list(asked.given) == []
-    assert asked.questions == []
+def test_no_jobs_make_no_requests() -> None:
+    requests = Requests(0)
+    assert list(requests.given) == []
+    assert requests.counts == []
     assert list(submitting([], lambda frames, safe: SubmitBatch(frames, safe=safe))) == []

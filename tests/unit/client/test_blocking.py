@@ -71,7 +71,7 @@ def test_a_refusal_names_its_code(server: ExtensionServer, client: Client) -> No
     assert client.submit(request()).handle
 
 
-def test_many_are_submitted_in_order_and_refusals_stand_in_their_place(server: ExtensionServer, client: Client) -> None:
+def test_answers_of_many_submits_include_refusals_in_order(server: ExtensionServer, client: Client) -> None:
     server.refuse.add(b"full")
     requests = (request(b"%d" % n, function=b"full" if n == 4321 else b"f") for n in range(10_000))
     answers = [answer for window in client.submit_many(requests) for answer in window]
@@ -83,7 +83,7 @@ def test_many_are_submitted_in_order_and_refusals_stand_in_their_place(server: E
     ]
 
 
-def test_large_payloads_go_out_while_answers_come_in(server: ExtensionServer, client: Client) -> None:
+def test_large_payloads_are_sent_while_answers_arrive(server: ExtensionServer, client: Client) -> None:
     answers = [a for window in client.submit_many(request(b"x" * 700_000) for _ in range(20)) for a in window]
     assert len(answers) == len(server.jobs) == 20
     for handle in list(server.jobs):
@@ -116,7 +116,7 @@ def test_a_forked_child_has_its_own_connection(server: ExtensionServer, client: 
     assert [job.payload for job in server.jobs.values()] == [b"", b"of the child", b""]
 
 
-def test_whoever_waits_for_a_job_outlives_connections(server: ExtensionServer, client: Client) -> None:
+def test_waits_for_jobs_outlive_connections(server: ExtensionServer, client: Client) -> None:
     handle = client.submit(request()).handle
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(client.outcome, handle, 20) for _ in range(2)]
@@ -129,16 +129,14 @@ def test_whoever_waits_for_a_job_outlives_connections(server: ExtensionServer, c
         assert [wait.result().data for wait in waiting] == [b"after all"] * 2
 
 
-def test_an_idle_connection_that_ended_costs_nothing(server: ExtensionServer, client: Client) -> None:
+def test_a_closed_idle_connection_is_replaced_before_a_submit(server: ExtensionServer, client: Client) -> None:
     client.submit(request())
     server.drop_connections()
     server.wait_for(lambda: not server.peers)
     assert client.submit(request()).handle
 
 
-def test_a_submit_without_answer_is_unknown_and_one_with_unique_is_repeated(
-    server: ExtensionServer, client: Client
-) -> None:
+def test_unanswered_submits_are_unknown_or_repeated_with_a_unique(server: ExtensionServer, client: Client) -> None:
     def drop_once(peer: object, args: list[bytes]) -> bool:
         del server.before[Type.SUBMIT]
         for peer_ in server.peers:
@@ -159,7 +157,7 @@ def test_servers_are_tried_in_order(server: ExtensionServer, free_port: int) -> 
     client.close()
 
 
-def test_no_server_is_said_at_once(free_port: int) -> None:
+def test_an_unreachable_server_is_reported_at_once(free_port: int) -> None:
     client = Client([Address("127.0.0.1", free_port)])
     with pytest.raises(ConnectionLostError, match=rf"127\.0\.0\.1:{free_port}: Connection refused"):
         client.submit(request())
@@ -167,7 +165,7 @@ def test_no_server_is_said_at_once(free_port: int) -> None:
         client.outcome("H:n:1")
 
 
-def test_a_silent_server_is_given_up() -> None:
+def test_a_silent_server_is_reported() -> None:
     with ExtensionServer() as server:
         server.mute = True
         client = Client([server.address], connect_timeout=0.1)
@@ -176,7 +174,7 @@ def test_a_silent_server_is_given_up() -> None:
         client.close()
 
 
-def test_a_plain_gearman_server_is_told_apart() -> None:
+def test_a_plain_gearman_server_is_refused() -> None:
     with ExtensionServer(plain=True) as server:
         client = Client([server.address])
         with pytest.raises(ServerError, match="does not support"):
@@ -184,7 +182,7 @@ def test_a_plain_gearman_server_is_told_apart() -> None:
         client.close()
 
 
-def test_events_come_until_the_connection_ends(server: ExtensionServer, client: Client) -> None:
+def test_events_arrive_until_the_connection_ends(server: ExtensionServer, client: Client) -> None:
     handle = client.submit(request()).handle
     events = client.events("jobs.watch", {})
     watching = threading.Thread(target=lambda: seen.append(next(events)))
@@ -199,19 +197,19 @@ def test_events_come_until_the_connection_ends(server: ExtensionServer, client: 
         next(events)
 
 
-def test_progress_is_heard(server: ExtensionServer, client: Client) -> None:
+def test_progress_is_received(server: ExtensionServer, client: Client) -> None:
     handle = client.submit(request()).handle
-    heard: list[Notice] = []
+    notices: list[Notice] = []
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.outcome, handle, 10, on_notice=heard.append)
+        waiting = pool.submit(client.outcome, handle, 10, on_notice=notices.append)
         server.wait_for(lambda: server.waiting.get(handle.encode()))
-        server.do(lambda: server.tell(Type.WORK_STATUS, [handle.encode(), b"1", b"2"]))
+        server.do(lambda: server.report(Type.WORK_STATUS, [handle.encode(), b"1", b"2"]))
         end(server, handle)
         waiting.result()
-    assert heard == [Notice("progress", 1, 2, b"")]
+    assert notices == [Notice("progress", 1, 2, b"")]
 
 
-def test_to_close_tells_those_who_wait(server: ExtensionServer, client: Client) -> None:
+def test_closing_fails_pending_requests(server: ExtensionServer, client: Client) -> None:
     handle = client.submit(request()).handle
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.outcome, handle, 10)
@@ -221,11 +219,11 @@ def test_to_close_tells_those_who_wait(server: ExtensionServer, client: Client) 
             waiting.result()
 
 
-def test_a_port_that_drops_connections_is_no_server() -> None:
+def test_a_port_that_drops_connections_is_reported_as_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drop() -> None:
-            for _ in range(4):  # each of two submits tries both
+            for _ in range(4):  # each of the two submits tries both servers
                 listener.accept()[0].close()
 
         dropping = threading.Thread(target=drop)
@@ -239,8 +237,8 @@ def test_a_port_that_drops_connections_is_no_server() -> None:
 
 
 @pytest.mark.parametrize("unique", [b"", b"u"])
-def test_a_server_that_drops_connections_is_passed_over_for_the_next(server: ExtensionServer, unique: bytes) -> None:
-    """As a node that is about to end: it accepts and hangs up, before anything was asked of it."""
+def test_a_server_that_drops_connections_is_skipped(server: ExtensionServer, unique: bytes) -> None:
+    """A node that is about to end accepts connections and closes them before a request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drop() -> None:
@@ -249,13 +247,13 @@ def test_a_server_that_drops_connections_is_passed_over_for_the_next(server: Ext
         dropping = threading.Thread(target=drop)
         dropping.start()
         client = Client([Address(*listener.getsockname()), server.address])
-        for _ in range(2):  # and once more, on the connection that stands
+        for _ in range(2):  # the second time on the open connection
             assert client.submit(request(unique=unique)).handle
         client.close()
         dropping.join(5)
 
 
-def test_a_socket_in_the_file_system(server: ExtensionServer, tmp_path: Path) -> None:
+def test_a_unix_socket(server: ExtensionServer, tmp_path: Path) -> None:
     path = tmp_path / "s"
     listening = server.call(server.loop.create_unix_server(lambda: Peer(server), str(path)))
     client = Client([parse_address(f"unix:{path}")])

@@ -12,7 +12,7 @@ from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.current import Snooze
 
 
-def test_nothing_asked_is_empty() -> None:
+def test_no_options_are_empty() -> None:
     assert build_options().wire() == b""
 
 
@@ -38,21 +38,21 @@ def test_all_options_are_written() -> None:
 
 
 def test_durations_are_written_as_on_the_command_line() -> None:
-    asked = build_options(delay="1h30m", timeout="90s", heartbeat="250ms", expires="3d", keep_unique="0")
-    assert asked == Options(delay=5400, timeout=90, heartbeat=0.25, expires=259_200, keep_unique=0)
+    given = build_options(delay="1h30m", timeout="90s", heartbeat="250ms", expires="3d", keep_unique="0")
+    assert given == Options(delay=5400, timeout=90, heartbeat=0.25, expires=259_200, keep_unique=0)
     assert build_options(run_timeout="90s") == build_options(timeout=90)
     assert Retry(initial="250ms", maximum="1h").wire() == Retry(initial=0.25, maximum=3600).wire()
     assert Rate(3, "1m").spec() == Rate(3, 60).spec()
     assert Snooze("5m").delay == 300
 
 
-def test_newer_options_win_and_delay_replaces_run_at() -> None:
+def test_newer_options_replace_older_ones_and_delay_replaces_run_at() -> None:
     older = build_options(priority="low", run_at=datetime(2030, 1, 1, tzinfo=UTC), timeout=5)
     assert older.merged(build_options(delay=0)) == Options(priority="low", delay=0, timeout=5)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("given", "message"),
     [
         ({"run_at": datetime(2030, 1, 1)}, "run_at has no time zone"),  # noqa: DTZ001
         ({"run_at": 5}, "run_at must be a datetime"),
@@ -76,9 +76,9 @@ def test_newer_options_win_and_delay_replaces_run_at() -> None:
         ({"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "exclude each other"),
     ],
 )
-def test_wrong_options_are_named(asked: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        build_options(**asked)
+        build_options(**given)
 
 
 @pytest.mark.parametrize(
@@ -130,16 +130,14 @@ def test_addresses(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host:x", "host:0", "host:65536", "[::1", "[::1]x", "host:-1", "unix:", "a:b:c", "1:2:3"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "gearman", "postgresql", "tcp"])
 @pytest.mark.parametrize("rest", ["127.0.0.1:4730", "host", "host:4730/path", "user:word@host/jobs", "[::1]:4730"])
-def test_a_url_is_answered_with_the_form_that_is_expected(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, rest: str
-) -> None:
+def test_the_error_for_a_url_shows_the_expected_form(monkeypatch: pytest.MonkeyPatch, scheme: str, rest: str) -> None:
     expected = rf"is a URL: write .* HOST:PORT, such as 127\.0\.0\.1:4730, or unix:PATH, without {scheme}://"
     with pytest.raises(SettingsError, match=expected):
         parse_address(f"{scheme}://{rest}")

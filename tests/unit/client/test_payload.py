@@ -44,7 +44,7 @@ def plain(path: str, width: int = 3, *, when: datetime | None = None) -> str:
     return path
 
 
-def untyped(a, b=2):  # type: ignore[no-untyped-def] # that is the point
+def untyped(a, b=2):  # type: ignore[no-untyped-def] # tests missing annotations
     return a
 
 
@@ -91,7 +91,9 @@ Later = int
         (("x",), {"when": datetime(2020, 1, 1, tzinfo=UTC)}, b'{"path":"x","when":"2020-01-01T00:00:00Z"}'),
     ],
 )
-def test_a_call_is_written_and_read_again(args: tuple[Any, ...], kwargs: dict[str, Any], payload: bytes) -> None:
+def test_decoded_arguments_equal_the_encoded_ones(
+    args: tuple[Any, ...], kwargs: dict[str, Any], payload: bytes
+) -> None:
     signature = Signature(plain, "plain")
     assert signature.encode(args, kwargs) == payload
     read_args, read_kwargs = signature.decode(payload)
@@ -99,7 +101,7 @@ def test_a_call_is_written_and_read_again(args: tuple[Any, ...], kwargs: dict[st
     assert dict(zip(names, read_args, strict=False)) | read_kwargs == dict(zip(names, args, strict=False)) | kwargs
 
 
-def test_types_are_made_of_json() -> None:
+def test_annotated_types_are_decoded() -> None:
     signature = Signature(rich, "rich")
     key = uuid.uuid4()
     args = (Size(3), Colour.RED, key, Decimal("1.10"), [Point(1, 2)])
@@ -146,7 +148,7 @@ def test_types_are_made_of_json() -> None:
         (nothing, b"[1]", "nothing: too many positional arguments"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(function: Any, payload: bytes, message: str) -> None:
+def test_errors_name_the_parameter_that_does_not_fit(function: Any, payload: bytes, message: str) -> None:
     with pytest.raises(PayloadError) as error:
         Signature(function, function.__name__).decode(payload)
     assert message in str(error.value)
@@ -169,7 +171,7 @@ def test_what_does_not_fit_is_refused_by_name(function: Any, payload: bytes, mes
         (raw, b"null", (b"null",)),
     ],
 )
-def test_a_scalar_is_the_one_argument(function: Any, payload: bytes, args: tuple[Any, ...]) -> None:
+def test_a_scalar_is_a_single_argument(function: Any, payload: bytes, args: tuple[Any, ...]) -> None:
     assert Signature(function, "f").decode(payload) == (args, {})
 
 
@@ -180,7 +182,7 @@ def test_defaults_and_missing_annotations() -> None:
     assert signature.decode(b'{"a":1,"b":null}') == ((), {"a": 1, "b": None})
 
 
-def test_a_lone_bytes_parameter_is_the_payload() -> None:
+def test_a_single_bytes_parameter_is_the_payload() -> None:
     signature = Signature(raw, "raw")
     assert signature.encode((b"\0[",), {}) == b"\0["
     assert signature.encode((), {"data": b"x"}) == b"x"
@@ -191,7 +193,7 @@ def test_a_lone_bytes_parameter_is_the_payload() -> None:
         signature.encode(("x",), {})
 
 
-def test_no_arguments_is_empty() -> None:
+def test_a_call_without_arguments_has_an_empty_payload() -> None:
     signature = Signature(nothing, "nothing")
     assert signature.encode((), {}) == b""
     assert signature.decode(b"") == ((), {})
@@ -207,7 +209,7 @@ def test_positional_only_and_variadic() -> None:
         signature.encode((1, Size(2)), {"z": 2.0})
 
 
-def test_a_wrong_call_fails_as_the_function_would() -> None:
+def test_a_wrong_call_raises_the_error_of_the_function() -> None:
     with pytest.raises(TypeError, match="missing a required argument: 'path'"):
         Signature(plain, "plain").encode((), {})
     with pytest.raises(TypeError, match="unexpected keyword argument 'nope'"):
@@ -216,7 +218,7 @@ def test_a_wrong_call_fails_as_the_function_would() -> None:
         Signature(plain, "plain").encode(("x", 1, 2), {})
 
 
-def test_what_is_no_json_is_refused_where_it_is_written() -> None:
+def test_values_without_json_form_are_refused_at_encoding() -> None:
     with pytest.raises(PayloadError, match="argument of plain cannot be written as JSON"):
         Signature(plain, "plain").encode((object(),), {})
     with pytest.raises(PayloadError, match="the result cannot be written"):
@@ -256,7 +258,7 @@ def test_results_are_finite_numbers() -> None:
         encode_result([Reading(1, [1.0, 2.0, math.inf])])
 
 
-def test_none_and_the_text_null_are_no_numbers() -> None:
+def test_none_and_the_text_null_are_accepted() -> None:
     values = [None, "null", {"null": None, "nullable": True}, Reading(1, [])]
     assert Signature(untyped, "untyped").encode((values,), {}) == (
         b'[[null,"null",{"null":null,"nullable":true},{"number":1,"values":[]}]]'
@@ -267,7 +269,7 @@ def test_none_and_the_text_null_are_no_numbers() -> None:
     assert encode_result(deep).startswith(b"[null,[null,")
 
 
-def test_annotations_may_name_what_comes_later() -> None:
+def test_annotations_may_name_later_definitions() -> None:
     signature = Signature(late, "late")
     assert signature.decode(b"[1]") == ((1,), {})
     assert signature.decode_result(b"1") == 1

@@ -28,7 +28,7 @@ def agree(session: Session) -> None:
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
 
 
-def test_what_is_asked_before_a_connection_goes_out_with_it() -> None:
+def test_requests_before_a_connection_are_sent_on_it() -> None:
     session = Session()
     batch = session.submit(frames(2), safe=False)
     wait = session.wait("H:n:1")
@@ -51,7 +51,7 @@ def test_what_is_asked_before_a_connection_goes_out_with_it() -> None:
     assert outcome.error.type == "E"
 
 
-def test_a_lost_connection_leaves_submits_without_unique_unknown() -> None:
+def test_a_lost_connection_makes_sent_submits_without_unique_unknown() -> None:
     session = Session()
     agree(session)
     unsafe = session.submit(frames(3), safe=False)
@@ -62,7 +62,7 @@ def test_a_lost_connection_leaves_submits_without_unique_unknown() -> None:
     assert sent(session) == []
 
 
-def test_a_lost_connection_repeats_what_is_safe() -> None:
+def test_a_lost_connection_repeats_safe_requests() -> None:
     session = Session()
     agree(session)
     safe = session.submit(frames(3, b"u"), safe=True)
@@ -76,18 +76,18 @@ def test_a_lost_connection_repeats_what_is_safe() -> None:
     with pytest.raises(ConnectionLostError):
         call.result()
     agree(session)
-    again = sent(session)
-    assert [(kind, args[:2]) for kind, args in again] == [
+    resent = sent(session)
+    assert [(kind, args[:2]) for kind, args in resent] == [
         (Type.SUBMIT, [b"f", b"u1"]),
         (Type.SUBMIT, [b"f", b"u2"]),
         (Type.WAIT, [b"H:n:9"]),
-        (Type.CALL, [again[3][1][0], b"jobs.list"]),
+        (Type.CALL, [resent[3][1][0], b"jobs.list"]),
     ]
     session.receive(
         packets.response(Type.SUBMITTED, b"H:n:2", b"1")
         + packets.response(Type.SUBMITTED, b"H:n:3", b"0")
         + packets.response(Type.RESULT, b"H:n:9", b"succeeded", b"1", b"", b"")
-        + packets.response(Type.ANSWER, again[3][1][0], b'{"jobs":[]}')
+        + packets.response(Type.ANSWER, resent[3][1][0], b'{"jobs":[]}')
     )
     assert [getattr(answer, "handle", None) for answer in safe.result()] == ["H:n:1", "H:n:2", "H:n:3"]
     assert wait.result().state == "succeeded"
@@ -109,23 +109,23 @@ def test_faults_become_errors_and_events_go_to_their_call() -> None:
     agree(session)
     refused = session.call("jobs.retry", None)
     ((_, (number, *_)),) = sent(session)
-    session.receive(packets.response(Type.FAULT, number, b"conflict", b"it lives"))
-    with pytest.raises(ConflictError, match="it lives"):
+    session.receive(packets.response(Type.FAULT, number, b"conflict", b"it is live"))
+    with pytest.raises(ConflictError, match="it is live"):
         refused.result()
 
 
-def test_those_who_wait_hear_what_the_job_tells() -> None:
+def test_waits_receive_notices() -> None:
     session = Session()
     agree(session)
-    heard: list[Notice] = []
-    wait = session.wait("H:n:1", heard.append)
+    notices: list[Notice] = []
+    wait = session.wait("H:n:1", notices.append)
     session.receive(
         packets.response(Type.WORK_STATUS, b"H:n:1", b"1", b"many")
         + packets.response(Type.WORK_DATA, b"H:n:1", b"d\0")
         + packets.response(Type.WORK_WARNING, b"H:n:1", b"w")
         + packets.response(Type.WORK_DATA, b"H:n:2", b"of another")
     )
-    assert heard == [
+    assert notices == [
         Notice("progress", 1, 0, b""),
         Notice("data", 0, 0, b"d\0"),
         Notice("warning", 0, 0, b"w"),
@@ -135,7 +135,7 @@ def test_those_who_wait_hear_what_the_job_tells() -> None:
     assert not wait.done
 
 
-def test_another_server_is_told_apart() -> None:
+def test_other_servers_are_refused() -> None:
     session = Session()
     session.connected()
     with pytest.raises(ServerError, match="does not support Mainspring's extension: it answers 'unknown option'"):
@@ -149,7 +149,7 @@ def test_another_server_is_told_apart() -> None:
         session.receive(b"HTTP/1.1 400 Bad Request\r\n")
 
 
-def test_to_abandon_answers_everybody() -> None:
+def test_abandon_answers_all_requests() -> None:
     session = Session()
     batch = session.submit(frames(2, b"u"), safe=True)
     wait = session.wait("H:n:1")
@@ -163,6 +163,6 @@ def test_to_abandon_answers_everybody() -> None:
     assert not session.unfinished
 
 
-def test_a_name_with_a_nul_is_no_packet() -> None:
+def test_a_name_with_a_nul_is_refused() -> None:
     with pytest.raises(UsageError, match="NUL"):
         Request(b"f\0", b"", b"", b"").frame()

@@ -29,7 +29,7 @@ def taken(buffer: EventBuffer) -> list[JobEvent]:
     return events
 
 
-def test_events_are_given_in_order_and_progress_in_a_row_is_the_newest() -> None:
+def test_events_keep_their_order_and_consecutive_progress_is_the_newest() -> None:
     events = EventBuffer()
     assert not events
     for done in (1, 2):
@@ -42,9 +42,9 @@ def test_events_are_given_in_order_and_progress_in_a_row_is_the_newest() -> None
     assert not events
 
 
-def test_what_is_not_taken_in_time_is_dropped_and_counted() -> None:
+def test_events_beyond_the_limit_are_dropped_and_counted() -> None:
     events = EventBuffer(limit=1_000)
-    events.add(notice_of_data(5_000))  # one fits always
+    events.add(notice_of_data(5_000))  # an empty buffer accepts it
     for _ in range(3):
         events.add(notice_of_data(1))
     assert taken(events) == [Data(b"x" * 5_000), Missed(3)]
@@ -68,20 +68,20 @@ def app(server: ExtensionServer) -> Iterator[App]:
     app.close()
 
 
-def tell(server: ExtensionServer, handle: str, kind: Type, *args: bytes) -> None:
+def report(server: ExtensionServer, handle: str, kind: Type, *args: bytes) -> None:
     def act() -> None:
-        server.tell(kind, [handle.encode(), *args])
-        server.dispatch()  # which sends it
+        server.report(kind, [handle.encode(), *args])
+        server.dispatch()  # flushes the connections
 
     server.do(act)
 
 
 def talk(server: ExtensionServer, handle: str, state: str = "succeeded") -> None:
-    """Send what a job may send, to one who waits for it, and end the job."""
+    """Send one event of each kind to the client that waits for a job, and end the job."""
     server.wait_for(lambda: server.waiting.get(handle.encode()))
-    tell(server, handle, Type.WORK_STATUS, b"1", b"2")
-    tell(server, handle, Type.WORK_DATA, b"part\0")
-    tell(server, handle, Type.WORK_WARNING, b"careful")
+    report(server, handle, Type.WORK_STATUS, b"1", b"2")
+    report(server, handle, Type.WORK_DATA, b"part\0")
+    report(server, handle, Type.WORK_WARNING, b"careful")
 
     def end() -> None:
         job = server.jobs[handle.encode()]
@@ -140,14 +140,14 @@ def test_a_stream_on_an_event_loop(server: ExtensionServer, app: App) -> None:
     asyncio.run(main())
 
 
-def test_time_is_over_although_events_come(server: ExtensionServer, app: App) -> None:
+def test_a_stream_times_out_while_events_arrive(server: ExtensionServer, app: App) -> None:
     job = app.function("f").submit(b"")
     with pytest.raises(TimeoutError, match=f"job {job.handle} has not ended within 10ms"):
         list(job.stream("10ms"))
     with ThreadPoolExecutor(1) as pool:
         short = pool.submit(list, job.stream("300ms"))
         while not short.done():
-            tell(server, job.handle, Type.WORK_DATA, b"a")
+            report(server, job.handle, Type.WORK_DATA, b"a")
         with pytest.raises(TimeoutError):
             short.result()
     with pytest.raises(UsageError, match="timeout must be a duration"):
@@ -160,7 +160,7 @@ def test_time_is_over_although_events_come(server: ExtensionServer, app: App) ->
             await anext(job.astream("10ms"))
         short = asyncio.create_task(astreamed(job, "300ms"))
         while not short.done():
-            await asyncio.to_thread(tell, server, job.handle, Type.WORK_DATA, b"b")
+            await asyncio.to_thread(report, server, job.handle, Type.WORK_DATA, b"b")
         with pytest.raises(TimeoutError):
             await short
         await app.aclose()
@@ -168,7 +168,7 @@ def test_time_is_over_although_events_come(server: ExtensionServer, app: App) ->
     asyncio.run(main())
 
 
-def test_a_stream_goes_on_after_a_lost_connection(server: ExtensionServer, app: App) -> None:
+def test_a_stream_continues_after_a_lost_connection(server: ExtensionServer, app: App) -> None:
     job = app.function("f").submit(b"")
     with ThreadPoolExecutor(1) as pool:
         stream = pool.submit(streamed, job)
@@ -179,13 +179,13 @@ def test_a_stream_goes_on_after_a_lost_connection(server: ExtensionServer, app: 
         assert stream.result() == TALK
 
 
-def test_a_stream_that_is_left_early_is_forgotten(server: ExtensionServer, app: App) -> None:
+def test_a_stream_that_is_closed_early_is_forgotten(server: ExtensionServer, app: App) -> None:
     job = app.function("f").submit(b"")
     events = job.stream()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(next, events)
         server.wait_for(lambda: server.waiting.get(job.handle.encode()))
-        tell(server, job.handle, Type.WORK_WARNING, b"a")
+        report(server, job.handle, Type.WORK_WARNING, b"a")
         assert first.result() == Warned(b"a")
     events.close()
     server.drop_connections()

@@ -1,4 +1,4 @@
-"""Both clients and the worker over TLS, with a certificate asked of the client; and what the environment says of it."""
+"""Both clients and the worker over TLS with client certificates, and the variables of the environment for TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Contexts(NamedTuple):
     server: ssl.SSLContext
     client: ssl.SSLContext
     files: TlsFiles
-    """The client's."""
+    """The client's files."""
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def contexts(tmp_path: Path, require: Callable[[str], str]) -> Contexts:
 
 
 @pytest.fixture(autouse=True)
-def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MAINSPRING_SERVER", *TLS_VARIABLES):
         monkeypatch.delenv(name, raising=False)
 
 
-def say(monkeypatch: pytest.MonkeyPatch, files: TlsFiles, server: ExtensionServer | None = None) -> None:
+def set_variables(monkeypatch: pytest.MonkeyPatch, files: TlsFiles, server: ExtensionServer | None = None) -> None:
     """Name files, and a server, in the environment."""
     for name, path in zip(TLS_VARIABLES, files, strict=True):
         monkeypatch.setenv(name, path or "")
@@ -54,23 +54,23 @@ def say(monkeypatch: pytest.MonkeyPatch, files: TlsFiles, server: ExtensionServe
         monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
 
 
-@pytest.mark.parametrize("said_by", ["the program", "the environment"])
-def test_submit_and_work(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, said_by: str) -> None:
+@pytest.mark.parametrize("named_by", ["the program", "the environment"])
+def test_submit_and_work(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, named_by: str) -> None:
     with ExtensionServer(tls=contexts.server) as server:
-        app = App() if said_by == "the environment" else App(str(server.address), tls=contexts.client)
-        if said_by == "the environment":
-            say(monkeypatch, contexts.files, server)
+        app = App() if named_by == "the environment" else App(str(server.address), tls=contexts.client)
+        if named_by == "the environment":
+            set_variables(monkeypatch, contexts.files, server)
 
         @app.task
         def size(data: bytes) -> int:
             return len(data)
 
-        made = threading.Event()
+        created = threading.Event()
         found: dict[str, Any] = {}
 
         async def work() -> None:
             found["worker"], found["loop"] = app.worker(), asyncio.get_running_loop()
-            made.set()
+            created.set()
             await found["worker"].run()
 
         async def submit() -> int:
@@ -81,7 +81,7 @@ def test_submit_and_work(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, sa
         thread = threading.Thread(target=asyncio.run, args=[work()])
         thread.start()
         try:
-            assert made.wait(10)
+            assert created.wait(10)
             jobs = size.submit_many([b"x" * 100_000] * 30)
             assert list(app.results(jobs, timeout=20)) == [100_000] * 30
             assert asyncio.run(submit()) == 200_000
@@ -91,7 +91,7 @@ def test_submit_and_work(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, sa
             app.close()
 
 
-def test_a_certificate_that_nobody_vouches_for(contexts: Contexts) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(contexts: Contexts) -> None:
     with ExtensionServer(tls=contexts.server) as server:
         app = App(str(server.address), tls=ssl.create_default_context())
         with pytest.raises(ConnectionLostError, match=r"not from a trusted authority .*--tls-ca"):
@@ -107,13 +107,13 @@ def test_a_certificate_that_nobody_vouches_for(contexts: Contexts) -> None:
             asyncio.run(submit())
 
 
-# What the environment says.
+# The environment.
 
 
-def test_what_the_environment_says_holds_for_the_servers_that_it_names(
+def test_the_environments_files_apply_to_the_environments_servers(
     contexts: Contexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    say(monkeypatch, contexts.files)
+    set_variables(monkeypatch, contexts.files)
     assert App().tls() is not None
     assert App("plain.example:4730").tls() is None
     assert App(tls=contexts.client).tls() is contexts.client
@@ -131,7 +131,7 @@ def test_a_plain_server_needs_no_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         (TlsFiles(certificate="c"), "--tls-cert and --tls-key need --tls-ca"),
         (TlsFiles(key="k"), "--tls-cert and --tls-key need --tls-ca"),
@@ -140,13 +140,13 @@ def test_a_plain_server_needs_no_files() -> None:
         (TlsFiles("/does/not/exist", "c", "k"), "cannot use /does/not/exist, c, k for TLS: No such file"),
     ],
 )
-def test_files_that_cannot_be_used(files: TlsFiles, said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_unusable_files_are_refused(files: TlsFiles, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         files.context(TLS_OPTIONS)
 
 
-def test_files_are_found_from_anywhere_and_links_stay_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A renewed certificate is another file behind the same link."""
+def test_absolute_paths_keep_symbolic_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewed certificate may be another target of the same link."""
     monkeypatch.chdir(tmp_path)
     Path("current.pem").symlink_to("of-today.pem")
     absolute = TlsFiles("current.pem", None, "/own.key").absolute()

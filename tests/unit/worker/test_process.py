@@ -55,7 +55,7 @@ def test_they_know_and_tell_as_others_do(server: ExtensionServer, run: Callable[
     unfit = server.add("square", b'["x"]')
     server.wait_for(lambda: job.ended and failed.ended and unfit.ended, 20)
     assert job.data == b'"%b 1 u"' % job.handle
-    assert {kind for kind, _ in job.told} == {12, 28, 29}
+    assert {kind for kind, _ in job.reports} == {12, 28, 29}
     assert b"SystemExit" in failed.error
     assert b"parameter 'x'" in unfit.error
     assert unfit.options["final"]
@@ -86,11 +86,11 @@ def test_what_is_to_be_alone_has_a_process_whatever_its_function_says(
 def test_a_coroutine_that_is_alone_can_be_cancelled(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("coroutine_for_ever", alone=True)
-    server.wait_for(lambda: job.told, 20)
+    server.wait_for(lambda: job.reports, 20)
     server.stop(job, "cancelled")
     server.wait_for(lambda: job.ended, 20)
     assert job.state == "cancelled"
-    assert [data for _, data in job.told] == [[b"begun"], [b"over"]]
+    assert [data for _, data in job.reports] == [[b"begun"], [b"over"]]
     again = server.add("coroutine_pid", alone=True)
     server.wait_for(lambda: again.ended, 20)
     assert again.state == "succeeded"
@@ -99,10 +99,10 @@ def test_a_coroutine_that_is_alone_can_be_cancelled(server: ExtensionServer, run
 def test_what_is_stuck_is_killed(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     stuck = server.add("stuck")
-    server.wait_for(lambda: stuck.told, 20)
+    server.wait_for(lambda: stuck.reports, 20)
     server.stop(stuck, "timeout")
     after = server.add("listening")
-    server.wait_for(lambda: after.told, 20)
+    server.wait_for(lambda: after.reports, 20)
     server.stop(after, "cancelled")
     server.wait_for(lambda: after.ended, 20)
     assert after.state == "cancelled"
@@ -113,7 +113,7 @@ def test_processes_end_with_their_worker(server: ExtensionServer, run: Callable[
     worker = run(the_app(), selector=SELECTOR, concurrency=1, grace=0.0)
     pid = server.add("pid")
     stuck = server.add("stuck")
-    server.wait_for(lambda: stuck.told, 20)
+    server.wait_for(lambda: stuck.reports, 20)
     worker.stop()
     worker.ended()
     assert stuck.outcomes == [b"released"]
@@ -145,8 +145,8 @@ def test_what_a_killed_function_has_started_is_killed_with_it(
 ) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("stuck_in_others")
-    server.wait_for(lambda: job.told, 20)
-    pids = [int(pid) for pid in job.told[0][1][-1].split()]
+    server.wait_for(lambda: job.reports, 20)
+    pids = [int(pid) for pid in job.reports[0][1][-1].split()]
     server.stop(job, "timeout")
     after = server.add("square", b"[3]")
     server.wait_for(lambda: after.ended and not any(is_alive(pid) for pid in pids), 20)
@@ -159,7 +159,7 @@ def test_a_fork_does_not_hide_that_its_process_has_ended(server: ExtensionServer
     try:
         server.wait_for(lambda: job.ended, 20)
     finally:
-        os.kill(int(job.told[0][1][-1]), signal.SIGKILL)
+        os.kill(int(job.reports[0][1][-1]), signal.SIGKILL)
     assert b"ended by itself with exit code 7" in job.error
 
 
@@ -203,7 +203,7 @@ def test_a_function_that_is_cancelled_while_it_waits_stops_by_itself(
     assert job.state == "cancelled"
     same = server.add("pid")  # by the same process: it was not killed
     server.wait_for(lambda: same.ended, 30)
-    assert same.data == server.jobs[job.handle].told[0][1][0]
+    assert same.data == server.jobs[job.handle].reports[0][1][0]
 
 
 def test_processes_that_only_extra_places_needed_end(

@@ -141,10 +141,10 @@ def test_what_a_job_tells_arrives_before_its_end(server: ExtensionServer, run: R
     run(app)
     job, other = server.add("telling"), server.add("atelling")
     server.wait_for(lambda: job.ended and other.ended)
-    assert (Type.WORK_DATA, [b"d\0"]) in job.told
-    assert (Type.WORK_WARNING, [b"w"]) in job.told
-    assert [args for kind, args in job.told if kind == Type.WORK_STATUS][-1] == [b"1000", b"1000"]
-    assert other.told == [(Type.WORK_STATUS, [b"1", b"2"])]
+    assert (Type.WORK_DATA, [b"d\0"]) in job.reports
+    assert (Type.WORK_WARNING, [b"w"]) in job.reports
+    assert [args for kind, args in job.reports if kind == Type.WORK_STATUS][-1] == [b"1000", b"1000"]
+    assert other.reports == [(Type.WORK_STATUS, [b"1", b"2"])]
 
 
 def test_failures_and_snoozes_are_told(server: ExtensionServer, run: Run) -> None:
