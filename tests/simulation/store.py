@@ -165,7 +165,7 @@ class SlowStore:
         return counts
 
 
-def at_once(place: int, outcome: Any) -> None:
+def refuse_separate_answer(place: int, outcome: Any) -> None:
     """Raise AssertionError: these engines answer a group as a whole."""
     raise AssertionError(f"operation {place} is answered separately: {outcome}")
 
@@ -173,7 +173,7 @@ def at_once(place: int, outcome: Any) -> None:
 def execute(engine: Engine, group: Sequence[Operation]) -> Sequence[Any]:
     """Run a group on an engine that commits before it returns."""
     got: list[Sequence[Any] | StoreError] = []
-    engine.commit(group, got.append, at_once)
+    engine.commit(group, got.append, refuse_separate_answer)
     assert got, "the engine committed in a thread"
     if isinstance(got[0], StoreError):
         raise got[0]

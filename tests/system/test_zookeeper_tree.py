@@ -121,7 +121,7 @@ def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(flee
     code, message = client.expect(Kind.ERROR)
     assert code == b"ARGUMENT_TOO_LARGE"
     assert b"%d" % PAYLOAD_LIMIT in message
-    assert b"keep what is larger elsewhere, and submit where it is" in message
+    assert b"store larger data elsewhere, and submit its location" in message
     # At the limit, also for bytes that JSON escapes, and with a result of the same size.
     for sign in (b'"', b"\n", b"\0", b"\xff"):
         handle = client.submit_new(b"f", sign * PAYLOAD_LIMIT)

@@ -34,7 +34,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     keep_unique: float | None = None
     concurrency_key: str = ""
 
-    def give(self, job: Job, now: float) -> None:
+    def apply_to(self, job: Job, now: float) -> None:
         """Set these options on a new job. Raises UsageError for an invalid one."""
         check_seconds(self, "delay", "timeout", "heartbeat", "expires", "keep_unique")
         if self.delay is not None and self.run_at is not None:
@@ -65,7 +65,7 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
             raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
 
 
-def misfit(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:
+def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:
     """Return the problem of a job that no node accepts; None for a valid one.
 
     ``largest`` is the store's limit for payloads, in bytes.
@@ -79,8 +79,8 @@ def misfit(function: bytes, unique: bytes, payload: bytes, largest: int) -> Prob
     if len(payload) > largest:
         return Problem(
             Code.TOO_LARGE,
-            f"a payload has {len(payload)} bytes, and this node's store takes {largest}: keep what is larger elsewhere, and"
-            " submit where it is",
+            f"a payload has {len(payload)} bytes, and this node's store takes {largest}: store larger data elsewhere, and"
+            " submit its location",
         )
     return None
 

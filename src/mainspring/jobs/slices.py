@@ -61,7 +61,7 @@ class JobLifecycle(Protocol):
 class Ground(Protocol):
     """What each engine gives a slice inside a transaction.
 
-    Methods are coroutines for engines behind a network; others never suspend (``storage.at_once``).
+    Methods are coroutines for engines behind a network; others never suspend (``storage.synchronous``).
     """
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.jobs import JobCalls
-from mainspring.api.answers.nodes import LoneNodeCalls, NodeCalls
+from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.status import StatusCalls
@@ -186,7 +186,7 @@ async def open_node(
     status = Status(settings, service, peers, commits, schedules, clock, started)
     if fleet is None:
         me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
-        nodes = LoneNodeCalls(me).handlers
+        nodes = SingleNodeCalls(me).handlers
     else:
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover).handlers
     job_calls = JobCalls(service)
@@ -205,7 +205,7 @@ async def open_node(
         api=api,
         job_calls=job_calls,
         shut_down=shutdown.stop,
-        elsewhere=fleet.elsewhere if fleet is not None and settings.fleet.status else None,
+        remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)
     unserved = Unserved(

@@ -10,7 +10,7 @@ import structlog
 
 from mainspring.clock import to_us
 from mainspring.events.relay import Relay
-from mainspring.faces.gearman.face import Elsewhere
+from mainspring.faces.gearman.face import RemoteLoad
 from mainspring.faces.http.figures import Measure
 from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
@@ -172,7 +172,7 @@ class Fleet:
         """Set the store's clock forward by ``offset`` seconds."""
         self._clock.move(offset)
 
-    def elsewhere(self, function: bytes) -> Elsewhere:
+    def remote_load(self, function: bytes) -> RemoteLoad:
         """Return the other nodes' jobs and workers of a function."""
         running = workers = foreground = 0
         for row in self._live:
@@ -181,7 +181,7 @@ class Fleet:
                 more_workers, more_running = row.loads[at]
                 running, workers = running + more_running, workers + more_workers
                 foreground += row.foreground[at] if row.foreground else 0
-        return Elsewhere(running, workers, foreground)
+        return RemoteLoad(running, workers, foreground)
 
     def registered_elsewhere(self) -> frozenset[bytes] | None:
         """Return the functions with workers at other nodes; None while this node cannot reach the store."""

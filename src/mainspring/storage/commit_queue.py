@@ -4,7 +4,7 @@ On an idle node, an operation is committed at the end of the loop's turn that br
 thousands of operations. In both cases each operation waits for one commit and not for a timer; only operations without a waiting
 caller wait for a timer (`GATHER_DELAY`).
 
-If another program has locked the store, a timer retries the group, so that the loop goes on. Later operations wait behind that
+If another program has locked the store, a timer retries the group, so the loop never blocks. Later operations wait behind that
 group. Only operations that may overtake (`Operation.overtakes`) run before it, because a writer's lock does not block readers.
 If a lock lasts for about 5 s, groups fail at once until one succeeds, so that callers get an answer.
 """
@@ -45,7 +45,7 @@ def _nothing(_: object) -> None:
 
 
 class CommitQueue:
-    """Gathers operations into groups and hands them to the engine, one group at a time.
+    """Gathers operations into groups and gives them to the engine, one group at a time.
 
     ``call_soon`` runs a function at the end of the current turn of the node's loop, ``call_later`` after some seconds.
     ``limit`` is the number of bytes that may be queued. Above it ``pressure(True)`` is called, and ``pressure(False)`` once half

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from tests.shared_memory import SharedMemoryEngine
-from tests.simulation.store import at_once
+from tests.simulation.store import refuse_separate_answer
 
 from .errand import Moment
 
@@ -136,7 +136,7 @@ class Way:
         engine, got = self._engine, list[Any]()
         now, engine._term = engine._term, self._of
         try:
-            engine.commit(group, got.append, at_once)
+            engine.commit(group, got.append, refuse_separate_answer)
         finally:
             engine._term = now
         outcomes: Sequence[Any] | StoreError = got[0]

@@ -114,7 +114,7 @@ class Rows:
             assert row.attempt == job.attempt, f"{row} has another attempt than its job"
 
     def whole(self) -> None:
-        """At the end: each job that schedules created stands for a row, and nothing goes on."""
+        """Check at the end that each created job belongs to a row, and that no run is in progress."""
         for (name, fire_us), job in self._jobs.items():
             assert self.rows[name][fire_us].job == job, f"{job} belongs to no row"
         for rows in self.rows.values():

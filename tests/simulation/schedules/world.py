@@ -9,7 +9,7 @@ from mainspring.schedules.store import Change, SaveSchedules
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import Actor, Client
 from tests.simulation.fleet.world import FleetWorld
-from tests.simulation.store import at_once
+from tests.simulation.store import refuse_separate_answer
 
 from . import plan
 from .due import WRONG
@@ -61,7 +61,7 @@ class ScheduleWorld(FleetWorld):
         """Change schedules in the store, without a node."""
         operation = SaveSchedules(changes, to_us(self.clock.wall()))
         outcomes = list[Any]()
-        SharedMemoryEngine(self.content).commit([operation], outcomes.append, at_once)
+        SharedMemoryEngine(self.content).commit([operation], outcomes.append, refuse_separate_answer)
         self.history.note("", [operation], *outcomes)
 
     def step(self) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.unit.nodes.rows import row
 
 from mainspring.api import nodes
-from mainspring.api.answers.nodes import LoneNodeCalls, NodeCalls
+from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreUnavailableError
@@ -97,7 +97,7 @@ def test_a_defect_of_the_store_ends_the_call() -> None:
 def test_the_only_node_of_a_store_is_neither_drained_nor_removed() -> None:
     async def test() -> None:
         members = Members()
-        members.api = Api(LoneNodeCalls(lambda: members.by_term[1]).handlers)
+        members.api = Api(SingleNodeCalls(lambda: members.by_term[1]).handlers)
         assert [node.name for node in (await members.api.call(nodes.List())).nodes] == ["a"]
         assert (await members.api.call(nodes.Show("1"))).state == "live"
         assert await members.code(nodes.Show("b")) is Code.NODE_NOT_FOUND

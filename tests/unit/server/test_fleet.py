@@ -435,11 +435,11 @@ def test_status_counts_the_fleet_where_it_is_told_to() -> None:
             hand, client = Hand(second, places=2), Client(first)
             await client.submit_background()
             await hand.jobs.get()
-            assert first.face.elsewhere is not None
-            while first.face.elsewhere(b"f") != (1, 1, 0):  # noqa: ASYNC110 - the next heartbeat says it
+            assert first.face.remote_load is not None
+            while first.face.remote_load(b"f") != (1, 1, 0):  # noqa: ASYNC110 - the next heartbeat says it
                 await asyncio.sleep(0.01)
-            assert first.face.elsewhere(b"g") == (0, 0, 0)
-            assert second.face.elsewhere is None
+            assert first.face.remote_load(b"g") == (0, 0, 0)
+            assert second.face.remote_load is None
 
     run(test())
 

@@ -152,17 +152,13 @@ class FunctionCalls:
 
     def _info(self, queue: FunctionQueue) -> FunctionInfo:
         service = self._service
-        limits_of_function = service.spec_of(queue.name)
-        limits = rules.effective(limits_of_function, to_us(service.wall()))
+        function_limits = service.spec_of(queue.name)
+        limits = rules.effective(function_limits, to_us(service.wall()))
         return FunctionInfo(
             function=text(queue.name),
-            paused=limits_of_function.paused,
+            paused=function_limits.paused,
             **asdict(spec_of(limits)),
-            source="command"
-            if limits_of_function.commanded is not None
-            else "workers"
-            if limits != UNLIMITED
-            else None,
+            source="command" if function_limits.commanded is not None else "workers" if limits != UNLIMITED else None,
             waiting=sum(queue.waiting_by_priority()),
             running=queue.running,
             workers=sum(queue.workers.values()),

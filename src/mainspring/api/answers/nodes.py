@@ -93,7 +93,7 @@ class NodeCalls:
         return node
 
 
-class LoneNodeCalls:
+class SingleNodeCalls:
     """Calls about a store that is not shared: ``row`` returns the row of its only node."""
 
     def __init__(self, row: Callable[[], NodeRow]) -> None:

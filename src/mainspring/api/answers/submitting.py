@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import Ended, JobOptions, Run, Submit, Submitted, misfit
+from mainspring.api.submitting import Ended, JobOptions, Run, Submit, Submitted, submission_problem
 from mainspring.clock import to_us
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job, State
@@ -42,13 +42,13 @@ class SubmitCalls:
     def _job(self, request: Submit | Run, options: JobOptions) -> Job:
         """Return the job of a request. Raises ApiError and UsageError if the node does not accept it."""
         service, function, now = self._service, request.function, self._service.wall()
-        problem = misfit(function, request.unique, request.payload, self._largest)
+        problem = submission_problem(function, request.unique, request.payload, self._largest)
         if problem is not None:
             raise ApiError(problem.code, problem.message)
         if options.concurrency_key and not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, KEY_NOT_KEPT)
         job = Job(service.next_id(), function, request.payload, request.unique, created_us=to_us(now))
-        options.give(job, now)
+        options.apply_to(job, now)
         if not service.admits(function):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())
         queue = service.known(function)

@@ -9,12 +9,12 @@ from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
-from mainspring.storage.at_once import at_once
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
 from mainspring.storage.phases import Phase
 from mainspring.storage.plan import plan_of
 from mainspring.storage.query import Meter
+from mainspring.storage.synchronous import run_synchronously
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +109,7 @@ class Runner:
                 handle(kind)
         tx = Transaction(tables, lifecycle, nodes, term)
         if concerns(plan, tables.notices):
-            at_once(Units(self._slices, tx).run(plan, tables.notices, outcomes))
+            run_synchronously(Units(self._slices, tx).run(plan, tables.notices, outcomes))
         for kind in plan:
             if kind.phase > Phase.SLICES:
                 handle(kind)
@@ -122,4 +122,4 @@ class Runner:
         reader = self._readers.get(type(query))
         if reader is None:
             raise unknown("the memory engine", [type(query)])
-        return at_once(reader(tables, query, Meter(budget)))
+        return run_synchronously(reader(tables, query, Meter(budget)))

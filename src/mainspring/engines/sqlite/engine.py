@@ -23,12 +23,12 @@ from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
-from mainspring.storage.at_once import at_once
 from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
 from mainspring.storage.phases import Phase
 from mainspring.storage.plan import plan_of
+from mainspring.storage.synchronous import run_synchronously
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -280,7 +280,7 @@ class SqliteEngine:
             if kind.phase < Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
         if concerns(plan, self._tx.notices):
-            at_once(Units(self._slices, self._tx).run(plan, self._tx.notices, outcomes))
+            run_synchronously(Units(self._slices, self._tx).run(plan, self._tx.notices, outcomes))
         for kind, placed in plan.items():
             if kind.phase > Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)

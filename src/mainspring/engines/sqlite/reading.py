@@ -14,9 +14,9 @@ import apsw
 from mainspring.engines.sqlite.failures import explain
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreError
-from mainspring.storage.at_once import at_once
 from mainspring.storage.operation import unknown
 from mainspring.storage.query import Meter
+from mainspring.storage.synchronous import run_synchronously
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ class Reader:
         try:
             self._tx.cursor.execute("BEGIN")  # all statements of a read see the same
             try:
-                return at_once(self._readers[type(query)](self._tx, query, Meter(budget)))
+                return run_synchronously(self._readers[type(query)](self._tx, query, Meter(budget)))
             finally:
                 self._tx.cursor.execute("ROLLBACK")
         except apsw.Error as error:

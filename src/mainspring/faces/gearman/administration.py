@@ -87,8 +87,8 @@ def _page(
 
 def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
     total, running, workers = queue.total(), queue.running, sum(queue.workers.values())
-    if peer.face.elsewhere is not None:
-        others = peer.face.elsewhere(queue.name)
+    if peer.face.remote_load is not None:
+        others = peer.face.remote_load(queue.name)
         total, workers = total + others.foreground, workers + others.workers
         # Other nodes' counts may be some seconds old: no more of the stored jobs can run there than the store counts as away.
         running += min(others.running, queue.away + others.foreground)
@@ -221,7 +221,7 @@ def _verbose(peer: Peer, _: Command) -> None:
 
 def _shutdown(peer: Peer, command: Command) -> None:
     if not (peer.address == "localhost" or peer.address.startswith("127.") or peer.address == "::1"):
-        peer.outbox.send(b"ERR REFUSED shutdown+is+taken+from+this+machine+only\r\n")
+        peer.outbox.send(b"ERR REFUSED shutdown+is+accepted+from+this+machine+only\r\n")
         return
     peer.outbox.send(admin.OK)
     peer.face.shut_down(command.args == (b"graceful",))

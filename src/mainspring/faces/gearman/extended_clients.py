@@ -44,7 +44,7 @@ def _job(peer: Peer, function: bytes, unique: bytes, options: SubmitOptions, pay
     now = peer.service.wall()
     job = Job(peer.service.next_id(), function, payload, checked, created_us=to_us(now))
     if options is not _NO_OPTIONS:
-        options.give(job, now)
+        options.apply_to(job, now)
     return job
 
 

@@ -63,7 +63,7 @@ LOG_INTERVAL = 60.0
 log = structlog.get_logger("mainspring.gearman")
 
 
-class Elsewhere(NamedTuple):
+class RemoteLoad(NamedTuple):
     """The jobs and workers of a function on the other nodes, according to their last heartbeats."""
 
     running: int
@@ -84,7 +84,7 @@ class GearmanFace:
         api: Api,
         job_calls: JobCalls,
         shut_down: Callable[[bool], None],
-        elsewhere: Callable[[bytes], Elsewhere] | None = None,
+        remote_load: Callable[[bytes], RemoteLoad] | None = None,
     ) -> None:
         self.service = service
         self.settings = settings
@@ -94,7 +94,7 @@ class GearmanFace:
         self.shut_down = shut_down
         """Ends the node; True: after its running jobs."""
         self.peers = peers
-        self.elsewhere = elsewhere
+        self.remote_load = remote_load
         """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
         self.piece_cache = PieceCache(service.monotonic)
         """Pieces of long answers that several peers request."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.faces.gearman.listening import PlainListener, ResultListener
+from mainspring.faces.gearman.listeners import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
 from mainspring.faces.gearman.outgoing import Outgoing
 from mainspring.faces.gearman.outstanding import Outstanding

@@ -35,14 +35,14 @@ class Peers:
 
     def __init__(self) -> None:
         self.connected: dict[Connected, None] = {}
-        self.ever = 0
+        self.total = 0
         """Number of connections since the start."""
         self._paused = False
 
     def add(self, peer: Connected) -> None:
         """Add a new peer."""
         self.connected[peer] = None
-        self.ever += 1
+        self.total += 1
         if self._paused:
             peer.reading.pause("store", paused=True)
 

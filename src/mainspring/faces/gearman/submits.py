@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.api.errors import Code
-from mainspring.api.submitting import misfit
+from mainspring.api.submitting import submission_problem
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.model import UNIQUE_LIMIT, Job, State
 from mainspring.wire.gearman.packets import Type, response
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.face import GearmanFace
-    from mainspring.faces.gearman.listening import PlainListener, ResultListener
+    from mainspring.faces.gearman.listeners import PlainListener, ResultListener
     from mainspring.faces.gearman.outbox import Outbox
     from mainspring.faces.gearman.reading import Reading
     from mainspring.jobs.store import Found
 
 _PENDING = int(State.PENDING)
 _JOB_CREATED = int(Type.JOB_CREATED)
-_MISFITS = {Code.INVALID: b"INVALID_FUNCTION_NAME", Code.TOO_LARGE: b"ARGUMENT_TOO_LARGE"}
+_PROBLEM_CODES = {Code.INVALID: b"INVALID_FUNCTION_NAME", Code.TOO_LARGE: b"ARGUMENT_TOO_LARGE"}
 """Gearman's error codes for an invalid submission."""
 
 
@@ -81,9 +81,9 @@ class Submits:
         if len(unique) > UNIQUE_LIMIT:
             self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")  # gearmand's message
             return None
-        problem = misfit(function, unique, payload, self._face.settings.max_value)
+        problem = submission_problem(function, unique, payload, self._face.settings.max_value)
         if problem is not None:
-            self.refuse(_MISFITS[problem.code], problem.message.encode())
+            self.refuse(_PROBLEM_CODES[problem.code], problem.message.encode())
             return None
         queue = self._service.queue_of(function)
         if queue is None:

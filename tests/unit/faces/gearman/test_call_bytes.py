@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainspring.api.answers.functions import FunctionCalls
-from mainspring.api.answers.nodes import LoneNodeCalls
+from mainspring.api.answers.nodes import SingleNodeCalls
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.status import StatusCalls
 from mainspring.jobs.registered import SETTLING
@@ -119,7 +119,7 @@ def prepare(node: Node) -> None:
     for part in (
         FunctionCalls(node.service),
         ScheduleCalls(schedules, node.life.reads, node.service.handles, node.clock),
-        LoneNodeCalls(lambda: ROW),
+        SingleNodeCalls(lambda: ROW),
         StatusCalls(node.service, unexpected),
     ):
         node.life.api.add(part.handlers)

@@ -80,7 +80,7 @@ def test_a_payload_too_large_for_the_store_is_refused_alone(node: Node, kind: Ty
     created, (name, args), other = client.received()
     assert (created[0], name, other[0]) == ("JOB_CREATED", "ERROR", "JOB_CREATED")
     assert args[0] == "ARGUMENT_TOO_LARGE"
-    assert "has 5 bytes, and this node's store takes 4: keep what is larger elsewhere" in args[1]
+    assert "has 5 bytes, and this node's store takes 4: store larger data elsewhere" in args[1]
 
 
 @pytest.mark.parametrize(

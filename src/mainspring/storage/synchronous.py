@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
+def run_synchronously(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end and return its result. Engines without I/O run code this way that all engines share.
 
     Raises RuntimeError if the coroutine suspends.
