@@ -15,12 +15,12 @@ from mainspring.cli.main import main as mainspring
 from .pages import DOCS, ROOT
 
 PAGE = DOCS / "reference" / "cli.md"
-BLOCK = re.compile(
+HELP_BLOCK = re.compile(
     r'(?P<head>^```text help="(?P<command>[^"]*)"\n)(?P<text>.*?)(?P<tail>^```$)', re.MULTILINE | re.DOTALL
 )
-COMMANDS = re.compile(r"^(?:COMMANDS|SERVERS AND WORKERS)\n", re.MULTILINE)
+COMMAND_HEADING = re.compile(r"^(?:COMMANDS|SERVERS AND WORKERS)\n", re.MULTILINE)
 """The heading above the first command."""
-COMMAND = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
+COMMAND_LINE = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
 
 
 def help_texts() -> dict[str, str]:
@@ -60,21 +60,21 @@ def _print_all() -> dict[str, str]:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert mainspring([*command.split(), "--help"]) == 0
         texts[command] = _trim(printed.getvalue())
-        if heading := COMMANDS.search(texts[command]):
-            found = COMMAND.finditer(texts[command], heading.end())
+        if heading := COMMAND_HEADING.search(texts[command]):
+            found = COMMAND_LINE.finditer(texts[command], heading.end())
             names += [f"{command} {match['name']}".strip() for match in found]
     return texts
 
 
 def documented() -> dict[str, str]:
     """Return the help texts in the page by command."""
-    return {match["command"]: match["text"] for match in BLOCK.finditer(PAGE.read_text("utf-8"))}
+    return {match["command"]: match["text"] for match in HELP_BLOCK.finditer(PAGE.read_text("utf-8"))}
 
 
 def main() -> None:
     """Write the current texts to the page."""
     texts = help_texts()
-    text = BLOCK.sub(lambda m: m["head"] + texts[m["command"]] + m["tail"], PAGE.read_text("utf-8"))
+    text = HELP_BLOCK.sub(lambda m: m["head"] + texts[m["command"]] + m["tail"], PAGE.read_text("utf-8"))
     PAGE.write_text(text, "utf-8")
 
 

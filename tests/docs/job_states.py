@@ -35,7 +35,7 @@ _CAUSES = {
     Event.REDRIVE: "an operator or a client tries it again, and its attempts count from zero",
 }
 
-_PAGE = """\
+_TEMPLATE = """\
 # The states of a job
 
 <!-- Written by `python -m tests.docs.job_states` from the table in src/mainspring/jobs/rules.py: change the table and run it
@@ -93,7 +93,7 @@ def page() -> str:
         sources = ", ".join(before.name.lower() for before, row_event in TRANSITIONS if row_event is event)
         (target,) = {after.name.lower() for (_, row_event), after in TRANSITIONS.items() if row_event is event}
         rows.append(f"| {event.value} | {_CAUSES[event]} | {sources} | {target} |")
-    return _PAGE.format(diagram=mermaid(), states=states, transitions="\n".join(rows))
+    return _TEMPLATE.format(diagram=mermaid(), states=states, transitions="\n".join(rows))
 
 
 if __name__ == "__main__":

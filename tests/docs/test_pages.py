@@ -16,7 +16,9 @@ from .running import reader
 if TYPE_CHECKING:
     from pathlib import Path
 
-RUN = [page for page in pages() if any(one.language == "console" or one.flagged("run") for one in blocks(page))]
+RUNNABLE_PAGES = [
+    page for page in pages() if any(one.language == "console" or one.flagged("run") for one in blocks(page))
+]
 
 
 def name(value: object) -> str:
@@ -24,7 +26,7 @@ def name(value: object) -> str:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("page", RUN, ids=name)
+@pytest.mark.parametrize("page", RUNNABLE_PAGES, ids=name)
 def test_the_commands_of_a_page_run_as_shown(page: Path, tmp_path: Path) -> None:
     page_blocks = blocks(page)
     for block in page_blocks:

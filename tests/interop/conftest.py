@@ -16,7 +16,7 @@ from . import servers as launch
 from .servers import Server
 
 HERE = Path(__file__).parent
-KINDS = ["gearmand", "mainspring", "durable"]
+SERVER_KINDS = ["gearmand", "mainspring", "durable"]
 """The oracle; Mainspring with a store in memory, as `mainspring gearmand` starts it; Mainspring with a store on disk."""
 
 Start = Callable[..., Server]
@@ -63,7 +63,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         yield Servers(tmp_path_factory, stack)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SERVER_KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """Return the kind of the tested server."""
     name: str = request.param
@@ -79,7 +79,7 @@ def server(kind: str, servers: Servers) -> Iterator[Server]:
     assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"
 
 
-@pytest.fixture(params=KINDS[1:])
+@pytest.fixture(params=SERVER_KINDS[1:])
 def mainspring(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Server]:
     """Return Mainspring with each store, for tests of differences from gearmand."""
     shared = servers.shared(request.param)

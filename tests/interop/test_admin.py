@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import KINDS
+from .conftest import SERVER_KINDS
 from .packets import Kind, packet_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_verbose(server: Server) -> None:
     assert server.peer().ask(b"verbose") == b"OK ERROR\n"
 
 
-STORE_DOES_NOT_MATTER = pytest.mark.parametrize("kind", KINDS[:2])
+STORE_DOES_NOT_MATTER = pytest.mark.parametrize("kind", SERVER_KINDS[:2])
 """For tests of options, which start servers."""
 
 

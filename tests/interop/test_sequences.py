@@ -32,7 +32,7 @@ FOREGROUND = [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_HIGH, Kind.SUBMIT_JOB_LOW]
 BACKGROUND = [Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB_HIGH_BG, Kind.SUBMIT_JOB_LOW_BG]
 GRABS = [Kind.GRAB_JOB, Kind.GRAB_JOB_UNIQ, Kind.GRAB_JOB_ALL]
 ASSIGNED = [Kind.JOB_ASSIGN, Kind.JOB_ASSIGN_UNIQ, Kind.JOB_ASSIGN_ALL]
-ENDS = [Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION]
+END_KINDS = [Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION]
 UNIQUES = [b"", b"", b"-", b"u1", b"u2", b"u3"]
 PAYLOADS = [b"", b"p", b"pay\0load", b"\0", b"\0\0\xff\n", b"z" * 70_000]
 NUMBERS = [b"0", b"1", b"100", b"", b"abc", b"-5", b" 7 x", b"4294967295"]
@@ -128,9 +128,9 @@ class Generator:
                         self._awaited[actor].add(packet.arguments[0])
                 elif packet.kind in ASSIGNED:
                     self._held[index].append(int(packet.arguments[0]))
-                elif packet.kind in ENDS:
+                elif packet.kind in END_KINDS:
                     self._awaited[index].discard(packet.arguments[0])
-        if kind in ENDS and isinstance(arguments[0], int):
+        if kind in END_KINDS and isinstance(arguments[0], int):
             self._held[actor] = [job for job in self._held[actor] if job != arguments[0]]
             if kind is Kind.WORK_EXCEPTION:
                 self._excepted.add(arguments[0])
@@ -165,7 +165,7 @@ class Generator:
             return self._submit(actor)
         job = choice(self._held[actor] or self._created) if self._random.random() < 0.8 else choice(self._created)
         kind = choice(
-            [Kind.WORK_COMPLETE, *ENDS, Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_STATUS, Kind.WORK_STATUS]
+            [Kind.WORK_COMPLETE, *END_KINDS, Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_STATUS, Kind.WORK_STATUS]
         )
         if kind is Kind.WORK_FAIL:
             return (actor, kind, (job,)) if job not in self._excepted else (actor, Kind.WORK_DATA, (job, b"no more"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger, Run
 
 FUNCTIONS = (b"alpha", b"beta")
-UNIQUES = 6
+UNIQUE_COUNT = 6
 LEAVE_PROBABILITY = 0.01
 RESULT = b"result"
 DISCONNECTS = (ConnectionError, TimeoutError)
@@ -117,7 +117,7 @@ class Client(Actor):
 
     def unique(self, function: bytes) -> bytes:
         """Choose one of a few uniques, so that submissions join, or the empty one."""
-        return b"%b-%d" % (function, self.random.randrange(UNIQUES)) if self.random.random() < 0.5 else b""
+        return b"%b-%d" % (function, self.random.randrange(UNIQUE_COUNT)) if self.random.random() < 0.5 else b""
 
 
 class ForegroundClient(Client):

@@ -23,11 +23,11 @@ copy_extensions = copy
 [any]
 commonName = supplied
 """
-KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-USAGE = "keyUsage=critical,keyCertSign,cRLSign"
+KEY_OPTIONS = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+KEY_USAGE = "keyUsage=critical,keyCertSign,cRLSign"
 """Python 3.13 and newer refuse an authority whose certificate has no key usage."""
-VALID = ("20200101000000Z", "20491231000000Z")
-EXPIRED = ("20200101000000Z", "20200102000000Z")
+CURRENT_VALIDITY = ("20200101000000Z", "20491231000000Z")
+EXPIRED_VALIDITY = ("20200101000000Z", "20200102000000Z")
 
 
 class Pair(NamedTuple):
@@ -52,15 +52,15 @@ class Authority:
         (self._directory / "serial").write_text("01\n")
         (self._directory / "configuration").write_text(CONFIGURATION.format(directory=self._directory))
         key, certificate = str(self.pair.key), str(self.pair.certificate)
-        subject = ("-subj", f"/CN={name}", "-addext", USAGE)
-        _openssl("req", "-x509", *KEY, "-days", "2", *subject, "-keyout", key, "-out", certificate)
+        subject = ("-subj", f"/CN={name}", "-addext", KEY_USAGE)
+        _openssl("req", "-x509", *KEY_OPTIONS, "-days", "2", *subject, "-keyout", key, "-out", certificate)
 
-    def sign(self, name: str, validity: tuple[str, str] = VALID) -> Pair:
+    def sign(self, name: str, validity: tuple[str, str] = CURRENT_VALIDITY) -> Pair:
         """Create a certificate that is valid between two times."""
         pair = Pair(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         request = str(self._directory / f"{name}.csr")
         address = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-        _openssl("req", *KEY, "-subj", f"/CN={name}", *address, "-keyout", str(pair.key), "-out", request)
+        _openssl("req", *KEY_OPTIONS, "-subj", f"/CN={name}", *address, "-keyout", str(pair.key), "-out", request)
         _openssl(
             *("ca", "-batch", "-notext", "-config", str(self._directory / "configuration")),
             *("-cert", str(self.pair.certificate), "-keyfile", str(self.pair.key), "-in", request),

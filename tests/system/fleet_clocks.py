@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
     from .servers import Server
 
-LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+FAKETIME_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 
 @contextlib.contextmanager
 def node_at(offset: str, directory: Path, store: str, *options: str) -> Iterator[Server]:
     """Run a node whose clock is wrong by an offset in libfaketime's format, ``+1h`` or ``-1h``."""
-    if not LIBRARIES:
+    if not FAKETIME_LIBRARIES:
         leave_out("libfaketime")
     setting = (
-        f"LD_PRELOAD={LIBRARIES[0]}",
+        f"LD_PRELOAD={FAKETIME_LIBRARIES[0]}",
         f"FAKETIME={offset}",
         "FAKETIME_DONT_FAKE_MONOTONIC=1",
         "FAKETIME_NO_CACHE=1",

@@ -75,13 +75,13 @@ WORDS = [
     b"succeeded", b"failed", b"released", b"snoozed", b"cancelled", b"mainspring/1", b"exceptions", b"jobs.list",
     b"jobs.show", b"jobs.cancel", b"jobs.retry", b"jobs.watch", b"node.status",
 ]  # fmt: skip
-LINES = [
+ADMIN_LINES = [
     b"status", b"workers", b"version", b"prioritystatus", b"show jobs", b"show unique jobs", b"getpid", b"verbose",
     b"cancel job H:n1:1", b"cancel job", b"maxqueue f 1 2 3", b"maxqueue f -1", b"maxqueue f " + b"9" * 5000, b"maxqueue",
     b"create function g", b"drop function g", b"drop function", b"\xff\xfe\xfd", b"x" * 9000, b"", b"\r",
     b"GET / HTTP/1.1", b"shutdown now please",
 ]  # fmt: skip
-KINDS = sorted({*Kind, *ExtensionKind, 0, 5, 24, 43, 999, 1008, 1020, 2**31, 2**32 - 1})
+PACKET_TYPES = sorted({*Kind, *ExtensionKind, 0, 5, 24, 43, 999, 1008, 1020, 2**31, 2**32 - 1})
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.sampled_from(EXTREMES),
@@ -97,15 +97,19 @@ arguments = st.one_of(
     objects,
     st.binary(max_size=40),
 )
-packets = st.builds(lambda kind, parts: encode(kind, *parts), st.sampled_from(KINDS), st.lists(arguments, max_size=8))
+packets = st.builds(
+    lambda kind, parts: encode(kind, *parts), st.sampled_from(PACKET_TYPES), st.lists(arguments, max_size=8)
+)
 headers = st.builds(
     lambda magic, kind, size, body: magic + struct.pack(">II", kind, size) + body,
     st.sampled_from([b"\0REQ", b"\0RES", b"\0REX", b"\0\0\0\0"]),
-    st.sampled_from(KINDS),
+    st.sampled_from(PACKET_TYPES),
     st.sampled_from([0, 1, 11, 12, 8192, 8193, 64 * MIB, 64 * MIB + 1, 2**31, 2**32 - 1]),
     st.binary(max_size=60),
 )
-lines = st.builds(lambda line, end: line + end, st.sampled_from(LINES), st.sampled_from([b"\n", b"\r\n", b"\n\n"]))
+lines = st.builds(
+    lambda line, end: line + end, st.sampled_from(ADMIN_LINES), st.sampled_from([b"\n", b"\r\n", b"\n\n"])
+)
 chunks = st.one_of(packets, packets, headers, lines, st.binary(max_size=60), packets.map(lambda data: data[:-1]))
 conversations = st.tuples(st.booleans(), st.lists(chunks, min_size=1, max_size=12), st.integers(1, 2000))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .servers import Server
 
-QUICK = {"max_attempts": 3, "initial": 0.05, "factor": 1.0, "jitter": 0.0}
+QUICK_RETRY = {"max_attempts": 3, "initial": 0.05, "factor": 1.0, "jitter": 0.0}
 JOB_KEYS = {
     "handle", "function", "unique", "state", "priority", "attempt", "created_at", "started_at", "ended_at", "error",
 }  # fmt: skip
@@ -331,7 +331,7 @@ def test_any_number_of_clients_may_wait_also_on_a_new_connection(harness: Harnes
 
 def test_jobs_show(harness: Harness) -> None:
     handle = harness.submit_new(
-        b"12345", b"name", priority="low", timeout=9.5, retry=QUICK, expires=60, concurrency_key="Zürich"
+        b"12345", b"name", priority="low", timeout=9.5, retry=QUICK_RETRY, expires=60, concurrency_key="Zürich"
     )
     job = harness.client.show(handle)
     assert job.keys() == SHOWN_KEYS
@@ -466,7 +466,7 @@ def test_a_cancelled_running_job_may_still_succeed(harness: Harness) -> None:
 @pytest.mark.parametrize("how", ["released", "gone", "failed", "snoozed", "silent"])
 def test_a_cancelled_job_does_not_run_again(harness: Harness, how: str) -> None:
     worker = harness.connect_worker()
-    handle = harness.submit_new(wait=True, retry=QUICK, heartbeat=0.3 if how == "silent" else 60)
+    handle = harness.submit_new(wait=True, retry=QUICK_RETRY, heartbeat=0.3 if how == "silent" else 60)
     job = worker.job()
     assert harness.connect().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     worker.await_stop()
@@ -519,7 +519,7 @@ def test_retry_is_refused_while_another_job_has_the_unique(harness: Harness) -> 
 
 def test_watch_reports_every_change_of_state(harness: Harness) -> None:
     by_function = harness.watch(function=harness.function.decode())
-    handle = harness.submit_new(retry=QUICK)
+    handle = harness.submit_new(retry=QUICK_RETRY)
     by_handle = harness.watch(handle=handle.decode())
     everything = harness.watch()
     worker = harness.connect_worker(places=2)
@@ -600,7 +600,7 @@ def test_cant_do_stops_the_function(harness: Harness) -> None:
 
 
 def test_register_gives_defaults_for_options_of_jobs(harness: Harness) -> None:
-    worker = harness.connect_worker(places=4, timeout=30, heartbeat=20, retry={**QUICK, "max_attempts": 2})
+    worker = harness.connect_worker(places=4, timeout=30, heartbeat=20, retry={**QUICK_RETRY, "max_attempts": 2})
     handle = harness.submit_new()
     job = worker.job()
     assert (job.info["timeout"], job.info["heartbeat"], job.info["max_attempts"]) == (30, 20, 2)
@@ -636,7 +636,7 @@ def test_ready_refuses_an_invalid_count(harness: Harness, count: bytes) -> None:
 
 def test_failed_is_retried_until_no_attempt_is_left(harness: Harness) -> None:
     worker = harness.connect_worker(places=9)
-    handle = harness.submit_new(retry=QUICK, wait=True)
+    handle = harness.submit_new(retry=QUICK_RETRY, wait=True)
     start = time.monotonic()
     for attempt in (1, 2, 3):
         job = worker.job()
@@ -651,7 +651,7 @@ def test_failed_is_retried_until_no_attempt_is_left(harness: Harness) -> None:
 
 def test_final_is_not_retried(harness: Harness) -> None:
     worker = harness.connect_worker()
-    handle = harness.submit_new(retry=QUICK, wait=True)
+    handle = harness.submit_new(retry=QUICK_RETRY, wait=True)
     error = {"type": "E", "message": "m"}
     assert worker.settle_as(worker.job(), b"failed", error=error, final=True) == b"recorded"
     assert harness.client.result() == (handle, b"failed", 1, error, b"")
@@ -755,7 +755,7 @@ def test_a_timeout_stops_the_attempt_and_counts_as_failed(harness: Harness) -> N
 
 def test_a_timeout_is_retried_by_the_retry_policy(harness: Harness) -> None:
     worker = harness.connect_worker(places=2)
-    handle = harness.submit_new(timeout=0.2, retry=QUICK)
+    handle = harness.submit_new(timeout=0.2, retry=QUICK_RETRY)
     first = worker.job()
     assert worker.await_stop()[2] == b"timeout"
     second = worker.job()
@@ -794,7 +794,7 @@ def test_heartbeats_and_progress_keep_a_job_running(harness: Harness) -> None:
 def test_lost_workers_count_against_the_policy_once_a_job_runs_alone(
     harness: Harness, max_attempts: int | None
 ) -> None:
-    retry: dict[str, Any] = {} if max_attempts is None else {"retry": {**QUICK, "max_attempts": max_attempts}}
+    retry: dict[str, Any] = {} if max_attempts is None else {"retry": {**QUICK_RETRY, "max_attempts": max_attempts}}
     handle = harness.submit_new(wait=True, **retry)
     for attempt, alone in [(1, False), (1, False), (1, True), (2, True), (3, True)][: 5 if max_attempts is None else 4]:
         worker = harness.connect_worker()
@@ -838,7 +838,7 @@ def test_heartbeats_of_unknown_jobs_report_them_as_lost(harness: Harness) -> Non
 def test_a_plain_worker_completes_a_job_with_options(harness: Harness) -> None:
     worker = harness.connect_plain()
     worker.can_do(harness.function)
-    handle = harness.submit_new(b"x", wait=True, retry=QUICK)
+    handle = harness.submit_new(b"x", wait=True, retry=QUICK_RETRY)
     assert worker.grab_assigned() == (handle, harness.function, b"x")
     worker.send(Kind.WORK_FAIL, handle)
     worker.assert_silent()

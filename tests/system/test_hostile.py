@@ -30,7 +30,7 @@ UNLIMITED_FUNCTIONS = ("--max-functions", "0")
 OPEN_FILES = 400
 """Limit of open files of the shared server."""
 
-SHORT: dict[str, Callable[[Server], None]] = {
+SHORT_ATTACKS: dict[str, Callable[[Server], None]] = {
     "poison": partial(crashing.poison, innocents=6, seconds=0.2, timeout=60.0),
     "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=8 * MIB),
     "small unread results": partial(hoarding.unread_results, connections=4, waits=1024, result=MIB // 4),
@@ -44,7 +44,7 @@ SHORT: dict[str, Callable[[Server], None]] = {
     "second node": swapping.second_node,
     "foreground jobs": partial(hoarding.foreground_jobs, count=100_000, left=48 * MIB),
 }
-SMALL: dict[str, Callable[[Server], None]] = SHORT | {
+SMALL_ATTACKS: dict[str, Callable[[Server], None]] = SHORT_ATTACKS | {
     "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=2 * MIB),
     "names of functions": partial(naming.functions, count=4000, listings=100, connections=5),
     "abilities": partial(naming.abilities, workers=10, count=1000),
@@ -52,7 +52,7 @@ SMALL: dict[str, Callable[[Server], None]] = SHORT | {
     "foreground jobs": partial(hoarding.foreground_jobs, count=20_000, left=48 * MIB),
 }
 """For repeated attacks during a load: small enough for several rounds within the server's warm-up time."""
-LONG: dict[str, Callable[[Server], None]] = {
+LONG_ATTACKS: dict[str, Callable[[Server], None]] = {
     "poison": partial(crashing.poison, innocents=40, seconds=0.3, timeout=60.0),
     "poison with long tasks": partial(crashing.poison, innocents=40, seconds=3.0, timeout=60.0),
     "unread results": partial(hoarding.unread_results, connections=40, waits=2, result=60 * MIB),
@@ -78,18 +78,18 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("attack", SHORT)
+@pytest.mark.parametrize("attack", SHORT_ATTACKS)
 def test_an_attack_harms_no_other_client(victim: Server, attack: str) -> None:
-    SHORT[attack](victim)
+    SHORT_ATTACKS[attack](victim)
     victim.assert_healthy()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("attack", LONG)
+@pytest.mark.parametrize("attack", LONG_ATTACKS)
 def test_a_large_attack_harms_no_other_client(tmp_path: Path, attack: str) -> None:
     with serving(tmp_path, "--http", "127.0.0.1:0", *UNLIMITED_FUNCTIONS) as server:
-        LONG[attack](server)
+        LONG_ATTACKS[attack](server)
         server.assert_healthy()
 
 
@@ -183,7 +183,7 @@ def test_the_resource_usage_of_a_server_does_not_grow(tmp_path: Path, monkeypatc
         try:
             end = time.monotonic() + MINUTES * 60
             while time.monotonic() < end:
-                for name, attack in SMALL.items():
+                for name, attack in SMALL_ATTACKS.items():
                     print(f"turn {turns}, {name}")  # noqa: T201 - shown with a test that fails
                     attack(server)
                 turns += 1

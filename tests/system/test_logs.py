@@ -174,7 +174,7 @@ def test_a_log_file_has_the_lines_of_tasks_also_after_a_move(tmp_path: Path) -> 
         assert "info in" not in running.log.read_text()
 
 
-FAILING = """
+FAILING_APP = """
 import asyncio, os
 from mainspring import App, Retry
 
@@ -228,7 +228,7 @@ def failures(running: Node) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_each_attempt_that_failed_is_logged_once(tmp_path: Path, processes: str) -> None:
-    (tmp_path / "app.py").write_text(FAILING)
+    (tmp_path / "app.py").write_text(FAILING_APP)
     options = ("--store", "sqlite:///jobs.db", "--gearman", "127.0.0.1:0", "--processes", processes)
     with node("run", "app.py", *options, cwd=tmp_path) as running:
         functions = dict.fromkeys(function for function, _ in FAILURES)
@@ -255,7 +255,7 @@ def test_each_attempt_that_failed_is_logged_once(tmp_path: Path, processes: str)
 
 @pytest.mark.parametrize("option", [("--log-level", "debug"), ("--log-tracebacks",)])
 def test_tracebacks_are_logged_with_the_option(tmp_path: Path, option: tuple[str, ...]) -> None:
-    (tmp_path / "app.py").write_text(FAILING)
+    (tmp_path / "app.py").write_text(FAILING_APP)
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0", *option)
     with node("run", "app.py", *options, cwd=tmp_path) as running:
         submit("process", running, tmp_path)
@@ -267,7 +267,7 @@ def test_tracebacks_are_logged_with_the_option(tmp_path: Path, option: tuple[str
 
 
 def test_a_function_that_fails_often_logs_a_few_lines_a_second(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(FAILING)
+    (tmp_path / "app.py").write_text(FAILING_APP)
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0")
     with node("run", "app.py", *options, cwd=tmp_path) as running:
         with ExtensionPeer(running.port) as client:

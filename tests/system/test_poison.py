@@ -42,7 +42,7 @@ async def waits(seconds: float) -> int:
     await asyncio.sleep(seconds)
     return os.getpid()
 """
-STORE = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
+STORE_OPTIONS = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
 
 
 @pytest.fixture
@@ -50,12 +50,12 @@ def node_and_workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator
     """Run a server and workers; ``run`` is both in one."""
     (tmp_path / "app.py").write_text(APP)
     if request.param == "run":
-        with node("run", "app.py", *STORE, cwd=tmp_path) as both:
+        with node("run", "app.py", *STORE_OPTIONS, cwd=tmp_path) as both:
             yield both, both
         return
     options = ("--processes", request.param, "--grace", "1s")
     with (
-        node("serve", *STORE, cwd=tmp_path) as server,
+        node("serve", *STORE_OPTIONS, cwd=tmp_path) as server,
         node("worker", "app.py", "--server", server.address, *options, cwd=tmp_path, faces=()) as workers,
     ):
         yield server, workers

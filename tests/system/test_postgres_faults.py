@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-MARK = b"text in a group that is one statement"
-NEVER = b"text that no server sends"
+GROUP_MARK = b"text in a group that is one statement"
+ABSENT_TEXT = b"text that no server sends"
 
 
 @pytest.fixture
@@ -116,11 +116,11 @@ def test_a_commit_with_an_unknown_outcome_happens_once(proxy: Proxy, database: s
             jobs = await node_b.submitted(6)
             ((held,),) = await node_a.group(node_a.claim(2))
             operations = {
-                "submit": node_a.submit(*[node_a.job(unique=MARK + b"%d" % number) for number in range(3)]),
+                "submit": node_a.submit(*[node_a.job(unique=GROUP_MARK + b"%d" % number) for number in range(3)]),
                 "claim": node_a.claim(2),
-                "settle": ops.Settle([succeeded(job, MARK, NOW, NOW) for job in held]),
+                "settle": ops.Settle([succeeded(job, GROUP_MARK, NOW, NOW) for job in held]),
             }
-            last = b"COMMIT" if kind == "claim" else MARK  # the other groups are one statement, which commits
+            last = b"COMMIT" if kind == "claim" else GROUP_MARK  # the other groups are one statement, which commits
             trap = proxy.lose_answer(to=last) if lost == "answer" else proxy.lose_request(of=last)
             (outcome,) = await node_a.group(operations[kind])
             assert trap.has_sprung
@@ -290,7 +290,7 @@ def test_a_session_that_waits_for_the_rest_of_a_statement_is_replaced(proxy: Pro
     # The server treats the bytes so far as part of a statement, and counts the session as active.
     async def test() -> None:
         async with node(proxy.through(database), slow=0.3) as node_a:
-            proxy.lose_answer(b"FROM dead WHERE id = ANY", until=NEVER)
+            proxy.lose_answer(b"FROM dead WHERE id = ANY", until=ABSENT_TEXT)
             assert await node_a.find(1) == {}
 
     asyncio.run(test())
@@ -306,7 +306,9 @@ def test_a_dead_connection_is_replaced_when_the_next_term_begins(
         async with node(proxy.through(database), slow=60.0) as node_a:
             if new_connection:
                 node_a.engine._writer.give_up()
-            proxy.lose_answer(b"pg_try_advisory_lock" if new_connection else b"pg_advisory_unlock_all", until=NEVER)
+            proxy.lose_answer(
+                b"pg_try_advisory_lock" if new_connection else b"pg_advisory_unlock_all", until=ABSENT_TEXT
+            )
             began = time.monotonic()
             async with asyncio.timeout(30):
                 await node_a.open()
@@ -326,7 +328,7 @@ def test_a_dead_connection_is_replaced_when_a_group_is_rolled_back(
     async def test() -> None:
         async with node(proxy.through(database), slow=60.0) as node_a, session(database) as other:
             await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
-            proxy.lose_answer(b"ROLLBACK", until=NEVER)
+            proxy.lose_answer(b"ROLLBACK", until=ABSENT_TEXT)
             group = node_a.begin(node_a.submit(node_a.job()))
             pid = node_a.engine._writer.pid
             await eventually(lambda: replaced(node_a, pid), "the connection is given up")

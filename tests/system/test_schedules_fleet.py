@@ -11,12 +11,12 @@ from .stores import on_each_store
 if TYPE_CHECKING:
     from .fleet import Fleet
 
-NAMES = ("n1", "n2", "n3")
+NODE_NAMES = ("n1", "n2", "n3")
 
 
 @on_each_store
 def test_no_fire_time_is_doubled_or_missed_while_nodes_fail(fleet: Fleet) -> None:
-    nodes = dict(zip(NAMES, fleet.start_many(*NAMES), strict=True))
+    nodes = dict(zip(NODE_NAMES, fleet.start_many(*NODE_NAMES), strict=True))
     with ScheduleWorkers(nodes) as schedule_workers:
         roots = add(nodes["n1"])
         added = time.time()

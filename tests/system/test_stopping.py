@@ -34,8 +34,8 @@ def wait_for(path: str) -> str:
         time.sleep(0.01)
     return "there"
 """
-STORE = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
-WAITING = "1 job running; waiting up to 1 min; Ctrl-C again to stop now"
+STORE_OPTIONS = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
+STOP_MESSAGE = "1 job running; waiting up to 1 min; Ctrl-C again to stop now"
 """The grace is a minute, so a command that ends within these tests' time-outs was ended early."""
 
 
@@ -46,7 +46,7 @@ def app(tmp_path: Path) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Node]:
-    with node("serve", *STORE, "--grace", "1m", cwd=tmp_path) as running:
+    with node("serve", *STORE_OPTIONS, "--grace", "1m", cwd=tmp_path) as running:
         yield running
 
 
@@ -81,16 +81,16 @@ def count_logged(running: Node, words: str) -> int:
 
 def assert_handed_back(directory: Path, handle: str) -> None:
     """Start a node on the same store, and assert that the job is pending as if it had never run."""
-    with node("serve", *STORE, cwd=directory) as restarted:
+    with node("serve", *STORE_OPTIONS, cwd=directory) as restarted:
         job = show_job(restarted, directory, handle)
         assert (job["state"], job["attempt"]) == ("pending", 0), job
 
 
 def test_ctrl_c_on_run_reports_running_jobs_and_a_second_one_stops_at_once(tmp_path: Path) -> None:
-    with node("run", "app.py", *STORE, "--grace", "1m", "--processes", "2", cwd=tmp_path) as running:
+    with node("run", "app.py", *STORE_OPTIONS, "--grace", "1m", "--processes", "2", cwd=tmp_path) as running:
         handle = submit_blocked(running, tmp_path)
         running.press_ctrl_c()
-        eventually(lambda: count_logged(running, WAITING), "it reports the running job")
+        eventually(lambda: count_logged(running, STOP_MESSAGE), "it reports the running job")
         assert running.process.poll() is None
         running.press_ctrl_c()
         assert running.wait() == 0
@@ -104,7 +104,7 @@ def test_a_second_sigint_ends_a_server_also_with_jobs_of_connected_workers(tmp_p
     with workers(server, tmp_path):
         handle = submit_blocked(server, tmp_path)
         server.press_ctrl_c()
-        eventually(lambda: count_logged(server, WAITING), "it reports the running job")
+        eventually(lambda: count_logged(server, STOP_MESSAGE), "it reports the running job")
         server.press_ctrl_c()
         assert server.wait() == 0
         (tmp_path / "gate").touch()  # otherwise the worker would wait for its job
@@ -116,7 +116,7 @@ def test_a_second_sigint_ends_workers(tmp_path: Path, server: Node, processes: i
     with workers(server, tmp_path, "--processes", str(processes)) as running:
         handle = submit_blocked(server, tmp_path)
         running.press_ctrl_c()
-        eventually(lambda: count_logged(running, WAITING), "it reports the running job")
+        eventually(lambda: count_logged(running, STOP_MESSAGE), "it reports the running job")
         running.press_ctrl_c()
         assert running.wait() == 0
         log = running.log.read_text()
@@ -144,21 +144,21 @@ def test_repeated_sigterm_does_not_shorten_the_grace_of_workers(tmp_path: Path, 
 
 
 def test_repeated_sigterm_does_not_shorten_the_grace_of_a_node(tmp_path: Path) -> None:
-    with node("run", "app.py", *STORE, "--grace", "1m", cwd=tmp_path) as running:
+    with node("run", "app.py", *STORE_OPTIONS, "--grace", "1m", cwd=tmp_path) as running:
         handle = submit_blocked(running, tmp_path)
         for _ in range(3):
             running.signal(signal.SIGTERM)
-            eventually(lambda: count_logged(running, WAITING), "it reports the running job")
+            eventually(lambda: count_logged(running, STOP_MESSAGE), "it reports the running job")
         (tmp_path / "gate").touch()
         assert running.wait() == 0
-        assert (count_logged(running, WAITING), count_logged(running, "handed back")) == (1, 0)
-    with node("serve", *STORE, cwd=tmp_path) as restarted:
+        assert (count_logged(running, STOP_MESSAGE), count_logged(running, "handed back")) == (1, 0)
+    with node("serve", *STORE_OPTIONS, cwd=tmp_path) as restarted:
         assert show_job(restarted, tmp_path, handle)["state"] == "succeeded"
 
 
 def test_a_stop_without_running_jobs_logs_no_warning(tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
-    with node("run", "app.py", *STORE, cwd=tmp_path) as running:
+    with node("run", "app.py", *STORE_OPTIONS, cwd=tmp_path) as running:
         done = mainspring("submit", "wait_for", '["gate"]', "--server", running.address, cwd=tmp_path)
         assert done.returncode == 0, done
         running.stop()
@@ -170,7 +170,7 @@ def test_a_stop_without_running_jobs_logs_no_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [(), ("--log-format", "json"), ("--log-file", "own.log")])
 def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, ...]) -> None:
     controller, terminal = pty.openpty()
-    arguments = command("run", "app.py", *STORE, "--grace", "1m", *options)
+    arguments = command("run", "app.py", *STORE_OPTIONS, "--grace", "1m", *options)
     process = subprocess.Popen(
         arguments, cwd=tmp_path, env=environment(), stdin=terminal, stdout=subprocess.PIPE, stderr=terminal,
         start_new_session=True,
@@ -182,15 +182,15 @@ def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, .
     try:
         submit_blocked(running, tmp_path)
         running.press_ctrl_c()
-        shown_lines = _until(controller, WAITING)
+        shown_lines = _until(controller, STOP_MESSAGE)
         running.press_ctrl_c()
         shown_lines += _until(controller, "handed back")
         lines = [line.strip() for line in shown_lines.splitlines() if "waiting up to" in line or "handed" in line]
-        assert lines == [f"mainspring: {WAITING}", "mainspring: 1 job handed back"]
+        assert lines == [f"mainspring: {STOP_MESSAGE}", "mainspring: 1 job handed back"]
         assert running.wait() == 0
         assert ("--log-file" in options) == (tmp_path / "own.log").exists()
         if "--log-file" in options:
-            assert WAITING in (tmp_path / "own.log").read_text()
+            assert STOP_MESSAGE in (tmp_path / "own.log").read_text()
     finally:
         process.kill()
         process.wait()

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-CHILD = Path(__file__).with_name("store_child.py")
+CHILD_PROGRAM = Path(__file__).with_name("store_child.py")
 SOURCES = Path(mainspring.__file__).parents[1]
 IS_ROOT = os.geteuid() == 0
 KIB_10 = 10_000
@@ -71,7 +71,7 @@ def store_at(path: Path) -> Iterator[Store]:
 def run_child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     """Run a process that commits groups, and end it afterwards."""
     process = subprocess.Popen(
-        [*before, sys.executable, str(CHILD), str(path), str(groups), *more],
+        [*before, sys.executable, str(CHILD_PROGRAM), str(path), str(groups), *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(SOURCES)},

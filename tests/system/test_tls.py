@@ -24,7 +24,7 @@ from mainspring.client.blocking import Client
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.errors import ServerError
 
-from .authority import EXPIRED, Authority, Pair
+from .authority import EXPIRED_VALIDITY, Authority, Pair
 from .extension import ExtensionPeer
 from .honest import Honest
 from .processes import command, environment, mainspring, node
@@ -47,7 +47,7 @@ class Certificates:
         self.stranger = Authority(directory, "stranger")
         self.server = self.authority.sign("server")
         self.client = self.authority.sign("client")
-        self.expired = self.authority.sign("expired", EXPIRED)
+        self.expired = self.authority.sign("expired", EXPIRED_VALIDITY)
         self.forged = self.stranger.sign("forged")
 
 
@@ -188,7 +188,7 @@ EXPIRED_CERTIFICATE = "this client's certificate has expired: give a new one wit
 WRONG_AUTHORITY = "server's certificate is not from a trusted authority .*: name its authority with --tls-ca"
 NO_TLS = "the server uses TLS: name the authority of its certificate with --tls-ca"
 
-CASES = {
+REFUSALS = {
     "no certificate": (NO_CERTIFICATE, "the client showed no certificate"),
     "another authority's certificate": (WRONG_CERTIFICATE, "the client's certificate is not valid: "),
     "an expired certificate": (EXPIRED_CERTIFICATE, "the client's certificate is not valid: certificate has expired"),
@@ -214,12 +214,12 @@ def tls_context(case: str, certificates: Certificates) -> ssl.SSLContext | None:
     return TlsFiles(*tls_options(case, certificates)[1::2]).context(TLS_OPTIONS)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", REFUSALS)
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_refused_client_and_the_log_report_the_reason(
     mutual: Server, certificates: Certificates, case: str, loop: str
 ) -> None:
-    message, logged = CASES[case]
+    message, logged = REFUSALS[case]
     tls = tls_context(case, certificates)
     if loop == "asyncio":
         with pytest.raises(ServerError, match=message):
@@ -250,11 +250,11 @@ def refusals(server: Server) -> list[dict[str, str]]:
     return [line for line in lines if line["event"] == "tls handshake refused"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", REFUSALS)
 def test_refused_commands_and_workers_report_the_reason(
     mutual: Server, certificates: Certificates, tmp_path: Path, case: str
 ) -> None:
-    message, _ = CASES[case]
+    message, _ = REFUSALS[case]
     options = ["--server", f"127.0.0.1:{mutual.port}", *tls_options(case, certificates)]
     status = mainspring("status", *options, cwd=tmp_path)
     assert status.returncode == 3

@@ -167,7 +167,7 @@ def with_django(dsn: str, commit: bool) -> Job[int]:
     return job
 
 
-LIBRARIES = [
+SUBMITTERS = [
     with_psycopg,
     with_async_psycopg,
     with_asyncpg,
@@ -177,7 +177,7 @@ LIBRARIES = [
 ]
 
 
-@pytest.mark.parametrize("submit", LIBRARIES)
+@pytest.mark.parametrize("submit", SUBMITTERS)
 def test_a_job_exists_if_and_only_if_its_transaction_commits(
     node: str, submit: Callable[[str, bool], Job[int]]
 ) -> None:

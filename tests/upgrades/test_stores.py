@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OLD_TERM = 1
 HOUR = 3600 * SECOND
-JOBS = {
+JOB_STATES = {
     b"waiting": [State.PENDING] * 3,
     b"later": [State.SCHEDULED],
     b"late": [State.PENDING],
@@ -46,7 +46,7 @@ JOBS = {
     b"once": [State.SUCCEEDED],
 }
 """The states of each function's jobs; a schedule's function has the schedule's name."""
-FIRES = {
+FIRE_OUTCOMES = {
     "fired": ["fired"],
     "runs": ["fired"],
     "queues": ["fired", "waiting"],
@@ -117,8 +117,8 @@ class Upgrade:
 
     def test_the_old_content_is_complete(self, s: Scheduling) -> None:
         store = s.store
-        assert states(store) == JOBS
-        assert {name: s.told(name) for name in FIRES} == FIRES
+        assert states(store) == JOB_STATES
+        assert {name: s.told(name) for name in FIRE_OUTCOMES} == FIRE_OUTCOMES
         store.counts()
         s.check()
         by_function = {job.function: store.present(job.id) for job in store.list()}
@@ -152,8 +152,8 @@ class Upgrade:
         s.at(1)
         assert run_all(s) == 17 + len(store.list(function=b"submitted"))
         s.mend()
-        assert {name: s.told(name) for name in FIRES} == {
-            **{name: ["succeeded"] for name in FIRES},
+        assert {name: s.told(name) for name in FIRE_OUTCOMES} == {
+            **{name: ["succeeded"] for name in FIRE_OUTCOMES},
             "queues": ["succeeded", "succeeded"],
             "paused": ["paused"],
         }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.system.servers import Server
 
 UMASK = ("sh", "-c", 'umask 022; exec "$@"', "sh")
-STORE = ("jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.lock")
+STORE_FILES = ("jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.lock")
 
 
 def open_files(directory: Path) -> list[str]:
@@ -37,7 +37,7 @@ def readable_files(directory: Path) -> None:
     with serving(directory, *options, store=f"sqlite:///{store}/jobs.db", tracer=UMASK) as server:
         with server.peer() as client:
             client.submit(b"secret", b"", b"secret", Kind.SUBMIT_JOB_BG)
-        assert {*STORE, "node.log", "node.pid"} <= {path.name for path in store.iterdir()}
+        assert {*STORE_FILES, "node.log", "node.pid"} <= {path.name for path in store.iterdir()}
         assert open_files(store) == []
 
 
