@@ -34,11 +34,11 @@ def incomplete_command(command: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("command", [b"version", b"VERSION", b"version x", b"version\r"])
-def test_version(server: Server, command: bytes) -> None:
+def test_version_returns_ok_and_a_version(server: Server, command: bytes) -> None:
     assert re.fullmatch(rb"OK \S+\n", server.peer().ask(command))
 
 
-def test_verbose(server: Server) -> None:
+def test_verbose_returns_the_default_level(server: Server) -> None:
     assert server.peer().ask(b"verbose") == b"OK ERROR\n"
 
 
@@ -61,7 +61,9 @@ def test_verbose_returns_the_level_of_the_option(start: Start, level: str) -> No
         ("# --exceptions\n  --verbose=INFO\n", b"INFO"),
     ],
 )
-def test_verbose_of_a_configuration_file(start: Start, tmp_path: Path, content: str, level: bytes) -> None:
+def test_verbose_returns_the_level_of_a_configuration_file(
+    start: Start, tmp_path: Path, content: str, level: bytes
+) -> None:
     """gearmand's file has the options of its command line."""
     file = tmp_path / "gearmand.conf"
     file.write_text(content)
@@ -69,7 +71,7 @@ def test_verbose_of_a_configuration_file(start: Start, tmp_path: Path, content: 
     assert start(f"--config-file={file}", "--verbose=WARNING").peer().ask(b"verbose") == b"OK WARNING\n"
 
 
-def test_getpid(server: Server) -> None:
+def test_getpid_returns_the_process_id(server: Server) -> None:
     assert server.peer().ask(b"getpid") == b"OK %d\n" % server.process.pid
 
 
@@ -101,7 +103,7 @@ def test_getpid(server: Server) -> None:
         (b"maxqueue no-such-function 1 2 3", OK),
     ],
 )
-def test_constant_answers(server: Server, command: bytes, answer: bytes) -> None:
+def test_commands_have_constant_answers(server: Server, command: bytes, answer: bytes) -> None:
     peer = server.peer()
     assert peer.ask(command) == answer
     peer.sync()
@@ -154,7 +156,7 @@ def test_workers_lists_connections_newest_ability_first(server: Server, function
     assert row.endswith(b" : " + function + b"-3 " + function + b"-1\n")
 
 
-def test_workers_lists_clients_too_without_a_name(server: Server) -> None:
+def test_workers_lists_also_clients_without_a_name(server: Server) -> None:
     me = server.peer()
     lines = me.table(b"workers")
     assert lines

@@ -98,7 +98,7 @@ def call(client: Peer, prefix: str, name: str, payload: bytes = b"") -> list[Pac
 
 
 @every_library
-def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> None:
+def test_a_worker_of_each_library_serves_jobs(server: Server, library: Library, prefix: str, run: Run) -> None:
     start_worker(library, server, prefix, run)
     client = server.peer()
     client.option(b"exceptions")
@@ -138,7 +138,7 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
 
 @by_library("perl")
 @pytest.mark.parametrize("name", ["empty", "zero"])
-def test_a_perl_worker_that_returns_a_false_value(
+def test_a_perl_worker_may_return_a_false_value(
     server: Server, library: Library, prefix: str, run: Run, name: str
 ) -> None:
     """Its library sends only the handle. gearmand ends the connection, and the job starts again whenever the worker is back."""
@@ -207,7 +207,7 @@ def serve(worker: Peer, count: int) -> list[tuple[bytes, bytes]]:
 
 
 @every_library
-def test_a_client(server: Server, library: Library, prefix: str, run: Run) -> None:
+def test_a_client_of_each_library_receives_results(server: Server, library: Library, prefix: str, run: Run) -> None:
     functions = [f"{prefix}-{name}" for name in ("1-upper", "2-upper", "fail", "progress")]
     worker = server.worker(*[function.encode() for function in functions])
     payload = BINARY if library.binary_client else TEXT
@@ -229,7 +229,9 @@ def test_a_client(server: Server, library: Library, prefix: str, run: Run) -> No
 
 
 @every_library
-def test_a_background_client(server: Server, library: Library, prefix: str, run: Run) -> None:
+def test_a_client_of_each_library_submits_background_jobs(
+    server: Server, library: Library, prefix: str, run: Run
+) -> None:
     count = [(f"{prefix}-{number}", b"payload %d" % number) for number in range(3)]
     lines = run(library, server, "client", "background", *jobs(*count)).finish()
     assert sorted(lines) == [f"{function} created" for function, _ in count]
@@ -250,7 +252,7 @@ def test_a_client_receives_an_exception(server: Server, library: Library, prefix
 
 
 @by_library(*[library.name for library in LIBRARIES if not library.exceptions])
-def test_an_exception_is_a_failure_to_a_client_without_them(
+def test_an_exception_is_a_failure_for_a_client_without_exceptions(
     mainspring: Server, library: Library, prefix: str, run: Run
 ) -> None:
     """gearmand leaves a NUL in the handle in this case: the libraries hang or crash."""
@@ -293,7 +295,7 @@ class _Workers:
 
 
 @every_library
-def test_a_client_with_the_workers_of_all_libraries(
+def test_a_client_of_each_library_uses_the_workers_of_all_libraries(
     server: Server, library: Library, workers: _Workers, run: Run
 ) -> None:
     workers.settle(server)

@@ -278,7 +278,7 @@ def test_a_half_closed_connection_still_gets_its_reply(mainspring: Server) -> No
         assert peer.is_closed()
 
 
-def test_a_worker_that_overran_can_work_on(mainspring: Server, function: bytes) -> None:
+def test_a_worker_that_exceeded_a_timeout_can_run_further_jobs(mainspring: Server, function: bytes) -> None:
     """gearmand leaves the old timer running, so that it ends the next job."""
     client, worker = mainspring.peer(), mainspring.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
@@ -319,7 +319,7 @@ def test_an_excessive_timeout_means_none(mainspring: Server, function: bytes) ->
 
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
-def test_shutdown_from_this_machine(start_mainspring: Start, command: bytes) -> None:
+def test_shutdown_from_this_machine_stops_the_server(start_mainspring: Start, command: bytes) -> None:
     """gearmand 1.1.15 removed the command; from the loopback interface it is as safe as a signal."""
     server = start_mainspring()
     peer = server.peer()

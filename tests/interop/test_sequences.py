@@ -218,7 +218,7 @@ def pair(request: pytest.FixtureRequest, servers: Servers) -> Iterator[tuple[Ser
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_sequence_of_packets(pair: tuple[Server, Server], seed: int) -> None:
+def test_a_random_sequence_of_packets_is_answered_equally(pair: tuple[Server, Server], seed: int) -> None:
     name = uuid.uuid4().hex[:12].encode()
     gearmand, mainspring = [Side(server, name) for server in pair]
     generator = Generator(seed, name)

@@ -90,7 +90,7 @@ def test_an_unknown_unique_gives_zeros(server: Server, unique: bytes) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-10, 0])
-def test_a_job_for_a_time_that_has_come_is_due(server: Server, function: bytes, seconds: int) -> None:
+def test_a_job_for_a_past_time_is_due(server: Server, function: bytes, seconds: int) -> None:
     client, worker = server.peer(), server.worker(function)
     worker.sleep()
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % (time.time() + seconds), b"now")

@@ -64,7 +64,7 @@ def test_priorities_come_first_and_within_one_the_oldest(server: Server, functio
 
 
 @pytest.mark.parametrize("had_a_worker", [False, True])
-def test_foreground_and_background_jobs_of_one_priority_come_in_one_order(
+def test_foreground_and_background_jobs_of_one_priority_share_one_order(
     server: Server, function: bytes, had_a_worker: bool
 ) -> None:
     client = server.peer()
@@ -97,7 +97,7 @@ def test_pipelined_requests_are_answered_in_order(server: Server, function: byte
         worker.complete(handle)
 
 
-def test_an_empty_payload_and_an_empty_result(server: Server, function: bytes) -> None:
+def test_payloads_and_results_may_be_empty(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
     assert worker.grab_assigned() == (handle, function, b"")
@@ -225,7 +225,7 @@ def test_a_connection_may_be_client_and_worker_at_once(server: Server, function:
     assert peer.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"done")
 
 
-def test_a_job_waits_for_a_worker_that_comes_later(server: Server, function: bytes) -> None:
+def test_a_job_waits_for_a_worker_that_connects_later(server: Server, function: bytes) -> None:
     client = server.peer()
     handle = client.submit(function, b"", b"early")
     worker = server.worker(function)

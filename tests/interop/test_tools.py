@@ -88,25 +88,25 @@ def test_cat_as_a_worker_returns_its_input(tools: Tools, name: str) -> None:
     assert tools.client("-f", name, "an argument").stdout == b"an argument"
 
 
-def test_a_filter_as_a_worker(tools: Tools, name: str) -> None:
+def test_a_filter_runs_as_a_worker(tools: Tools, name: str) -> None:
     tools.start_worker("-f", name, "--", "wc", "-l")
     done = tools.client("-f", name, data=b"one\ntwo\nthree\n")
     assert (done.stdout.strip(), done.returncode) == (b"3", 0)
 
 
-def test_a_worker_that_fails(tools: Tools, name: str) -> None:
+def test_a_failing_worker_fails_the_job(tools: Tools, name: str) -> None:
     tools.start_worker("-f", name, "--", "false")
     done = tools.client("-f", name, data=b"x")
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"Job failed" in done.stderr
 
 
-def test_one_job_per_line(tools: Tools, name: str) -> None:
+def test_each_line_may_be_a_job(tools: Tools, name: str) -> None:
     tools.start_worker("-f", name, "--", "tr", "a-z", "A-Z")
     assert tools.client("-f", name, "-n", data=b"one\ntwo\n").stdout == b"ONE\nTWO\n"
 
 
-def test_lines_as_data_packets(tools: Tools, server: Server, name: str) -> None:
+def test_lines_of_a_worker_arrive_as_data_packets(tools: Tools, server: Server, name: str) -> None:
     tools.start_worker("-f", name, "-n", "--", "seq", "3")
     client = server.peer()
     client.submit(name.encode(), b"", b"")
@@ -118,7 +118,7 @@ def test_lines_as_data_packets(tools: Tools, server: Server, name: str) -> None:
     assert [b"1\n2\n3\n".startswith(packet.arguments[1]) for packet in packets] == [True] * len(packets)
 
 
-def test_a_worker_for_a_number_of_jobs(tools: Tools, name: str) -> None:
+def test_a_worker_ends_after_a_number_of_jobs(tools: Tools, name: str) -> None:
     worker = tools.start_worker("-f", name, "-c", "2", "--", "cat")
     for number in range(2):
         assert tools.client("-f", name, str(number)).stdout == str(number).encode()

@@ -24,7 +24,7 @@ RUNNING = (b"1", b"1", b"0", b"0")
 
 
 @pytest.mark.parametrize("grab", GRABS)
-def test_no_job(server: Server, function: bytes, grab: Kind) -> None:
+def test_a_grab_without_jobs_returns_no_job(server: Server, function: bytes, grab: Kind) -> None:
     assert server.peer().grab(grab) == packet_of(Kind.NO_JOB)
     assert server.worker(function).grab(grab) == packet_of(Kind.NO_JOB)
 
@@ -266,7 +266,7 @@ def test_a_sleeper_that_has_no_abilities_left_is_not_woken(server: Server, funct
 
 
 @pytest.mark.parametrize("submit", [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_BG])
-def test_a_lost_workers_job_is_done_by_another(server: Server, function: bytes, submit: Kind) -> None:
+def test_another_worker_runs_the_job_of_a_lost_worker(server: Server, function: bytes, submit: Kind) -> None:
     client, first, second = server.peer(), server.worker(function), server.worker(function)
     handle = client.submit(function, b"", b"x", submit)
     first.grab_assigned()

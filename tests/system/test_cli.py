@@ -140,7 +140,7 @@ def test_submit_prints_json_for_programs(run: Call) -> None:
     assert json.loads(run("submit", "nobody", "--json", "--unique", "u", "--background").stdout) == expected
 
 
-def test_a_failed_job_is_exit_code_1_and_one_line(run: Call) -> None:
+def test_submit_exits_with_1_and_one_line_for_a_failed_job(run: Call) -> None:
     done = run("submit", "fail")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().endswith("failed at attempt 1: ValueError: no good\n")
@@ -149,7 +149,7 @@ def test_a_failed_job_is_exit_code_1_and_one_line(run: Call) -> None:
     assert "ValueError" in json.dumps(job["error"])
 
 
-def test_a_job_that_exceeds_the_wait_is_exit_code_5_and_still_runs(run: Call, tmp_path: Path) -> None:
+def test_submit_exits_with_5_if_the_job_outlasts_the_wait(run: Call, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     late = run("submit", "wait_for", json.dumps([str(gate)]), "--timeout", "200ms", "--unique", "gate")
     assert (late.returncode, late.stdout) == (5, b"")
@@ -194,7 +194,7 @@ def test_background_prints_the_handle(call: Call) -> None:
     assert call("jobs", "show", handle).stdout.decode().splitlines()[0].split() == ["handle:", handle]
 
 
-def test_cancel_and_retry(call: Call) -> None:
+def test_a_job_is_cancelled_and_retried(call: Call) -> None:
     handle = call("submit", "nobody", "--background").stdout.decode().strip()
     assert call("jobs", "cancel", handle).stdout.decode() == f"{handle}\tcancelled\n"
     assert call("jobs", "result", handle).returncode == 1
@@ -205,7 +205,7 @@ def test_cancel_and_retry(call: Call) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "cancel", "retry", "watch", "result"])
-def test_unknown_handles_are_exit_code_4(call: Call, command: str) -> None:
+def test_an_unknown_handle_exits_with_4(call: Call, command: str) -> None:
     done = call("jobs", command, "H:nowhere:12345", *(("--timeout", "5s") if command == "result" else ()))
     assert (done.returncode, done.stdout) == (4, b"")
     assert b"H:nowhere:12345" in done.stderr or b"handle" in done.stderr
@@ -257,7 +257,7 @@ def test_an_interrupted_submit_names_the_job(call: Call, server: Node, tmp_path:
     assert f"job {job['handle']} has not ended; it continues" in error.decode()
 
 
-def test_status(call: Call, server: Node) -> None:
+def test_status_describes_the_node(call: Call, server: Node) -> None:
     status = json.loads(call("status", "--json").stdout)
     assert status["store"].endswith("/jobs.db")
     assert status["pid"] == server.process.pid
@@ -311,7 +311,7 @@ def test_jobs_survive_a_restart(tmp_path: Path, server: Node, call: Call) -> Non
         assert json.loads(shown.stdout)["state"] == "pending"
 
 
-def test_a_node_writes_its_pid_file_and_opens_its_log_again(tmp_path: Path) -> None:
+def test_a_node_writes_its_pid_file_and_reopens_its_log(tmp_path: Path) -> None:
     options = ("--pid-file", "node.pid", "--log-file", "node.log")
     with node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", *options, cwd=tmp_path) as running:
         assert int((tmp_path / "node.pid").read_text()) == running.process.pid
@@ -322,7 +322,7 @@ def test_a_node_writes_its_pid_file_and_opens_its_log_again(tmp_path: Path) -> N
         assert not (tmp_path / "node.pid").exists()
 
 
-def test_a_node_in_the_background(tmp_path: Path) -> None:
+def test_a_node_runs_in_the_background(tmp_path: Path) -> None:
     started = mainspring(
         *("serve", "--daemon", "--gearman", "127.0.0.1:0", "--store", "memory://", "--pid-file", "node.pid"),
         cwd=tmp_path,
@@ -338,7 +338,7 @@ def test_a_node_in_the_background(tmp_path: Path) -> None:
     assert not (tmp_path / "node.pid").exists()
 
 
-def test_monitoring_pages(tmp_path: Path) -> None:
+def test_a_node_serves_monitoring_pages(tmp_path: Path) -> None:
     options = ("--gearman", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory://")
     with node("serve", *options, cwd=tmp_path, faces=("gearman", "http")) as running:
         assert _get(running.ports["http"], "/healthz") == (200, b"ok\n")
@@ -371,7 +371,7 @@ def test_a_file_that_cannot_be_imported_ends_run_with_its_traceback(tmp_path: Pa
     assert b"mainspring: worker" in done.stderr
 
 
-def test_worker_processes_elsewhere(server: Node, call: Call, app: Path, tmp_path: Path) -> None:
+def test_worker_processes_connect_to_a_server(server: Node, call: Call, app: Path, tmp_path: Path) -> None:
     arguments = command("worker", str(app), "--server", server.address, "--processes", "2", "--concurrency", "3")
     with subprocess.Popen(arguments, env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL) as workers:
         try:
@@ -381,7 +381,7 @@ def test_worker_processes_elsewhere(server: Node, call: Call, app: Path, tmp_pat
         assert workers.wait(30) == 0
 
 
-def test_tls_with_clients_certificates(tmp_path: Path, app: Path, require: Callable[[str], str]) -> None:
+def test_commands_connect_with_client_certificates(tmp_path: Path, app: Path, require: Callable[[str], str]) -> None:
     require("openssl")
     authority = self_signed(tmp_path, "authority")
     signed(tmp_path, "server", authority)
@@ -450,16 +450,16 @@ def _on_a_terminal(call: Call, *arguments: str, width: int = 200) -> str:
 # Errors.
 
 
-def test_a_port_in_use(server: Node, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(server: Node, tmp_path: Path) -> None:
     _refused(tmp_path, "something listens there", "serve", "--gearman", server.address, "--store", "memory://")
 
 
-def test_a_second_node_on_the_same_file(server: Node, tmp_path: Path) -> None:
+def test_a_second_node_on_the_same_file_is_refused(server: Node, tmp_path: Path) -> None:
     assert server.process.poll() is None
     _refused(tmp_path, "in use", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
 
 
-def test_files_that_are_no_store(tmp_path: Path) -> None:
+def test_files_that_are_no_store_are_refused_unchanged(tmp_path: Path) -> None:
     (tmp_path / "rubbish.db").write_bytes(os.urandom(5000))
     connection = sqlite3.connect(tmp_path / "other.db")
     connection.execute("CREATE TABLE customers (name TEXT)")
@@ -470,11 +470,11 @@ def test_files_that_are_no_store(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == before
 
 
-def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     _refused(tmp_path, "missing", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///missing/jobs.db")
 
 
-def test_a_read_only_directory(tmp_path: Path, require: Callable[[str], str]) -> None:
+def test_a_read_only_directory_is_reported(tmp_path: Path, require: Callable[[str], str]) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     prefix = []
@@ -484,7 +484,7 @@ def test_a_read_only_directory(tmp_path: Path, require: Callable[[str], str]) ->
     _refused(tmp_path, "closed", *options, prefix=prefix)
 
 
-def test_a_full_disk(tmp_path: Path, require: Callable[[str], str]) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, require: Callable[[str], str]) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
     disk = tmp_path / "disk"
@@ -536,7 +536,7 @@ def test_gearmand_takes_its_port_from_the_environment(tmp_path: Path) -> None:
             assert connection.recv(100) == b"OK NOTICE\n"
 
 
-def test_gearmand_http_protocol(tmp_path: Path, require: Callable[[str], str]) -> None:
+def test_gearmand_serves_the_http_protocol(tmp_path: Path, require: Callable[[str], str]) -> None:
     gearman = require("gearman")
     port = _free_port()
     options = ("-p", "0", "-L", "127.0.0.1", "-r", "http", f"--http-port={port}")
@@ -560,7 +560,7 @@ def test_gearmand_http_protocol(tmp_path: Path, require: Callable[[str], str]) -
             worker.terminate()
 
 
-def test_gearmand_in_the_background_with_its_pid_file(tmp_path: Path) -> None:
+def test_gearmand_runs_in_the_background_with_its_pid_file(tmp_path: Path) -> None:
     options = ("-d", "-L", "127.0.0.1", "-p", "0", "-P", "g.pid", "-l", "g.log", "--verbose", "INFO")
     started = mainspring("gearmand", *options, cwd=tmp_path)
     assert started.returncode == 0, started.stderr
@@ -606,7 +606,7 @@ def test_the_queue_of_a_real_gearmand_is_imported_once(
     assert server.process.poll() is None
 
 
-def test_a_backup_is_a_store(tmp_path: Path, server: Node, call: Call) -> None:
+def test_a_backup_can_be_opened_as_a_store(tmp_path: Path, server: Node, call: Call) -> None:
     handle = call("submit", "nobody", "x", "--background").stdout.decode().strip()
     assert call("backup", "copy.db").returncode == 0  # the server reports the path of its store
     assert call("backup", "copy.db").returncode == 2

@@ -72,7 +72,7 @@ def independent_count(directory: Path) -> list[str]:
     return [f"{word} {count}" for word, count in best]
 
 
-def test_counts_correctly_and_retries_the_failed_job(workplace: Path) -> None:
+def test_the_demo_counts_correctly_and_retries_the_failed_job(workplace: Path) -> None:
     directory = Path(sysconfig.get_path("stdlib")) / "email"
     demo = start(workplace, str(directory))
     output, errors = demo.communicate(timeout=60)
@@ -88,7 +88,7 @@ def test_counts_correctly_and_retries_the_failed_job(workplace: Path) -> None:
     expect_nothing_left(workplace)
 
 
-def test_files_with_any_name_and_content(workplace: Path, tmp_path: Path) -> None:
+def test_files_may_have_any_name_and_content(workplace: Path, tmp_path: Path) -> None:
     directory = tmp_path / "any names, 100%"
     (directory / "deep" / "er").mkdir(parents=True)
     (directory / "empty.txt").touch()

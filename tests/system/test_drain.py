@@ -121,7 +121,7 @@ def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_pa
 
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
-def test_shutdown_from_this_machine(tmp_path: Path, command: bytes) -> None:
+def test_the_shutdown_command_from_this_machine_stops_the_server(tmp_path: Path, command: bytes) -> None:
     with serving(tmp_path, "--drain", "200ms") as server:
         with server.peer() as administrator, server.extended() as client, server.worker(b"f") as worker:
             client.submit_new(b"f")
@@ -133,7 +133,7 @@ def test_shutdown_from_this_machine(tmp_path: Path, command: bytes) -> None:
         assert_clean_exit(server)
 
 
-def test_shutdown_from_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_the_shutdown_command_from_another_machine_is_refused(tmp_path: Path) -> None:
     own = own_address()
     if own is None:
         pytest.skip("this machine has no address but loopback")

@@ -99,7 +99,7 @@ def test_another_version_is_an_unknown_option(harness: Harness) -> None:
 # ---- submitting ----
 
 
-def test_submit_work_and_settle(harness: Harness) -> None:
+def test_a_job_is_submitted_run_and_settled(harness: Harness) -> None:
     worker = harness.connect_worker()
     handle = harness.submit_new(b"pay\0load", wait=True)
     job = worker.job()
@@ -156,7 +156,7 @@ def test_keep_unique_does_not_join_an_old_or_failed_job(harness: Harness) -> Non
     harness.submit_new(b"", b"w", keep_unique=3600)
 
 
-def test_priorities(harness: Harness) -> None:
+def test_jobs_are_assigned_by_priority(harness: Harness) -> None:
     for name in ("low", "normal", "high"):
         harness.submit_new(name.encode(), priority=name)
     worker = harness.connect_worker(places=3)
@@ -329,7 +329,7 @@ def test_any_number_of_clients_may_wait_also_on_a_new_connection(harness: Harnes
 # ---- calls ----
 
 
-def test_jobs_show(harness: Harness) -> None:
+def test_jobs_show_describes_a_job(harness: Harness) -> None:
     handle = harness.submit_new(
         b"12345", b"name", priority="low", timeout=9.5, retry=QUICK_RETRY, expires=60, concurrency_key="Zürich"
     )
@@ -401,7 +401,7 @@ def test_jobs_list_filters_and_pages(harness: Harness) -> None:
         ("jobs.dance", {}, "usage"),
     ],
 )
-def test_calls_that_fail(harness: Harness, method: str, params: dict[str, Any], code: str) -> None:
+def test_invalid_calls_fail_with_a_code(harness: Harness, method: str, params: dict[str, Any], code: str) -> None:
     with pytest.raises(FaultError) as raised:
         harness.client.call(method, **params)
     assert raised.value.code == code
@@ -418,7 +418,7 @@ def test_an_answer_repeats_any_id_of_its_call(harness: Harness) -> None:
     assert harness.client.expect(ExtensionKind.FAULT)[:2] == (b"", b"usage")
 
 
-def test_cancel_a_queued_job(harness: Harness) -> None:
+def test_a_queued_job_is_cancelled(harness: Harness) -> None:
     for options in ({}, {"delay": 60}):
         handle = harness.submit_new(b"", b"u", wait=True, **options)
         answer = harness.connect().call("jobs.cancel", handle=handle.decode(), reason="no need")
@@ -429,7 +429,7 @@ def test_cancel_a_queued_job(harness: Harness) -> None:
         assert harness.client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
 
 
-def test_cancel_a_job_that_is_held_in_memory(harness: Harness) -> None:
+def test_a_job_that_is_held_in_memory_is_cancelled(harness: Harness) -> None:
     worker = harness.connect_worker()
     harness.submit_new(b"first")
     first = worker.job()
@@ -441,7 +441,7 @@ def test_cancel_a_job_that_is_held_in_memory(harness: Harness) -> None:
     assert harness.state(second) == "cancelled"
 
 
-def test_cancel_a_running_job(harness: Harness) -> None:
+def test_a_running_job_is_cancelled_by_its_worker(harness: Harness) -> None:
     worker = harness.connect_worker()
     handle = harness.submit_new(wait=True)
     job = worker.job()
@@ -480,7 +480,7 @@ def test_a_cancelled_job_does_not_run_again(harness: Harness, how: str) -> None:
     assert result.state in ({b"cancelled", b"failed"} if how == "failed" else {b"cancelled"})
 
 
-def test_cancel_a_job_of_a_plain_worker(harness: Harness) -> None:
+def test_a_job_of_a_plain_worker_is_cancelled_at_once(harness: Harness) -> None:
     worker = harness.connect_plain()
     worker.can_do(harness.function)
     handle = harness.submit_new(wait=True)

@@ -54,7 +54,7 @@ def assert_consistent(node: FleetNode) -> None:
 
 @on_each_store
 @pytest.mark.parametrize("options", [(), ("--fleet-status",)], ids=["own", "fleet"])
-def test_the_counts_of_jobs_that_came_from_another_node(
+def test_counts_include_jobs_that_were_submitted_at_another_node(
     fleet: Fleet, function: bytes, options: tuple[str, ...], stack: ExitStack
 ) -> None:
     """The jobs are submitted at a node without workers, and run at the other node, which has never counted them."""

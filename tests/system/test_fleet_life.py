@@ -37,7 +37,7 @@ def names(node: FleetNode) -> list[str]:
 
 
 @on_each_store
-def test_nodes_that_start_at_once_on_an_empty_database(fleet: Fleet) -> None:
+def test_several_nodes_may_start_at_the_same_time_on_an_empty_database(fleet: Fleet) -> None:
     nodes = fleet.start_many(*(f"n{number}" for number in range(1, 6)))
     assert sorted(names(nodes[0])) == sorted(node.name for node in nodes)
     assert len({node.term for node in nodes}) == len(nodes)

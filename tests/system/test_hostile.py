@@ -120,7 +120,7 @@ def test_a_nodes_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     swapping.readable_files(tmp_path)
 
 
-def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
+def test_symbolic_links_at_the_paths_of_new_files_are_not_followed(tmp_path: Path) -> None:
     swapping.links_in_the_way(tmp_path)
 
 

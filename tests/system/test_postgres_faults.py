@@ -363,7 +363,7 @@ def test_a_group_that_the_server_executes_is_not_given_up(database: str, monkeyp
 # ---- the server ----
 
 
-def test_a_server_that_is_killed_and_restarted_in_the_middle(own: PostgresServer) -> None:
+def test_a_node_survives_a_server_that_is_killed_and_restarted(own: PostgresServer) -> None:
     async def test() -> None:
         async with node(own.dsn()) as node_a:
             async with under_load(node_a) as load:
@@ -377,7 +377,7 @@ def test_a_server_that_is_killed_and_restarted_in_the_middle(own: PostgresServer
     asyncio.run(test())
 
 
-def test_a_server_that_pauses_for_a_while(own: PostgresServer) -> None:
+def test_a_node_survives_a_server_that_pauses(own: PostgresServer) -> None:
     async def test() -> None:
         async with node(own.dsn(), slow=0.3) as node_a:
             async with under_load(node_a) as load:

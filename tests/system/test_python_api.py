@@ -217,7 +217,7 @@ def poll_until(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
-def test_all_kinds_of_tasks(fleet: Fleet, tasks: Any) -> None:
+def test_tasks_of_all_kinds_return_their_results(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     assert tasks.add.submit(1, b=2).result(20) == 3
     assert tasks.buy.submit(7).result(20) == tasks.Receipt(7)
@@ -238,7 +238,7 @@ def test_a_task_reads_its_jobs_data(fleet: Fleet, tasks: Any) -> None:
     assert job.info()["state"] == "succeeded"
 
 
-def test_failures_and_retries(fleet: Fleet, tasks: Any) -> None:
+def test_failures_are_retried_and_reported(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     assert tasks.third_time.submit().result(20) == 3
     with pytest.raises(JobFailed) as failed:
@@ -251,7 +251,7 @@ def test_failures_and_retries(fleet: Fleet, tasks: Any) -> None:
     assert tasks.sleepy.submit(str(fleet.directory / "slept")).result(20) == "awake at attempt 1"
 
 
-def test_timeouts_and_expiry(fleet: Fleet, tasks: Any) -> None:
+def test_timeouts_and_expiry_raise_errors(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     for task in (tasks.too_slow, tasks.spins):
         with pytest.raises(JobFailed) as failed:
@@ -265,7 +265,7 @@ def test_timeouts_and_expiry(fleet: Fleet, tasks: Any) -> None:
         tasks.app.function("nobody runs this").submit(b"").result(0.05)
 
 
-def test_cancel_waiting_and_running(fleet: Fleet, tasks: Any) -> None:
+def test_queued_and_running_jobs_are_cancelled(fleet: Fleet, tasks: Any) -> None:
     waiting = tasks.add.options(delay=60).submit(1)
     assert waiting.state == "scheduled"
     assert waiting.cancel() == "cancelled"
@@ -296,7 +296,7 @@ def test_uniques_join(fleet: Fleet, tasks: Any) -> None:
     assert tasks.add.options(unique="one").submit(9).result(20) == 10
 
 
-def test_many_from_threads_and_asyncio(fleet: Fleet, tasks: Any) -> None:
+def test_many_jobs_are_submitted_from_threads_and_asyncio(fleet: Fleet, tasks: Any) -> None:
     fleet.work("--processes", "2")
     jobs = tasks.add.submit_many((n, 1) for n in range(5_000))
     assert list(tasks.app.results(jobs, timeout=60)) == list(range(1, 5_001))

@@ -134,7 +134,7 @@ def test_the_store_of_the_app_is_checked_with_the_other_options(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_stop_while_the_app_is_imported(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_while_the_app_is_imported_stops_run(tmp_path: Path, number: signal.Signals) -> None:
     fifo = tmp_path / "began"
     os.mkfifo(fifo)
     (tmp_path / "app.py").write_text("import threading\nopen('began', 'w').close()\nthreading.Event().wait()\n")

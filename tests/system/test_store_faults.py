@@ -145,7 +145,7 @@ def fill(file: Path) -> None:
                 raise
 
 
-def test_a_full_disk_refuses_and_recovers(small_disk: Path) -> None:
+def test_a_store_on_a_full_disk_refuses_jobs_and_recovers(small_disk: Path) -> None:
     path, ballast = small_disk / "jobs.db", small_disk / "ballast"
     with store_at(path) as store:
         ids = [store.submitted(payload=b"x" * KIB_10).id for _ in range(20)]

@@ -127,7 +127,7 @@ def test_the_administration_protocol_works_over_tls(certificates: Certificates, 
         server.assert_healthy()
 
 
-def test_clients_show_a_certificate(mutual: Server, certificates: Certificates) -> None:
+def test_clients_must_show_a_valid_certificate(mutual: Server, certificates: Certificates) -> None:
     with ExitStack() as stack:
         honest = stack.enter_context(
             connect_honest(mutual.port, client_context(certificates.authority, certificates.client))

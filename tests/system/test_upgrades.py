@@ -110,7 +110,7 @@ def upgrade(versions: dict[str, ForkServer], directory: Path, store: Store, seed
     assert findings.acknowledged > 20, findings
 
 
-def test_schedules_of_nodes_of_two_versions(
+def test_schedules_fire_once_on_nodes_of_two_versions(
     old: ForkServer, fork_server: ForkServer, tmp_path: Path, postgres: PostgresServer, store: Store
 ) -> None:
     def version() -> int:

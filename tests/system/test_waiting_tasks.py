@@ -108,25 +108,25 @@ def workers(*options: str) -> Callable[[Any], Any]:
 
 
 @workers("--store", "memory://")
-def test_sixteen_parents_in_sixteen_places(fleet: Fleet) -> None:
+def test_sixteen_parents_run_in_sixteen_places(fleet: Fleet) -> None:
     jobs = fleet.tasks.total.submit_many([([1, 2, 3],)] * 16)
     assert [job.result(TIMEOUT) for job in jobs] == [12] * 16
 
 
 @workers("--concurrency", "2")
-def test_many_more_parents_than_places(fleet: Fleet) -> None:
+def test_many_more_parents_than_places_run(fleet: Fleet) -> None:
     jobs = fleet.tasks.total.submit_many([([1, 2, 3],)] * 100)
     assert [job.result(TIMEOUT) for job in jobs] == [12] * 100
 
 
 @workers("--concurrency", "2", "--processes", "2")
-def test_two_workers(fleet: Fleet) -> None:
+def test_parents_run_on_two_workers(fleet: Fleet) -> None:
     jobs = fleet.tasks.total.submit_many([([1, 2, 3],)] * 20) + fleet.tasks.depth.submit_many([20, 20])
     assert [job.result(TIMEOUT) for job in jobs] == [12] * 20 + [20] * 2
 
 
 @workers("--concurrency", "1")
-def test_coroutines_and_threads_in_the_only_place(fleet: Fleet) -> None:
+def test_coroutines_and_threads_wait_in_the_only_place(fleet: Fleet) -> None:
     numbers = list(range(20))
     tasks = fleet.tasks
     jobs = [task.submit(numbers) for task in (tasks.atotal, tasks.chord, tasks.total, tasks.limited)]
@@ -173,7 +173,7 @@ def test_tasks_in_processes_may_wait_with_a_warning(fleet: Fleet) -> None:
 
 
 @on_each_store
-def test_two_nodes_of_one_store(store: Store, tmp_path: Path) -> None:
+def test_parents_and_children_run_on_two_nodes_of_one_store(store: Store, tmp_path: Path) -> None:
     """The awaited jobs may be queued in the store, held by the other node, or run there."""
     options = ("--store", store.url, "--concurrency", "2")
     file = tmp_path / "other" / "tasks.py"

@@ -105,7 +105,7 @@ def test_tasks_of_a_dead_node_run_elsewhere(
     assert tree.names("/queues") == tree.names("/workers") != []
 
 
-def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
+def test_jobs_run_on_after_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     fleet.start_many("n1", "n2", "n3")
     master, (one, other) = master_and_others(fleet, tree)
     client = stack.enter_context(one.extended())
@@ -155,7 +155,9 @@ def test_tasks_that_complete_without_a_master_are_published_by_the_next(
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
 
 
-def test_workers_die_while_there_is_no_master(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
+def test_tasks_of_workers_that_die_without_a_master_run_elsewhere(
+    fleet: Fleet, tree: TreeReader, stack: ExitStack
+) -> None:
     fleet.start_many("n1", "n2", "n3", "n4")
     master, others = master_and_others(fleet, tree)
     *dying, survivor = others
@@ -173,7 +175,7 @@ def test_workers_die_while_there_is_no_master(fleet: Fleet, tree: TreeReader, st
 
 
 @pytest.mark.parametrize("seconds", [0.0, LEASE + 1])
-def test_all_nodes_die_at_once_and_are_started_again(
+def test_tasks_run_once_after_all_nodes_die_and_restart(
     fleet: Fleet, tree: TreeReader, stack: ExitStack, seconds: float
 ) -> None:
     nodes = fleet.start_many("n1", "n2", "n3")

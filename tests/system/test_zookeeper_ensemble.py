@@ -92,7 +92,9 @@ def assert_promises_kept(found: Findings, *, overlap: float = STOP_DELAY) -> Non
 
 
 @pytest.mark.parametrize("event", sorted(EVENTS))
-def test_members_fail_under_load(fork_server: ForkServer, own: Ensemble, tmp_path: Path, event: str) -> None:
+def test_failing_members_lose_nothing_under_load(
+    fork_server: ForkServer, own: Ensemble, tmp_path: Path, event: str
+) -> None:
     # The nodes have the addresses of all members, and connect to another one.
     routes = [place_of(own).route] * NODES
     assert_promises_kept(Chaos(fork_server, tmp_path, routes, 1).run(lambda chaos: EVENTS[event](chaos, own), 1))

@@ -113,7 +113,7 @@ def test_stopped_nodes_leave_nothing_behind(fleet: Fleet, tree: TreeReader) -> N
 
 
 @on_zookeeper
-def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(fleet: Fleet, stack: ExitStack) -> None:
+def test_a_payload_above_the_limit_is_refused_with_the_limit_and_the_remedy(fleet: Fleet, stack: ExitStack) -> None:
     n1 = fleet.start("n1")
     client, worker = stack.enter_context(n1.extended()), stack.enter_context(n1.worker(b"f"))
     worker.socket.settimeout(RECEIVE_TIMEOUT)
