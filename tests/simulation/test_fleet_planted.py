@@ -214,7 +214,7 @@ def test_reporting_an_unknown_job_twice_is_detected(monkeypatch: Plant) -> None:
                 self._look_up(job_id)
 
     monkeypatch.setattr(Subscriptions, "_found", found)
-    is_caught(200, by="for which it does not wait", first=300)
+    is_caught(200, by="for which it does not wait")
 
 
 # ---- answers ----
