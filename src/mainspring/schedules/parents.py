@@ -241,7 +241,7 @@ class Graph:
 
 
 def arrive(join: Join | None, child: Schedule, fire_us: int, *, succeeded: bool) -> tuple[Join, bool]:
-    """Count one parent at a join (None: it is the first), and say whether it is the first that stops the child.
+    """Count one parent at a join (None: it is the first), and return whether it is the first that stops the child.
 
     The child is ready when ``left`` is 0 and no parent has ``stopped`` it. Each parent counts once.
     """

@@ -101,7 +101,7 @@ class Fleet:
         # The default strategy lets each node claim everything; calling it for each job would be a waste.
         share = None if fleet.strategy == "default" else self._share
         self.shared = Shared(engine, self.lease_manager.lease_valid, self.registered_elsewhere, share)
-        """What the jobs slice needs of the fleet."""
+        """The fleet as the jobs slice uses it."""
 
     # ---- life ----
 

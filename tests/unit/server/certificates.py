@@ -1,4 +1,4 @@
-"""Certificates for tests, made with the openssl command."""
+"""Certificates for tests, created with the openssl command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Pair(NamedTuple):
 
 
 def self_signed(directory: Path, name: str) -> Pair:
-    """Make an authority, which is its own certificate."""
+    """Create an authority, which is its own certificate."""
     pair = Pair(directory / f"{name}.pem", directory / f"{name}.key")
     _openssl(
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
@@ -26,7 +26,7 @@ def self_signed(directory: Path, name: str) -> Pair:
 
 
 def signed(directory: Path, name: str, authority: Pair) -> Pair:
-    """Make a certificate for localhost that an authority has signed."""
+    """Create a certificate for localhost that an authority has signed."""
     pair = Pair(directory / f"{name}.pem", directory / f"{name}.key")
     request, extensions = directory / f"{name}.csr", directory / f"{name}.ext"
     extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")

@@ -30,7 +30,7 @@ def test_addresses(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     "text", ["", ":4730", "host:port", "host:99999", "a:b:c", "[::1", "unix:", "host:-1", "http://x"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)
 
@@ -40,7 +40,7 @@ def test_a_port_can_be_required() -> None:
         parse_address("127.0.0.1", default_port=None)
 
 
-def test_lists() -> None:
+def test_lists_of_addresses() -> None:
     assert parse_addresses("127.0.0.1:1, [::1]:2") == (TcpAddress("127.0.0.1", 1), TcpAddress("::1", 2))
     assert parse_addresses("none") == ()
     with pytest.raises(SettingsError):
@@ -61,10 +61,10 @@ def test_lists() -> None:
         ("no-such-host.invalid", False),
     ],
 )
-def test_who_can_reach_it(text: str, local: bool) -> None:
+def test_local_addresses_are_recognized(text: str, local: bool) -> None:
     assert is_local(parse_address(text)) is local
 
 
-def test_writing_and_reading_agree() -> None:
+def test_the_text_of_an_address_parses_to_the_same_address() -> None:
     for text in ("127.0.0.1:4730", "[::1]:4731", "unix:/run/m.sock"):
         assert str(parse_address(text)) == text

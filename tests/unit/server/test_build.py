@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def told(*addresses: Address) -> tuple[str, list[str]]:
-    """Return the address that a node tells the others, and the hosts where it listens."""
+async def announced(*addresses: Address) -> tuple[str, list[str]]:
+    """Return the address that a node announces to others, and the addresses on which it listens."""
     settings = ServerSettings(store=parse_store("memory://"), listen=ListenSettings(gearman=addresses))
     server = Server(settings, start_logging(LogSettings(enabled=False)))
     listening = await server.start()
@@ -25,17 +25,17 @@ async def told(*addresses: Address) -> tuple[str, list[str]]:
         await server.stop()
 
 
-def test_others_are_told_of_a_port_that_leads_here(tmp_path: Path) -> None:
+def test_other_nodes_get_the_address_of_a_tcp_port(tmp_path: Path) -> None:
     private = UnixAddress(str(tmp_path / "workers.sock"))
-    address, (_, listening) = asyncio.run(told(private, TcpAddress("127.0.0.1", 0)))
+    address, (_, listening) = asyncio.run(announced(private, TcpAddress("127.0.0.1", 0)))
     assert address == listening != ""
-    assert asyncio.run(told(private))[0] == ""
-    assert asyncio.run(told(TcpAddress("::1", 0)))[0].startswith("[::1]:")
+    assert asyncio.run(announced(private))[0] == ""
+    assert asyncio.run(announced(TcpAddress("::1", 0)))[0].startswith("[::1]:")
 
 
-def test_no_file_of_a_socket_is_left_but_another_servers_is(tmp_path: Path) -> None:
+def test_a_server_removes_its_own_socket_file_only(tmp_path: Path) -> None:
     path = tmp_path / "workers.sock"
-    asyncio.run(told(UnixAddress(str(path))))
+    asyncio.run(announced(UnixAddress(str(path))))
     assert not path.exists()
 
     async def replaced() -> None:
@@ -44,7 +44,7 @@ def test_no_file_of_a_socket_is_left_but_another_servers_is(tmp_path: Path) -> N
         )
         server = Server(settings, start_logging(LogSettings(enabled=False)))
         await server.start()
-        path.rename(tmp_path / "moved.sock")  # so that its number is not given again
+        path.rename(tmp_path / "moved.sock")  # so that the new file gets another inode
         path.touch()
         await server.stop()
 

@@ -1,4 +1,4 @@
-"""Descriptors of ports."""
+"""Limits of connections for each port."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ALL = ListenSettings(http=HERE, gearman_http=HERE)
 
 @contextlib.contextmanager
 def open_files(soft: int) -> Iterator[None]:
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, usual[1]))
+    original = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, original[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        resource.setrlimit(resource.RLIMIT_NOFILE, original)
 
 
-def test_ports_beside_gearmans_have_an_eighth_each_at_most() -> None:
+def test_each_http_port_has_an_eighth_at_most() -> None:
     with open_files(2000):
         alone = connection_limits(ServerSettings())
         assert alone[:3] == (0, 0, 0)
@@ -41,7 +41,7 @@ def test_ports_beside_gearmans_have_an_eighth_each_at_most() -> None:
         assert connection_limits(ServerSettings(listen=ALL))[:2] == (12, 12)
 
 
-def test_a_limit_on_connections_allows_no_more_than_there_is_room_for() -> None:
+def test_a_limit_on_connections_is_lowered_to_the_available_descriptors() -> None:
     with open_files(2000):
         room = connection_limits(ServerSettings()).gearman
         assert room < 2000

@@ -1,4 +1,4 @@
-"""What a node logs of attempts: those that no worker logs, each once, with what the store has recorded."""
+"""A node's log lines about attempts that no worker logs: one line for each, with the recorded facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY = Options(retry=Retry(max_attempts=2, initial=2.0, jitter=0.5))
 
 
 class Lines(AttemptLog):
-    """Notes what would be written."""
+    """Records the lines that would be written."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0, lambda _seconds, _function: None)
@@ -50,7 +50,7 @@ def test_a_failure_of_a_plain_worker_is_logged_with_the_next_retry(node: Node, l
     assert next_retry == from_us(node.stored(job.id).due_us)
 
 
-def test_what_its_worker_reported_is_the_workers_to_log(node: Node, lines: Lines) -> None:
+def test_an_attempt_that_its_worker_reported_is_not_logged(node: Node, lines: Lines) -> None:
     worker = node.stream(places=4)
     for _ in range(4):
         node.background("1", options=RETRY)
@@ -63,7 +63,7 @@ def test_what_its_worker_reported_is_the_workers_to_log(node: Node, lines: Lines
     assert lines.written == []
 
 
-def test_a_lost_attempt_is_tried_again_at_once_or_not_at_all(node: Node, lines: Lines) -> None:
+def test_a_lost_attempt_is_retried_at_once_or_is_the_last(node: Node, lines: Lines) -> None:
     node.background("1", options=RETRY)
     for _ in range(2):
         worker = node.worker()
@@ -76,9 +76,7 @@ def test_a_lost_attempt_is_tried_again_at_once_or_not_at_all(node: Node, lines: 
     assert second[3:] == (2, "WorkerLost: its worker's connection ended; attempt 2 was the last", None)
 
 
-def test_a_loss_that_counts_no_attempt_has_the_number_of_the_attempt_that_it_would_have_been(
-    node: Node, lines: Lines
-) -> None:
+def test_a_loss_that_does_not_count_has_an_attempt_number(node: Node, lines: Lines) -> None:
     worker = node.stream()
     node.background("1", options=RETRY)
     node.service.gone(worker)
@@ -123,10 +121,10 @@ def test_an_attempt_that_was_lost_with_its_node_is_logged_once(node: Node, lines
     node.background("2", options=Options(retry=Retry(max_attempts=attempts)))  # it does not run
     node.wait(2.0)
     assert node.state(job.id) is State.RUNNING, "recorded"
-    again = node.restart()
+    restarted = node.restart()
     (lost,) = lines.written
     assert lost == ("lost", "f", f"H:n:{job.id}", 1, "its node was lost", "unknown")
-    again.stream()
-    again.commit()
+    restarted.stream()
+    restarted.commit()
     given_up = ("given up", "f", f"H:n:{job.id}", 1, "WorkerLost: its node was lost at the last attempt", None)
     assert lines.written[1:] == ([given_up] if attempts == 1 else [])

@@ -1,4 +1,4 @@
-"""Several nodes of one process on one store in memory: they share its jobs, tell each other, and stand in for each other."""
+"""Several nodes of one process on one store in memory: shared jobs, messages, and recovery."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 30))
 
 
-class Crowd:
-    """Some nodes on one store."""
+class LocalFleet:
+    """Several nodes on one store."""
 
     def __init__(self, stack: AsyncExitStack, carry: Callable[[Callable[[], None]], object]) -> None:
         self._stack = stack
@@ -65,13 +65,13 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(carry: Callable[[Callable[[], None]], object] | None = None) -> AsyncIterator[Crowd]:
+async def local_fleet(carry: Callable[[Callable[[], None]], object] | None = None) -> AsyncIterator[LocalFleet]:
     async with AsyncExitStack() as stack:
-        yield Crowd(stack, carry or (lambda deliver: asyncio.get_running_loop().call_soon(deliver)))
+        yield LocalFleet(stack, carry or (lambda deliver: asyncio.get_running_loop().call_soon(deliver)))
 
 
 class Away(SharedMemoryEngine):
-    """A store that is away for so many of the first questions of a node, after its term has begun."""
+    """A store that fails the first ``beats`` heartbeats and ``groups`` groups of a node, after its term has begun."""
 
     def __init__(self, tables: SharedTables, beats: int, groups: int, error: StoreError) -> None:
         super().__init__(tables)
@@ -92,14 +92,14 @@ class Away(SharedMemoryEngine):
             super().commit(group, committed, answer)
 
 
-def stop_heart(node: Node) -> None:
-    """Let a node keep its lease no longer, and not notice: as a process that gets no time to run."""
+def stop_renewal(node: Node) -> None:
+    """Stop a node's lease renewal without its noticing, as in a process that gets no processor time."""
     assert node._renewing is not None  # noqa: SLF001 - nothing else ends it while the node goes on
     node._renewing.cancel()  # noqa: SLF001 - as above
 
 
 class Hand:
-    """A streaming worker of the function ``f``: its jobs are in a queue."""
+    """A streaming worker of the function ``f`` that puts its jobs into a queue."""
 
     def __init__(self, node: Node, places: int = 1, function: bytes = b"f") -> None:
         self.node = node
@@ -129,26 +129,26 @@ class Hand:
 
 
 class Client:
-    """Somebody who waits at a node."""
+    """A client that waits at a node."""
 
     gone = False
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.outcomes: asyncio.Queue[Job] = asyncio.Queue()
-        self.heard: asyncio.Queue[tuple[str, bytes, bytes]] = asyncio.Queue()
+        self.progress: asyncio.Queue[tuple[str, bytes, bytes]] = asyncio.Queue()
 
     def data(self, handle: bytes, data: bytes) -> None:
         del handle
-        self.heard.put_nowait(("data", data, b""))
+        self.progress.put_nowait(("data", data, b""))
 
     def warning(self, handle: bytes, data: bytes) -> None:
         del handle
-        self.heard.put_nowait(("warning", data, b""))
+        self.progress.put_nowait(("warning", data, b""))
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
         del handle
-        self.heard.put_nowait(("status", numerator, denominator))
+        self.progress.put_nowait(("status", numerator, denominator))
 
     def unknown(self, handle: bytes) -> None: ...
 
@@ -160,7 +160,7 @@ class Client:
         self.outcomes.put_nowait(job)
 
     async def submit(self, payload: bytes = b"", unique: bytes = b"") -> int:
-        """In the foreground."""
+        """Submit a foreground job."""
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         job = Job(self.node.service.next_id(), b"f", payload, unique)
         self.node.service.foreground.submit(job, self, accepted.set_result, accepted.set_exception)
@@ -179,9 +179,9 @@ class Client:
         self.node.service.clients.wait(job_id, self, unknown)
 
 
-def test_a_job_is_run_where_a_worker_is_and_its_client_is_told_elsewhere() -> None:
+def test_a_job_runs_at_one_node_and_its_client_gets_the_result_at_another() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             hand, client = Hand(second), Client(first)
             job_id = await client.submit_background(b"in")
@@ -189,16 +189,16 @@ def test_a_job_is_run_where_a_worker_is_and_its_client_is_told_elsewhere() -> No
             held = await hand.jobs.get()
             assert (held.job.id, held.job.payload, held.job.term) == (job_id, b"in", second.term)
             assert await hand.done(held, b"out")
-            told = await client.outcomes.get()
-            assert (told.id, told.state, told.result) == (job_id, State.SUCCEEDED, b"out")
+            outcome = await client.outcomes.get()
+            assert (outcome.id, outcome.state, outcome.result) == (job_id, State.SUCCEEDED, b"out")
 
     run(test())
 
 
 @pytest.mark.parametrize("unique", [b"", b"u"])
-def test_a_foreground_job_needs_no_worker_of_its_own_node(unique: bytes) -> None:
+def test_a_foreground_job_runs_at_another_node(unique: bytes) -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             client, hand = Client(first), Hand(second)
             job_id = await client.submit(unique=unique)
@@ -207,7 +207,7 @@ def test_a_foreground_job_needs_no_worker_of_its_own_node(unique: bytes) -> None
             hand.node.service.data(held, b"part")
             hand.node.service.status(held, b"1", b"2")
             hand.node.service.warning(held, b"careful")
-            assert [await client.heard.get() for _ in range(3)] == [
+            assert [await client.progress.get() for _ in range(3)] == [
                 ("data", b"part", b""),
                 ("status", b"1", b"2"),
                 ("warning", b"careful", b""),
@@ -220,7 +220,7 @@ def test_a_foreground_job_needs_no_worker_of_its_own_node(unique: bytes) -> None
 
 def test_clients_of_two_nodes_join_one_computation() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second, third = [await fleet.node(f"n{number}") for number in (1, 2, 3)]
             one, other = Client(first), Client(second)
             ids = {await one.submit(unique=b"u"), await other.submit(unique=b"u")}
@@ -233,9 +233,9 @@ def test_clients_of_two_nodes_join_one_computation() -> None:
     run(test())
 
 
-def test_a_foreground_job_ends_with_the_last_of_its_clients_wherever_they_are() -> None:
+def test_a_foreground_job_ends_with_its_last_client_on_any_node() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
@@ -252,7 +252,7 @@ def test_a_foreground_job_ends_with_the_last_of_its_clients_wherever_they_are() 
 
 def test_a_background_submit_keeps_a_foreground_job_alive() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
@@ -264,13 +264,13 @@ def test_a_background_submit_keeps_a_foreground_job_alive() -> None:
     run(test())
 
 
-def test_foreground_jobs_in_memory_go_to_others_when_their_last_worker_leaves() -> None:
+def test_foreground_jobs_in_memory_move_when_their_last_worker_leaves() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             busy, client = Hand(first, places=0), Client(first)
             job_id = await client.submit(b"in")
-            assert job_id not in fleet.content.tables.jobs, "it is in memory alone"
+            assert job_id not in fleet.content.tables.jobs, "it is only in memory"
             first.service.gone(busy.worker)
             hand = Hand(second)
             held = await hand.jobs.get()
@@ -281,12 +281,12 @@ def test_foreground_jobs_in_memory_go_to_others_when_their_last_worker_leaves() 
     run(test())
 
 
-def test_what_the_relay_loses_is_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_messages_are_replaced_by_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(sharing, "ASK_EVERY", 0.05)
 
     async def test() -> None:
-        async with crowd(lambda deliver: None) as fleet:
+        async with local_fleet(lambda deliver: None) as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             hand, client = Hand(second), Client(first)
             await client.submit()
@@ -296,9 +296,9 @@ def test_what_the_relay_loses_is_found_by_asking(monkeypatch: pytest.MonkeyPatch
     run(test())
 
 
-def test_a_job_that_runs_elsewhere_is_cancelled_there() -> None:
+def test_a_job_that_runs_at_another_node_is_cancelled_there() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             hand, client = Hand(second), Client(first)
             job_id = await client.submit_background()
@@ -313,29 +313,29 @@ def test_a_job_that_runs_elsewhere_is_cancelled_there() -> None:
 
 def test_the_next_node_recovers_the_jobs_of_a_dead_one() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             hand, client = Hand(first, places=2), Client(first)
             ids = {await client.submit_background(b"%d" % number) for number in range(2)}
             kept = [await hand.jobs.get() for _ in range(2)]
             before = first.term
-            stop_heart(first)
+            stop_renewal(first)
             other = Hand(second, places=2)
-            again = [await other.jobs.get() for _ in range(2)]
-            assert {held.job.id for held in again} == ids
-            assert {held.job.suspects for held in again} == {1}
+            recovered = [await other.jobs.get() for _ in range(2)]
+            assert {held.job.id for held in recovered} == ids
+            assert {held.job.suspects for held in recovered} == {1}
             assert before in fleet.content.ended
             assert not await hand.done(kept[0], b"late"), "a stale term settles nothing"
-            for held in again:
+            for held in recovered:
                 assert await other.done(held, b"out")
             assert {fleet.job(job_id).result for job_id in ids} == {b"out"}
 
     run(test())
 
 
-def test_a_node_that_was_fenced_drops_its_jobs_and_takes_part_again() -> None:
+def test_a_fenced_node_drops_its_jobs_and_begins_a_new_term() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             hand, client = Hand(first), Client(first)
             job_id = await client.submit()  # in memory: it is not the store's
@@ -348,10 +348,10 @@ def test_a_node_that_was_fenced_drops_its_jobs_and_takes_part_again() -> None:
             await second.engine.end(before)  # type: ignore[attr-defined]
             other = Hand(second)
             assert (await hand.stopped.get()) == (held, b"lost")
-            again = await other.jobs.get()
-            assert again.job.id == stored
-            assert await other.done(again, b"out")
-            while first.term == before or first.service.dispatch.paused:  # noqa: ASYNC110 - no event tells
+            recovered = await other.jobs.get()
+            assert recovered.job.id == stored
+            assert await other.done(recovered, b"out")
+            while first.term == before or first.service.dispatch.paused:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
             assert first.service.handles.of(first.service.next_id()).startswith(b"H:n1:%d" % first.term)
             running = first.service.table.held[first.service.handles.of(job_id)]
@@ -363,14 +363,14 @@ def test_a_node_that_was_fenced_drops_its_jobs_and_takes_part_again() -> None:
     run(test())
 
 
-def test_a_node_that_drains_still_does_so_under_its_next_term() -> None:
+def test_a_draining_node_drains_in_its_next_term_too() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             assert first.fleet is not None
             hand, other, client = Hand(first), Hand(second), Client(first)
             await second.engine.ask_to_drain(first.term)  # type: ignore[attr-defined]
-            while not first.fleet.draining:  # noqa: ASYNC110 - the next look says it
+            while not first.fleet.draining:  # noqa: ASYNC110 - awaits the next observation
                 await asyncio.sleep(0.01)
             before = first.term
             await second.engine.end(before)  # type: ignore[attr-defined]
@@ -389,9 +389,9 @@ def test_a_node_that_drains_still_does_so_under_its_next_term() -> None:
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), StoreFencedError("ended")])
 @pytest.mark.parametrize(("beats", "groups"), [(1, 0), (0, 1), (2, 2)])
-def test_a_node_starts_although_the_store_goes_away_again(error: StoreError, beats: int, groups: int) -> None:
+def test_a_node_starts_although_its_store_fails_meanwhile(error: StoreError, beats: int, groups: int) -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             engine = Away(fleet.content, beats, groups, error)
             node = await fleet.node("n1", engine=engine)
             other = await fleet.node("n2")
@@ -405,9 +405,9 @@ def test_a_node_starts_although_the_store_goes_away_again(error: StoreError, bea
     run(test())
 
 
-def test_a_node_that_cannot_renew_its_lease_stops_before_others_take_its_jobs() -> None:
+def test_a_node_that_cannot_renew_its_lease_stops_before_others_recover_its_jobs() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first = await fleet.node("n1")
             hand, client = Hand(first), Client(first)
             await client.submit_background()
@@ -421,22 +421,22 @@ def test_a_node_that_cannot_renew_its_lease_stops_before_others_take_its_jobs() 
             assert first.ready()
             first.engine.beat = first.engine.rows = silent  # type: ignore[attr-defined]
             assert await hand.stopped.get() == (held, b"lost")
-            assert not first.ready(), "clients are better off elsewhere"
-            assert first.term not in fleet.content.ended, "nobody had taken it for dead yet"
+            assert not first.ready(), "clients should use other nodes"
+            assert first.term not in fleet.content.ended, "no node had declared it dead yet"
 
     run(test())
 
 
-def test_status_counts_the_fleet_where_it_is_told_to() -> None:
+def test_status_counts_the_fleet_if_it_is_configured() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first = await fleet.node("n1", replace(QUICK, status=True))
             second = await fleet.node("n2")
             hand, client = Hand(second, places=2), Client(first)
             await client.submit_background()
             await hand.jobs.get()
             assert first.face.remote_load is not None
-            while first.face.remote_load(b"f") != (1, 1, 0):  # noqa: ASYNC110 - the next heartbeat says it
+            while first.face.remote_load(b"f") != (1, 1, 0):  # noqa: ASYNC110 - awaits the next heartbeat
                 await asyncio.sleep(0.01)
             assert first.face.remote_load(b"g") == (0, 0, 0)
             assert second.face.remote_load is None
@@ -444,16 +444,16 @@ def test_status_counts_the_fleet_where_it_is_told_to() -> None:
     run(test())
 
 
-def test_a_node_knows_what_workers_of_the_others_have_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_has_the_functions_that_workers_of_others_have_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registered_module, "SETTLING", 0.0)
 
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
             registered = first.service.registered
             assert registered.has(b"g") is False
             hand = Hand(second, function=b"g")
-            while not registered.has(b"g"):  # noqa: ASYNC110 - the next heartbeat says it
+            while not registered.has(b"g"):  # noqa: ASYNC110 - awaits the next heartbeat
                 await asyncio.sleep(0.01)
             assert (registered.has(b"h"), set(registered.names())) == (False, {b"g"})
             Hand(first, function=b"h")
@@ -461,18 +461,18 @@ def test_a_node_knows_what_workers_of_the_others_have_registered(monkeypatch: py
             second.service.gone(hand.worker)
             while registered.has(b"g"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            stop_heart(first)
+            stop_renewal(first)
             assert first.fleet is not None
             while first.fleet.lease_manager.lease_valid():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            assert (registered.has(b"g"), registered.has(b"h")) == (None, True), "nobody tells it any more"
+            assert (registered.has(b"g"), registered.has(b"h")) == (None, True), "it gets no rows any more"
 
     run(test())
 
 
-def test_a_nodes_capacity_is_what_its_workers_can_run_at_once() -> None:
+def test_a_nodes_capacity_is_the_sum_of_its_workers_places() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             node = await fleet.node("n1")
             assert node.fleet is not None
             hand, plain, client = Hand(node, places=5), Worker(Hand(node, places=0)), Client(node)
@@ -488,9 +488,9 @@ def test_a_nodes_capacity_is_what_its_workers_can_run_at_once() -> None:
     run(test())
 
 
-def test_the_figures_say_who_is_there() -> None:
+def test_the_metrics_count_the_nodes() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await fleet.node("n1"), await fleet.node("n2")
 
             def nodes() -> dict[str, float]:
@@ -500,9 +500,9 @@ def test_the_figures_say_who_is_there() -> None:
                 assert 0 < left < QUICK.lease
                 return {labels["state"]: number for labels, number in measures["mainspring_nodes"]}
 
-            while nodes() != {"live": 2, "draining": 0, "dead": 0}:  # noqa: ASYNC110 - the next look says it
+            while nodes() != {"live": 2, "draining": 0, "dead": 0}:  # noqa: ASYNC110 - awaits the next observation
                 await asyncio.sleep(0.01)
-            stop_heart(second)
+            stop_renewal(second)
             while nodes()["live"] != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

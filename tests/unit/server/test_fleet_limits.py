@@ -1,4 +1,4 @@
-"""Limits of several nodes on one store: they hold for all of them together, and nobody is kept waiting for ever."""
+"""Limits of several nodes on one store: they apply to all together, and no job waits for ever."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job
 from mainspring.resources.model import Limits, Rate
 
-from .test_fleet import Crowd, Hand, crowd, run, stop_heart
+from .test_fleet import Hand, LocalFleet, local_fleet, run, stop_renewal
 
 if TYPE_CHECKING:
     import pytest
@@ -27,19 +27,19 @@ SECOND = 1_000_000
 
 
 async def limit(node: Node, limits: Limits | None, *, paused: bool = False) -> None:
-    """Say something of the function ``f`` by command."""
+    """Set the limits of the function ``f`` by command."""
     done: asyncio.Future[FunctionLimits] = asyncio.get_running_loop().create_future()
     node.service.functions.change(
         b"f",
-        lambda said, _: msgspec.structs.replace(said, commanded=limits, paused=paused),
+        lambda function, _: msgspec.structs.replace(function, commanded=limits, paused=paused),
         done.set_result,
         done.set_exception,
     )
     await done
 
 
-async def nodes(fleet: Crowd, number: int, limits: Limits) -> list[Node]:
-    """Some nodes that all know the limits."""
+async def nodes(fleet: LocalFleet, number: int, limits: Limits) -> list[Node]:
+    """Start nodes on a store that has the limits."""
     first = await fleet.node("n1")
     await limit(first, limits)
     return [first, *[await fleet.node(f"n{at}") for at in range(2, number + 1)]]
@@ -53,7 +53,7 @@ async def submit(node: Node, *keys: str, payload: bytes = b"") -> list[int]:
 
 
 class Works:
-    """Workers at some nodes that run jobs for some time, and what was seen of it."""
+    """Workers at several nodes that run jobs for a time, and records of their runs."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -91,9 +91,9 @@ class Works:
             await self.done.get()
 
 
-def test_no_more_run_at_once_than_the_limit_on_all_nodes_together() -> None:
+def test_a_concurrency_limit_applies_to_all_nodes_together() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             three = await nodes(fleet, 3, Limits(concurrency=4))
             works = Works(0.01)
             for node in three:
@@ -106,9 +106,9 @@ def test_no_more_run_at_once_than_the_limit_on_all_nodes_together() -> None:
     run(test())
 
 
-def test_no_more_of_a_key_run_at_once_than_the_limit() -> None:
+def test_a_concurrency_limit_per_key_applies_to_all_nodes_together() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             two = await nodes(fleet, 2, Limits(concurrency_per_key=1))
             works = Works(0.01)
             for node in two:
@@ -122,9 +122,9 @@ def test_no_more_of_a_key_run_at_once_than_the_limit() -> None:
     run(test())
 
 
-def test_a_rate_holds_for_all_nodes_together() -> None:
+def test_a_rate_applies_to_all_nodes_together() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             two = await nodes(fleet, 2, Limits(rate=Rate(40, SECOND, 10)))
             works = Works(0)
             for node in two:
@@ -143,9 +143,9 @@ def test_a_rate_holds_for_all_nodes_together() -> None:
     run(test())
 
 
-def test_a_node_that_is_busy_leaves_others_their_share() -> None:
+def test_a_busy_node_leaves_others_their_share() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await nodes(fleet, 2, Limits(concurrency=4))
             works = Works(0.02)
             works.hand(first)
@@ -168,9 +168,9 @@ def test_a_node_that_is_busy_leaves_others_their_share() -> None:
     run(test())
 
 
-def test_a_single_token_goes_round() -> None:
+def test_nodes_use_a_single_token_in_turn() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             two = await nodes(fleet, 2, Limits(concurrency=1))
             works = Works(0.02)
             for node in two:
@@ -188,16 +188,16 @@ def test_a_single_token_goes_round() -> None:
     run(test())
 
 
-def test_the_tokens_of_a_node_that_dies_are_free_with_its_jobs() -> None:
+def test_the_tokens_of_a_dead_node_become_free() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await nodes(fleet, 2, Limits(concurrency=2))
             hand = Hand(first, 5)
             await submit(first, *[""] * 6)
             held = [await hand.jobs.get() for _ in range(2)]
             works = Works(0.01)
             works.hand(second)
-            stop_heart(first)
+            stop_renewal(first)
             await works.all(4)
             assert works.most <= 2
             assert not await hand.done(held[0], b"too late")
@@ -206,9 +206,9 @@ def test_the_tokens_of_a_node_that_dies_are_free_with_its_jobs() -> None:
     run(test())
 
 
-def test_what_is_not_used_goes_back() -> None:
+def test_unused_tokens_are_released() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             (first,) = await nodes(fleet, 1, Limits(5, 2))
             works = Works(0)
             works.hand(first)
@@ -222,11 +222,11 @@ def test_what_is_not_used_goes_back() -> None:
     run(test())
 
 
-def test_a_pause_holds_on_all_nodes_and_a_limit_that_is_lowered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_and_a_lowered_limit_apply_at_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.jobs.functions.READ_EVERY", 0.05)
 
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             first, second = await nodes(fleet, 2, Limits(concurrency=4))
             works = Works(0.005)
             works.hand(second)
@@ -246,9 +246,9 @@ def test_a_pause_holds_on_all_nodes_and_a_limit_that_is_lowered_too(monkeypatch:
     run(test())
 
 
-def test_a_node_that_has_nothing_to_do_asks_for_nothing() -> None:
+def test_an_idle_node_requests_no_tokens() -> None:
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             (first,) = await nodes(fleet, 1, Limits(1, 1, Rate(1, SECOND, 1), Rate(1, SECOND, 1)))
             hand = Hand(first, 5)
             first.service.register(hand.worker, b"g", Ability())
@@ -259,12 +259,12 @@ def test_a_node_that_has_nothing_to_do_asks_for_nothing() -> None:
     run(test())
 
 
-def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_request_for_tokens_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_grants, "LONGEST_US", 50_000)
     failed: list[Any] = []
 
     async def test() -> None:
-        async with crowd() as fleet:
+        async with local_fleet() as fleet:
             (first,) = await nodes(fleet, 1, Limits(concurrency=1))
             commit = first.engine.commit
 

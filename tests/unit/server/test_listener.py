@@ -75,15 +75,15 @@ def listen(
     return value, [line["reason"] for line in lines]
 
 
-def context(pki: Pki, *, known: bool) -> ssl.SSLContext:
-    made = ssl.create_default_context(cafile=pki[0].certificate)
-    if known:
-        made.load_cert_chain(*pki[2])
-    return made
+def context(pki: Pki, *, with_certificate: bool) -> ssl.SSLContext:
+    tls = ssl.create_default_context(cafile=pki[0].certificate)
+    if with_certificate:
+        tls.load_cert_chain(*pki[2])
+    return tls
 
 
 def greeting(tls: ssl.SSLContext) -> Callable[[int], object]:
-    """Return a client that sends a word and returns what comes, or the reason of the alert."""
+    """Return a client that sends a word and returns the answer, or the reason of the alert."""
 
     def greet(port: int) -> object:
         with socket.create_connection(("127.0.0.1", port), 20) as plain:
@@ -101,8 +101,8 @@ loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_even
 
 
 @loops
-def test_known_clients_are_served(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    assert listen(pki, loop, greeting(context(pki, known=True))) == (b"hello", [])
+def test_clients_with_a_certificate_are_served(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    assert listen(pki, loop, greeting(context(pki, with_certificate=True))) == (b"hello", [])
 
 
 @loops
@@ -113,16 +113,16 @@ def test_known_clients_are_served(pki: Pki, loop: Callable[[], asyncio.AbstractE
         (ssl.TLSVersion.TLSv1_2, "SSLV3_ALERT_HANDSHAKE_FAILURE"),
     ],
 )
-def test_a_client_without_a_certificate_is_told(
+def test_a_client_without_a_certificate_gets_the_reason(
     pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop], version: ssl.TLSVersion, alert: str
 ) -> None:
-    tls = context(pki, known=False)
+    tls = context(pki, with_certificate=False)
     tls.maximum_version = version
     assert listen(pki, loop, greeting(tls)) == (alert, ["the client showed no certificate"])
 
 
 @loops
-def test_a_client_without_tls_is_told(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_client_without_tls_gets_an_answer(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     def greet(port: int) -> bytes:
         with socket.create_connection(("127.0.0.1", port), 20) as plain:
             plain.sendall(b"\0REQ\0\0\0\x10\0\0\0\0")
@@ -132,10 +132,10 @@ def test_a_client_without_tls_is_told(pki: Pki, loop: Callable[[], asyncio.Abstr
 
 
 @loops
-def test_a_client_that_leaves_makes_no_line(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_client_that_disconnects_causes_no_line(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     def look(port: int) -> object:
         socket.create_connection(("127.0.0.1", port), 20).close()
-        return greeting(context(pki, known=True))(port)
+        return greeting(context(pki, with_certificate=True))(port)
 
     assert listen(pki, loop, look) == (b"hello", [])
 
@@ -166,13 +166,13 @@ class Held(Echo):
 
 @loops
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_idle_connections_take_no_more_descriptors_than_places(
+def test_idle_connections_use_no_more_descriptors_than_places(
     pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop], tls: bool
 ) -> None:
-    """A hundred wait in the backlog when the port begins to listen; one that comes later is served."""
+    """A hundred connections wait in the backlog when the port starts to listen; a later one is served."""
     bound = socket.create_server(("127.0.0.1", 0), backlog=200)
     bound.setblocking(False)
-    client = greeting(context(pki, known=True)) if tls else talk
+    client = greeting(context(pki, with_certificate=True)) if tls else talk
     handshakes = Handshakes(server_context(TlsSettings(*pki[1], pki[0].certificate)), 10.0) if tls else None
 
     async def run() -> tuple[object, int]:

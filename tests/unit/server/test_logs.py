@@ -29,7 +29,7 @@ def _restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_json_lines_carry_what_was_said() -> None:
+def test_json_lines_have_the_fields_of_the_event() -> None:
     stream = io.StringIO()
     start_logging(LogSettings(format="json"), stream=stream)
     structlog.get_logger().info("started", port=4730)
@@ -40,10 +40,10 @@ def test_json_lines_carry_what_was_said() -> None:
     assert entry["timestamp"].endswith("Z")
 
 
-def test_other_users_may_not_read_a_log(tmp_path: Path) -> None:
+def test_other_users_cannot_read_a_log(tmp_path: Path) -> None:
     path, disk = tmp_path / "node.log", tmp_path / "other-disk.log"
     path.symlink_to(disk)  # a log may be kept elsewhere
-    usual = os.umask(0o022)
+    original = os.umask(0o022)
     try:
         sink = start_logging(LogSettings(file=path))
         structlog.get_logger().info("started")
@@ -52,7 +52,7 @@ def test_other_users_may_not_read_a_log(tmp_path: Path) -> None:
         sink.reopen()
         assert stat.S_IMODE(disk.stat().st_mode) == 0o640
     finally:
-        os.umask(usual)
+        os.umask(original)
     sink.close()
     assert "started" in (tmp_path / "moved").read_text()
 
@@ -78,16 +78,16 @@ def test_a_traceback_shows_no_local_variables() -> None:
         assert secret not in stream.getvalue()
 
 
-def test_no_log() -> None:
+def test_a_disabled_log_writes_nothing() -> None:
     stream = io.StringIO()
     start_logging(LogSettings(enabled=False), stream=stream)
-    structlog.get_logger().critical("nobody hears")
+    structlog.get_logger().critical("dropped")
     logging.getLogger().handlers[:-1] = []
-    logging.getLogger("x").critical("nobody hears")
+    logging.getLogger("x").critical("dropped")
     assert not stream.getvalue()
 
 
-def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:
+def test_a_moved_file_is_reopened(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
     sink = start_logging(LogSettings(format="json", file=path))
     structlog.get_logger().info("one")
@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         start_logging(LogSettings(file=tmp_path / "missing" / "node.log"))
 
 
-def test_a_process_that_nobody_tells_of_a_moved_file_goes_on_in_the_new_one(tmp_path: Path) -> None:
+def test_a_process_without_signals_reopens_a_moved_file(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
     sink = start_logging(LogSettings(format="json", file=path), follow=True)
     structlog.get_logger().info("one")

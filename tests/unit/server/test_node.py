@@ -48,7 +48,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 class Failing(MemoryEngine):
-    """A store that fails when it is told to."""
+    """A store that fails when the test sets an error."""
 
     error: StoreError | None = None
 
@@ -66,7 +66,7 @@ async def build(engine: Engine, settings: ServerSettings = SETTINGS) -> Built:
 
 @asynccontextmanager
 async def shown() -> AsyncIterator[Built]:
-    """A node with what shows it."""
+    """Yield a node with its API and metrics."""
     built = await build(memory_engine())
     try:
         yield built
@@ -88,10 +88,10 @@ def figures(built: Built) -> dict[str, Any]:
 
 
 def worker(node: Node, *, places: int = 1) -> Worker:
-    made = Worker(Side("w"))
-    node.service.register(made, b"f", Ability())
-    node.service.ready(made, places)
-    return made
+    created = Worker(Side("w"))
+    node.service.register(created, b"f", Ability())
+    node.service.ready(created, places)
+    return created
 
 
 async def submit(node: Node, payload: bytes = b"") -> Job:
@@ -108,7 +108,7 @@ async def find(node: Node, job: Job) -> Job:
     return (await found)[job.id]
 
 
-def test_a_job_on_its_way_through_a_node() -> None:
+def test_a_job_passes_through_a_node() -> None:
     async def test() -> None:
         async with opened() as node:
             assert node.healthy()
@@ -186,13 +186,13 @@ def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, m
     idle = replace(SETTINGS, jobs=replace(SETTINGS.jobs, schedules=False))
 
     async def until(node: Node, *, ready: bool) -> None:
-        while node.ready() is not ready:  # noqa: ASYNC110 - as somebody asks /readyz
+        while node.ready() is not ready:  # noqa: ASYNC110 - as /readyz is polled
             await asyncio.sleep(0.01)
 
     async def test() -> None:
         async with opened(sqlite_engine(path), idle) as node:
             assert node.ready()
-            with capture_logs() as said:
+            with capture_logs() as logs:
                 path.rename(elsewhere)
                 await until(node, ready=False)
                 with pytest.raises(StoreUnavailableError, match="was moved or replaced under the node"):
@@ -200,8 +200,8 @@ def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, m
                 elsewhere.rename(path)
                 await until(node, ready=True)
             await submit(node)
-            (told,) = [line["error"] for line in said if line["log_level"] == "error"]
-            assert str(path) in told
+            (error,) = [line["error"] for line in logs if line["log_level"] == "error"]
+            assert str(path) in error
 
     run(test())
 
@@ -234,7 +234,7 @@ def test_running_jobs_may_end_while_the_node_drains() -> None:
 
 
 @pytest.mark.parametrize("graceful_first", [False, True])
-def test_what_runs_for_too_long_is_handed_back_and_not_counted(graceful_first: bool) -> None:
+def test_a_job_that_runs_too_long_is_released_without_an_attempt(graceful_first: bool) -> None:
     async def test() -> None:
         engine = memory_engine()
         async with opened(engine) as node:
@@ -259,7 +259,7 @@ def test_what_runs_for_too_long_is_handed_back_and_not_counted(graceful_first: b
     run(test())
 
 
-def test_an_interrupt_in_a_stop_ends_the_wait() -> None:
+def test_an_interrupt_during_a_stop_ends_the_wait() -> None:
     async def test() -> None:
         patient = replace(SETTINGS, process=replace(SETTINGS.process, grace=600.0))
         async with opened(settings=patient) as node:
@@ -279,7 +279,7 @@ def test_an_interrupt_in_a_stop_ends_the_wait() -> None:
     run(test())
 
 
-def test_the_first_interrupt_after_a_graceful_stop_is_polite() -> None:
+def test_the_first_interrupt_after_a_graceful_stop_sets_the_grace() -> None:
     async def test() -> None:
         patient = replace(SETTINGS, process=replace(SETTINGS.process, grace=600.0))
         async with opened(settings=patient) as node:
@@ -296,7 +296,7 @@ def test_the_first_interrupt_after_a_graceful_stop_is_polite() -> None:
     run(test())
 
 
-def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
+def test_refused_writes_are_repeated_before_the_end() -> None:
     async def test() -> None:
         engine = Failing([MemoryScheduleSlice()])
         async with opened(engine) as node:
@@ -317,7 +317,7 @@ def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
     run(test())
 
 
-def test_a_node_whose_store_refuses_is_not_ready_until_it_takes_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_whose_store_refuses_is_not_ready_until_it_commits_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_watch, "PROBE_INTERVAL", 0.01)
     monkeypatch.setattr(ticks, "TICK", 0.01)
 
@@ -332,7 +332,7 @@ def test_a_node_whose_store_refuses_is_not_ready_until_it_takes_a_probe(monkeypa
                 assert not node.ready()
                 assert node.healthy()
                 engine.error = None
-                while not node.ready():  # noqa: ASYNC110 - nobody tells of it
+                while not node.ready():  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.01)
             assert [line["event"] for line in logs] == ["the store refused a group", "the store commits again"]
             await submit(node)
@@ -358,7 +358,7 @@ def test_a_broken_store_ends_the_node_at_once() -> None:
     run(test())
 
 
-def test_what_happens_after_the_end_happens_to_nobody() -> None:
+def test_events_after_the_end_have_no_effect() -> None:
     async def test() -> None:
         async with opened() as node:
             who = worker(node)
@@ -373,7 +373,7 @@ def test_what_happens_after_the_end_happens_to_nobody() -> None:
     run(test())
 
 
-def test_a_store_in_a_file_is_taken_up_again(tmp_path: Path) -> None:
+def test_a_node_resumes_with_the_store_in_a_file(tmp_path: Path) -> None:
     async def test() -> None:
         settings = replace(SETTINGS, store=parse_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
 
@@ -405,7 +405,7 @@ def test_a_store_that_cannot_be_read_stops_the_start() -> None:
     run(test())
 
 
-def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -> None:
+def test_a_node_can_be_stopped_at_any_moment_of_its_start() -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         errors: list[dict[str, Any]] = []
@@ -429,10 +429,10 @@ def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -
     run(test())
 
 
-# ---- what others see ----
+# ---- status and metrics ----
 
 
-def test_strangers_names_do_not_make_the_metrics_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metrics_have_a_limit_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "METRIC_FUNCTIONS", 3)
 
     async def test() -> None:
@@ -443,15 +443,15 @@ def test_strangers_names_do_not_make_the_metrics_endless(monkeypatch: pytest.Mon
                 queue.away = number
             measures = figures(built)
             assert measures["mainspring_functions"] == [({}, 10.0)]
-            told = {labels["function"] for labels, _ in measures["mainspring_jobs_live"]}
-            assert told == {"f7", "f8", "f9"}
+            names = {labels["function"] for labels, _ in measures["mainspring_jobs_live"]}
+            assert names == {"f7", "f8", "f9"}
             assert len(measures["mainspring_jobs_waiting"]) == 9
 
     run(test())
 
 
-def test_different_names_are_different_in_the_metrics() -> None:
-    """Prometheus refuses the whole page where two samples have the same labels."""
+def test_different_names_have_different_labels_in_the_metrics() -> None:
+    """Prometheus refuses the whole page if two samples have the same labels."""
 
     async def test() -> None:
         async with shown() as built:
@@ -460,8 +460,8 @@ def test_different_names_are_different_in_the_metrics() -> None:
                 node.service.dispatch.queue(name)
                 node.service.attempts.ended([rules.succeeded(Job(1, name, b"", created_us=1), b"", 2, 2)])
             for measure in built.metrics.figures():
-                told = [tuple(labels.values()) for labels, *_ in measure.samples]
-                assert len(set(told)) == len(told), measure.name
+                samples = [tuple(labels.values()) for labels, *_ in measure.samples]
+                assert len(set(samples)) == len(samples), measure.name
             measures = figures(built)
             assert [labels["function"] for labels, _ in measures["mainspring_jobs_live"]] == [
                 "\\xff",
@@ -509,7 +509,7 @@ def test_the_metrics_count_attempts() -> None:
     run(test())
 
 
-def test_status_and_metrics_tell_of_each_function() -> None:
+def test_status_and_metrics_show_each_function() -> None:
     async def test() -> None:
         async with shown() as built:
             node = built.node

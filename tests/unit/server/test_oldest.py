@@ -1,4 +1,4 @@
-"""For how long the oldest waiting jobs have waited."""
+"""The ages of the oldest pending jobs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Asked(NamedTuple):
     failed: Callable[[StoreError], None]
 
 
-class Looker:
-    """Looks into a store that answers when a test says so."""
+class Reader:
+    """An `Oldest` on a store that answers when the test lets it."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -45,7 +45,7 @@ class Looker:
         self.asked.append(Asked(query.functions, done, failed))
 
     def look(self) -> list[bytes] | None:
-        """Return what the store is asked for now."""
+        """Refresh, and return the query that the store gets."""
         before = len(self.asked)
         self.oldest.refresh()
         return list(self.asked[-1].functions) if len(self.asked) > before else None
@@ -69,68 +69,68 @@ class Looker:
 
 
 def test_jobs_in_the_store() -> None:
-    looker = Looker()
-    looker.stored(b"f")
-    looker.stored(b"g", 0)
-    assert looker.look() == [b"f"]
-    assert looker.ages() == {}, "nobody has answered yet"
-    looker.asked[0].done({b"f": looker.ago(30)})
-    assert looker.ages() == {b"f": 30}
-    looker.clock.advance(2)
-    assert looker.ages() == {b"f": 32}
-    looker.stored(b"f", 0)
-    assert looker.ages() == {}
+    reader = Reader()
+    reader.stored(b"f")
+    reader.stored(b"g", 0)
+    assert reader.look() == [b"f"]
+    assert reader.ages() == {}, "the store has not answered yet"
+    reader.asked[0].done({b"f": reader.ago(30)})
+    assert reader.ages() == {b"f": 30}
+    reader.clock.advance(2)
+    assert reader.ages() == {b"f": 32}
+    reader.stored(b"f", 0)
+    assert reader.ages() == {}
 
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_jobs_in_memory(gated: bool) -> None:
-    looker = Looker()
-    queue = looker.dispatch.queue(b"f")
+    reader = Reader()
+    queue = reader.dispatch.queue(b"f")
     if gated:
-        queue.gate = AdmissionQueue(looker.clock, open_own)
-    gone = looker.held(queue, 50)
-    looker.held(queue, 20)
-    looker.held(queue, 40, priority=2, due_us=looker.ago(10))
+        queue.gate = AdmissionQueue(reader.clock, open_own)
+    gone = reader.held(queue, 50)
+    reader.held(queue, 20)
+    reader.held(queue, 40, priority=2, due_us=reader.ago(10))
     Dispatch.drop(gone)
-    assert looker.ages() == {b"f": 20}
-    assert looker.look() is None, "the store has none"
-    looker.stored(b"f")
-    looker.look()
-    looker.asked[0].done({b"f": looker.ago(60)})
-    assert looker.ages() == {b"f": 60}
+    assert reader.ages() == {b"f": 20}
+    assert reader.look() is None, "the store has none"
+    reader.stored(b"f")
+    reader.look()
+    reader.asked[0].done({b"f": reader.ago(60)})
+    assert reader.ages() == {b"f": 60}
 
 
-def test_a_look_takes_a_small_part_of_the_time() -> None:
-    looker = Looker()
-    looker.stored(b"f")
-    assert looker.look() == [b"f"]
-    looker.clock.advance(100)
-    assert looker.look() is None, "one is under way"
-    looker.asked[0].done({})
-    looker.clock.advance(PAUSE_FACTOR * 100 - 1)
-    assert looker.look() is None
-    looker.clock.advance(1)
-    assert looker.look() == [b"f"]
-    looker.asked[1].done({})
-    looker.clock.advance(READ_INTERVAL - 0.1)
-    assert looker.look() is None
-    looker.clock.advance(0.1)
-    assert looker.look() == [b"f"]
+def test_reads_take_a_small_part_of_the_time() -> None:
+    reader = Reader()
+    reader.stored(b"f")
+    assert reader.look() == [b"f"]
+    reader.clock.advance(100)
+    assert reader.look() is None, "one is under way"
+    reader.asked[0].done({})
+    reader.clock.advance(PAUSE_FACTOR * 100 - 1)
+    assert reader.look() is None
+    reader.clock.advance(1)
+    assert reader.look() == [b"f"]
+    reader.asked[1].done({})
+    reader.clock.advance(READ_INTERVAL - 0.1)
+    assert reader.look() is None
+    reader.clock.advance(0.1)
+    assert reader.look() == [b"f"]
 
 
-def test_a_store_that_is_away_is_asked_again() -> None:
-    looker = Looker()
-    looker.stored(b"f")
-    looker.look()
-    looker.asked[0].failed(StoreUnavailableError("away"))
-    assert looker.look() is None
-    looker.clock.advance(READ_INTERVAL)
-    assert looker.look() == [b"f"]
+def test_a_failed_read_is_repeated() -> None:
+    reader = Reader()
+    reader.stored(b"f")
+    reader.look()
+    reader.asked[0].failed(StoreUnavailableError("away"))
+    assert reader.look() is None
+    reader.clock.advance(READ_INTERVAL)
+    assert reader.look() == [b"f"]
 
 
-def test_of_very_many_functions_those_with_the_most_jobs_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_functions_those_with_the_most_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oldest, "OLDEST_FUNCTIONS", 2)
-    looker = Looker()
+    reader = Reader()
     for number in range(5):
-        looker.stored(b"f%d" % number, number + 1)
-    assert looker.look() == [b"f4", b"f3"]
+        reader.stored(b"f%d" % number, number + 1)
+    assert reader.look() == [b"f4", b"f3"]

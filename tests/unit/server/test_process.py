@@ -30,20 +30,20 @@ def test_the_pid_file_lives_as_long_as_the_node(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_pid_file_that_somebody_removed_is_no_error(tmp_path: Path) -> None:
+def test_a_removed_pid_file_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "node.pid"
     with PidFile(path):
         path.unlink()
 
 
-def test_other_users_may_not_read_a_pid_file(tmp_path: Path) -> None:
+def test_other_users_cannot_read_a_pid_file(tmp_path: Path) -> None:
     path = tmp_path / "node.pid"
-    usual = os.umask(0)
+    original = os.umask(0)
     try:
         with PidFile(path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o640
     finally:
-        os.umask(usual)
+        os.umask(original)
 
 
 def test_a_pid_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_pid_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert path.is_symlink()
 
 
-def test_what_has_taken_the_place_of_the_pid_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_replaced_the_pid_file_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "node.pid"
     with PidFile(path):
         path.rename(tmp_path / "moved")
@@ -97,7 +97,7 @@ def test_more_files_than_allowed_is_an_error() -> None:
             raise_limits(hard + 1, core_dumps=False)
 
 
-def test_in_the_background_the_starter_waits_for_the_verdict(tmp_path: Path) -> None:
+def test_the_starting_process_waits_for_the_code_of_the_background(tmp_path: Path) -> None:
     code = f"""
         import os, sys
         from mainspring.server.process import DaemonProcess

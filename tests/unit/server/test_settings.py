@@ -59,7 +59,7 @@ def test_memory_store() -> None:
         ("mysql://host/db", "postgresql://"),
     ],
 )
-def test_other_stores_are_refused_with_what_to_write(url: str, hint: str) -> None:
+def test_invalid_stores_are_refused_with_a_hint(url: str, hint: str) -> None:
     with pytest.raises(SettingsError, match=hint):
         parse_store(url)
 

@@ -9,7 +9,7 @@ from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.sockets import PortError, bind, bound_address
 
 
-def test_port_0_is_any_free_one() -> None:
+def test_port_0_becomes_a_free_port() -> None:
     (opened,) = bind(TcpAddress("127.0.0.1", 0))
     with opened:
         address = bound_address(opened)
@@ -24,7 +24,7 @@ def test_a_port_in_use_is_named() -> None:
         bind(bound_address(opened))
 
 
-def test_addresses_that_are_not_ours() -> None:
+def test_unavailable_addresses_are_refused() -> None:
     with pytest.raises(PortError, match="no such address"):
         bind(TcpAddress("192.0.2.1", 0))
     with pytest.raises(PortError, match="name cannot be resolved"):
@@ -47,8 +47,8 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
         assert bound_address(opened) == address
         with pytest.raises(PortError, match="already"):
             bind(address)
-    (again,) = bind(address)  # the stale file of a dead server is no obstacle
-    again.close()
+    (rebound,) = bind(address)  # the stale file of a dead server is no obstacle
+    rebound.close()
     with pytest.raises(PortError, match="create it"):
         bind(UnixAddress(str(tmp_path / "missing" / "m.sock")))
     assert Path(address.path).exists()

@@ -1,4 +1,4 @@
-"""Lines of `logging`: whose they are, at which level they are written, and that the user's own configuration stays."""
+"""Records of `logging`: their levels by origin, and the user's own configuration, which stays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def plain() -> Iterator[logging.Logger]:
-    """The root logger, which is afterwards as it was."""
+    """Yield the root logger, and restore it afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield root
@@ -39,14 +39,14 @@ def plain() -> Iterator[logging.Logger]:
 
 
 def begin() -> None:
-    """Be a program that has just begun: pytest has handlers of its own, put there for each part of a test."""
+    """Simulate a program that has just begun: remove the handlers that pytest adds for each part of a test."""
     root = logging.getLogger()
     root.handlers.clear()
     root.setLevel(logging.WARNING)
 
 
 def started(level: str = "info", *, configured: bool = False) -> Log:
-    """Start logging; what is returned gives the lines that were written since it was called last."""
+    """Start logging; return a function that returns the lines written since its last call."""
     if not configured:
         begin()
     stream = io.StringIO()
@@ -98,7 +98,7 @@ def test_libraries_stay_at_warning(name: str) -> None:
     assert events(log) == ["error"]
 
 
-def test_a_level_that_the_user_has_set_is_left_alone() -> None:
+def test_a_level_that_the_user_has_set_stays() -> None:
     log = started("info")
     logging.getLogger("kazoo").setLevel(logging.DEBUG)
     logging.getLogger("the_users.loud").setLevel(logging.DEBUG)
@@ -116,7 +116,7 @@ def test_an_installed_package_with_the_app_is_the_users_own() -> None:
     assert events(log) == ["info", "warning", "error"]
 
 
-def test_values_of_a_line_are_kept_and_a_defect_of_a_line_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_keeps_its_values_and_a_defective_line_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     log = started()
     logging.getLogger("the_users").info("sent", extra={"order": 5, "to": object})
     logging.getLogger("the_users").log(25, "a level of my own")
@@ -136,7 +136,7 @@ def test_lines_follow_the_level_while_the_module_is_imported() -> None:
     assert events(log) == ["info", "warning", "error"]
 
 
-def test_basic_config_of_the_users_module_is_left_alone() -> None:
+def test_basic_config_of_the_users_module_stays() -> None:
     log = started("info")
     theirs = io.StringIO()
     with importing("app.py"):
@@ -146,7 +146,7 @@ def test_basic_config_of_the_users_module_is_left_alone() -> None:
     assert log() == []
 
 
-def test_basic_config_without_a_level_has_the_usual_one() -> None:
+def test_basic_config_without_a_level_has_the_default_level() -> None:
     log = started("debug")
     theirs = io.StringIO()
     with importing("app.py"):
@@ -156,7 +156,7 @@ def test_basic_config_without_a_level_has_the_usual_one() -> None:
     assert log() == []
 
 
-def test_a_configuration_of_some_loggers_is_left_alone_and_doubles_nothing() -> None:
+def test_a_configuration_of_some_loggers_stays_and_doubles_no_lines() -> None:
     log = started("info")
     theirs = io.StringIO()
     with importing("app.py"):
@@ -171,11 +171,11 @@ def test_a_configuration_of_some_loggers_is_left_alone_and_doubles_nothing() -> 
     say("the_users.own")
     assert theirs.getvalue().split() == ["debug", "info", "warning", "error"]
     assert log() == []
-    say("the_users.other")  # it has no handler: it comes here, as without any configuration
+    say("the_users.other")  # it has no handler, so its lines go to our log
     assert events(log) == ["info", "warning", "error"]
 
 
-def test_a_configuration_of_the_root_is_left_alone() -> None:
+def test_a_configuration_of_the_root_stays() -> None:
     log = started("info")
     theirs = io.StringIO()
     with importing("app.py"):
@@ -193,7 +193,7 @@ def test_a_configuration_of_the_root_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("chosen", [logging.DEBUG, logging.WARNING])
-def test_a_level_of_the_root_alone_is_left_alone(plain: logging.Logger, chosen: int) -> None:
+def test_a_level_of_the_root_alone_stays(plain: logging.Logger, chosen: int) -> None:
     log = started("info")
     with importing("app.py"):
         plain.setLevel(chosen)
@@ -201,14 +201,14 @@ def test_a_level_of_the_root_alone_is_left_alone(plain: logging.Logger, chosen: 
     assert len(log()) == (4 if chosen == logging.DEBUG else 2)
 
 
-def test_a_handler_that_takes_nothing_keeps_nothing_from_the_log() -> None:
+def test_a_null_handler_does_not_hide_lines_from_the_log() -> None:
     log = started("info")
     logging.getLogger("the_users").addHandler(logging.NullHandler())
     say("the_users.part")
     assert events(log) == ["info", "warning", "error"]
 
 
-def test_structlog_on_top_of_logging_goes_in_no_circle() -> None:
+def test_structlog_on_top_of_logging_does_not_recurse() -> None:
     log = started("info")
     with importing("app.py"):
         structlog.configure(
@@ -218,7 +218,7 @@ def test_structlog_on_top_of_logging_goes_in_no_circle() -> None:
     assert events(log) == ["event='said'"]
 
 
-def test_a_configuration_from_before_is_left_alone(plain: logging.Logger) -> None:
+def test_an_earlier_configuration_stays(plain: logging.Logger) -> None:
     begin()
     theirs = io.StringIO()
     logging.basicConfig(level=logging.INFO, stream=theirs, format="%(message)s")
@@ -229,7 +229,7 @@ def test_a_configuration_from_before_is_left_alone(plain: logging.Logger) -> Non
     assert plain.level == logging.INFO
 
 
-def test_an_application_without_our_log_is_left_alone(plain: logging.Logger) -> None:
+def test_an_application_without_our_log_is_not_changed(plain: logging.Logger) -> None:
     begin()
     with importing("app.py"):
         assert logging.lastResort is not None

@@ -1,4 +1,4 @@
-"""What people read about a stop, and when."""
+"""The messages about a stop, and their times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Terminal(io.StringIO):
         (2, None, "2 jobs running; waiting until they end; Ctrl-C to wait no longer than the grace"),
     ],
 )
-def test_what_a_stop_waits_for(jobs: int, grace: float | None, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_about_running_jobs(
+    jobs: int, grace: float | None, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     show_waiting(LogSettings(), jobs, grace)
     assert terminal.getvalue() == f"mainspring: {sentence}\n"
@@ -46,7 +48,7 @@ def test_without_a_terminal_the_log_has_the_sentence(monkeypatch: pytest.MonkeyP
     assert (line["event"], line["jobs"]) == ("2 jobs handed back", 2)
 
 
-def test_a_log_elsewhere_has_it_beside_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_in_a_file_has_it_as_well_as_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     settings = LogSettings(file=tmp_path / "log")
     sink = start_logging(settings, stream=terminal)
@@ -68,7 +70,7 @@ class Target:
 
 
 @pytest.mark.parametrize(
-    ("signals", "told"),
+    ("signals", "expected"),
     [
         (["stop", "stop"], ["waits"]),
         (["interrupt", "stop"], ["waits"]),
@@ -76,10 +78,10 @@ class Target:
         (["stop", "interrupt", "stop"], ["waits", "hurries"]),
     ],
 )
-def test_each_is_told_once(signals: list[str], told: list[str]) -> None:
-    target, heard = Target(), list[str]()
-    stop = ReportedStop(target, lambda: heard.append("waits"), lambda: heard.append("hurries"))
+def test_each_message_is_shown_once(signals: list[str], expected: list[str]) -> None:
+    target, reported = Target(), list[str]()
+    stop = ReportedStop(target, lambda: reported.append("waits"), lambda: reported.append("hurries"))
     for name in signals:
         getattr(stop, name)()
     assert target.done == signals
-    assert heard == told
+    assert reported == expected

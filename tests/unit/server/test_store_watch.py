@@ -1,4 +1,4 @@
-"""What becomes of a node's readiness and its log where the store refuses groups, or keeps them waiting."""
+"""A node's readiness and log while the store refuses groups or does not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Watched(Desk):
-    """A queue whose groups end as the test says, and who watches it."""
+    """A queue whose groups end as the test decides, and its watch."""
 
     def __init__(self) -> None:
         super().__init__(limit=2**20)
@@ -62,7 +62,7 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
         yield lines
 
 
-def test_while_all_is_well_nothing_is_probed(desk: Watched) -> None:
+def test_a_ready_node_does_not_probe(desk: Watched) -> None:
     for _ in range(100):
         desk.check(10.0)
     desk.put("a")
@@ -77,14 +77,14 @@ def test_a_refused_group_makes_the_node_unready_until_a_probe_is_committed(desk:
     desk.refuse()
     assert not desk.ready
     desk.check()
-    assert desk.probes(), "at once, for it may have been this group alone"
+    assert desk.probes(), "at once, because only this group may be affected"
     desk.answer(StoreFullError("full"))
     desk.check(PROBE_INTERVAL / 2)
     assert desk.group is None, "not more often"
     desk.put("small")
     desk.turn()
     desk.answer()
-    assert not desk.ready, "another group proves nothing of those that fail"
+    assert not desk.ready, "another group proves nothing about those that fail"
     desk.check(PROBE_INTERVAL / 2)
     assert desk.probes()
     desk.check(PROBE_INTERVAL * 2)
@@ -114,7 +114,7 @@ def test_causes_that_are_all_different_do_not_fill_the_log(desk: Watched, logs: 
     assert len(logs) == MAX_CAUSES + 1
 
 
-def test_a_recovery_again_and_again_does_not_fill_the_log(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:
+def test_repeated_recoveries_do_not_fill_the_log(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:
     for _ in range(20):
         desk.refuse()
         desk.check(PROBE_INTERVAL)
@@ -132,10 +132,10 @@ def test_a_store_that_does_not_answer_makes_the_node_unready(desk: Watched) -> N
     desk.check(0.2)
     assert not desk.ready
     desk.answer()
-    assert desk.ready, "without waiting for the next look"
+    assert desk.ready, "without waiting for the next check"
 
 
-def test_a_busy_store_is_not_late(desk: Watched) -> None:
+def test_a_busy_store_is_ready(desk: Watched) -> None:
     for _ in range(10):
         desk.put("a")
         desk.turn()

@@ -32,7 +32,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str, str | None]:
-    """Return the certificate's subject that the client saw; raises what either side raises."""
+    """Return the subject of the certificate that the client got; raise the error of either side."""
     ours, theirs = socket.socketpair()
     failures: list[OSError] = []
 
@@ -72,7 +72,7 @@ def test_tls_without_clients_certificates(pki: Pki) -> None:
     assert (name, version) == ("server", "TLSv1.3")
 
 
-def test_clients_certificates_are_required_where_there_is_an_authority(pki: Pki) -> None:
+def test_client_certificates_are_required_with_an_authority(pki: Pki) -> None:
     authority, server, client = pki
     context = server_context(TlsSettings(*server, client_ca=authority.certificate))
     assert handshake(context, client_context(authority, client))[0] == "server"
@@ -91,7 +91,7 @@ def test_old_versions_are_refused(pki: Pki) -> None:
         handshake(server_context(TlsSettings(*server)), old)
 
 
-def test_a_reload_takes_the_new_files_and_keeps_the_old_ones_where_they_are_broken(pki: Pki, tmp_path: Path) -> None:
+def test_a_reload_uses_new_files_and_keeps_the_old_ones_if_they_are_broken(pki: Pki, tmp_path: Path) -> None:
     authority, server, client = pki
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     shutil.copy(server.certificate, certificate)

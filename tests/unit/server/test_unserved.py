@@ -1,4 +1,4 @@
-"""The log's lines about functions whose jobs wait and that no worker has registered."""
+"""Log lines about functions with pending jobs that no worker has registered."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Looker:
-    """Looks at some functions, at times that a test says."""
+class Checker:
+    """An `Unserved` over some functions, checked at the test's times."""
 
     def __init__(self, mine: Callable[[str], bool] = lambda _: True) -> None:
         self.dispatch = Dispatch()
@@ -39,58 +39,58 @@ class Looker:
 
 
 def test_a_function_has_a_line_a_minute() -> None:
-    looker = Looker()
-    looker.wait(b"f", 3)
-    assert looker.check(10) == []
-    assert looker.check(10 + NO_WORKER_GRACE - 0.1) == []
-    assert looker.check(10 + NO_WORKER_GRACE) == [("f", 3)]
-    assert looker.check(10 + NO_WORKER_LOG_INTERVAL) == []
-    looker.wait(b"f", 4)
-    assert looker.check(10 + NO_WORKER_GRACE + NO_WORKER_LOG_INTERVAL) == [("f", 4)]
+    checker = Checker()
+    checker.wait(b"f", 3)
+    assert checker.check(10) == []
+    assert checker.check(10 + NO_WORKER_GRACE - 0.1) == []
+    assert checker.check(10 + NO_WORKER_GRACE) == [("f", 3)]
+    assert checker.check(10 + NO_WORKER_LOG_INTERVAL) == []
+    checker.wait(b"f", 4)
+    assert checker.check(10 + NO_WORKER_GRACE + NO_WORKER_LOG_INTERVAL) == [("f", 4)]
 
 
-def test_no_line_where_a_worker_is_here_or_comes_in_time() -> None:
-    looker = Looker()
-    looker.wait(b"f")
-    looker.check(10)
+def test_no_line_if_a_worker_is_here_or_connects_in_time() -> None:
+    checker = Checker()
+    checker.wait(b"f")
+    checker.check(10)
     worker = Worker(Side("w"))
-    looker.dispatch.register(worker, b"f")
-    assert looker.check(20) == []
-    looker.dispatch.leave(worker)
-    looker.dispatch.unregister(worker, looker.dispatch.queue(b"f"))
-    assert looker.check(30) == []
-    assert looker.check(30 + NO_WORKER_GRACE) == [("f", 1)]
+    checker.dispatch.register(worker, b"f")
+    assert checker.check(20) == []
+    checker.dispatch.leave(worker)
+    checker.dispatch.unregister(worker, checker.dispatch.queue(b"f"))
+    assert checker.check(30) == []
+    assert checker.check(30 + NO_WORKER_GRACE) == [("f", 1)]
 
 
 @pytest.mark.parametrize("elsewhere", [frozenset([b"f"]), None])
-def test_no_line_where_another_node_has_a_worker_or_nobody_can_know(elsewhere: frozenset[bytes] | None) -> None:
-    looker = Looker()
-    looker.wait(b"f")
-    looker.registered.elsewhere = lambda: elsewhere
-    assert looker.check(10) == looker.check(20) == []
+def test_no_line_if_another_node_has_or_may_have_a_worker(elsewhere: frozenset[bytes] | None) -> None:
+    checker = Checker()
+    checker.wait(b"f")
+    checker.registered.elsewhere = lambda: elsewhere
+    assert checker.check(10) == checker.check(20) == []
 
 
-def test_no_line_where_no_job_waits() -> None:
-    looker = Looker()
-    looker.wait(b"f", 0)
-    assert looker.check(10) == looker.check(20) == []
+def test_no_line_without_pending_jobs() -> None:
+    checker = Checker()
+    checker.wait(b"f", 0)
+    assert checker.check(10) == checker.check(20) == []
 
 
-def test_of_very_many_functions_most_are_counted() -> None:
-    looker = Looker()
+def test_of_many_functions_most_are_only_counted() -> None:
+    checker = Checker()
     for number in range(50):
-        looker.wait(b"f%02d" % number, number + 1)
-    looker.check(0)
-    lines = looker.check(10)
+        checker.wait(b"f%02d" % number, number + 1)
+    checker.check(0)
+    lines = checker.check(10)
     assert lines == [(f"f{number:02}", number + 1) for number in range(49, 49 - MAX_LINES, -1)] + [(30,)]
-    looker.wait(b"g", 1000)
-    assert looker.check(11) == looker.check(30) == [], "no more in this minute"
-    assert looker.check(10 + NO_WORKER_LOG_INTERVAL)[:2] == [("g", 1000), ("f49", 50)]
+    checker.wait(b"g", 1000)
+    assert checker.check(11) == checker.check(30) == [], "no more in this minute"
+    assert checker.check(10 + NO_WORKER_LOG_INTERVAL)[:2] == [("g", 1000), ("f49", 50)]
 
 
-def test_each_function_is_one_nodes_to_log() -> None:
-    looker = Looker(lambda name: name == "g")
-    looker.wait(b"f")
-    looker.wait(b"g")
-    looker.check(0)
-    assert looker.check(10) == [("g", 1)]
+def test_one_node_logs_each_function() -> None:
+    checker = Checker(lambda name: name == "g")
+    checker.wait(b"f")
+    checker.wait(b"g")
+    checker.check(0)
+    assert checker.check(10) == [("g", 1)]
