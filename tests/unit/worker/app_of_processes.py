@@ -1,4 +1,4 @@
-"""An App for tests whose processes import it."""
+"""An App that processes import in tests."""
 
 from __future__ import annotations
 

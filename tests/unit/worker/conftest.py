@@ -24,34 +24,34 @@ class Running:
         self, app: App, servers: list[ExtensionServer], settings: WorkerSettings, selector: str | None
     ) -> None:
         self.ending: Ending | BaseException | None = None
-        self._made = threading.Event()
+        self._created = threading.Event()
         self._app = app
         self._servers = [server.address for server in servers]
         self._settings = settings
         self._selector = selector
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
-        assert self._made.wait(10)
+        assert self._created.wait(10)
 
     def _run(self) -> None:
         async def work() -> Ending:
             self.loop = asyncio.get_running_loop()
             self.worker: Worker = self._app.worker(self._settings, servers=self._servers, selector=self._selector)
-            self._made.set()
+            self._created.set()
             try:
                 return await self.worker.run()
             finally:
-                await self._app.aclose()  # what coroutines have asked themselves
+                await self._app.aclose()  # the client that coroutines have used
 
         try:
             self.ending = asyncio.run(work())
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             self.ending = error
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.worker.stop)
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         self.loop.call_soon_threadsafe(functools.partial(self.worker.stop, now=True))
 
     def ended(self, timeout: float = 15) -> Any:
@@ -80,5 +80,5 @@ def run(server: ExtensionServer) -> Iterator[Callable[..., Running]]:
     yield start
     for running in started:
         if running.thread.is_alive():
-            running.hurry()
+            running.stop_now()
             running.ended()

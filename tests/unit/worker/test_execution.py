@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.client.awaited_jobs import Awaited
 
 
-class Ear:
+class NullReporter:
     def progress(self, job: CurrentJob, done: int, total: int) -> None: ...
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None: ...
     def waits(self, job: CurrentJob, awaited: Awaited) -> None: ...
@@ -33,12 +33,12 @@ def function(call: Any, **options: Any) -> Function:
 
 
 def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
-    """Run it as executors do: in a context of its own."""
+    """Run a function like the executors do, in a context of its own."""
     return contextvars.Context().run(execution.execute, function, payload, job)
 
 
 def job(info: bytes = b"") -> CurrentJob:
-    return CurrentJob(b"H:n:1000000000007", b"u", "f", info, Ear())
+    return CurrentJob(b"H:n:1000000000007", b"u", "f", info, NullReporter())
 
 
 def fail(error: BaseException) -> Any:
@@ -55,7 +55,7 @@ def test_a_result() -> None:
     assert execute(function(double), b"[4]", job()) == (b"succeeded", b"", b"8")
 
 
-def test_a_payload_that_does_not_fit_is_final() -> None:
+def test_a_payload_that_does_not_fit_is_a_final_failure() -> None:
     def double(x: int) -> int:
         return 2 * x
 
@@ -67,7 +67,7 @@ def test_a_payload_that_does_not_fit_is_final() -> None:
     assert "parameter 'x'" in described["error"]["message"]
 
 
-def test_a_result_that_is_no_json_is_final() -> None:
+def test_a_result_without_json_form_is_a_final_failure() -> None:
     def odd() -> object:
         return object()
 
@@ -76,7 +76,7 @@ def test_a_result_that_is_no_json_is_final() -> None:
     assert msgspec.json.decode(detail)["final"] is True
 
 
-def test_a_result_that_is_no_finite_number_is_final() -> None:
+def test_a_result_that_is_not_finite_is_a_final_failure() -> None:
     def mean() -> dict[str, list[float]]:
         return {"means": [0.5, math.nan]}
 
@@ -89,7 +89,7 @@ def test_a_result_that_is_no_finite_number_is_final() -> None:
 
 @dataclass
 class Picky:
-    """A type with code of its own, which runs when a payload is read."""
+    """A type with its own code, which runs when a payload is decoded."""
 
     size: int
 
@@ -98,7 +98,7 @@ class Picky:
 
 
 @pytest.mark.parametrize(("payload", "type_name"), [(b'[{"size":1}]', "KeyError"), (b'[{"size":10}]', "SystemExit")])
-def test_what_a_parameters_type_raises_is_a_final_failure(payload: bytes, type_name: str) -> None:
+def test_errors_of_a_parameters_type_are_final_failures(payload: bytes, type_name: str) -> None:
     def take(picky: Picky) -> None: ...
 
     async def atake(picky: Picky) -> None: ...
@@ -114,7 +114,7 @@ def test_what_a_parameters_type_raises_is_a_final_failure(payload: bytes, type_n
         assert described["error"]["type"] == type_name
 
 
-def test_an_error_comes_with_its_traceback_from_the_function_on() -> None:
+def test_tracebacks_begin_at_the_function() -> None:
     outcome, detail, _ = execute(function(fail(ValueError("no\0such \udcff"))), b"", job())
     described = msgspec.json.decode(detail)
     assert outcome == b"failed"
@@ -148,13 +148,13 @@ class UnshowableError(Exception):
         OwnError("x" * 10**6),
     ],
 )
-def test_whatever_is_raised_is_a_failure(error: BaseException) -> None:
+def test_every_raised_error_is_a_failure(error: BaseException) -> None:
     outcome, detail, _ = execute(function(fail(error)), b"", job())
     assert outcome == b"failed"
     assert len(detail) < 50_000
 
 
-def test_the_tasks_policy_says_what_is_final() -> None:
+def test_the_tasks_policy_decides_which_failures_are_final() -> None:
     retry = Retry(on=(OSError,), never=(FileNotFoundError,))
     for error, final in [(OSError(), None), (FileNotFoundError(), True), (ValueError(), True)]:
         _, detail, _ = execute(function(fail(error), retry=retry), b"", job())
@@ -177,7 +177,7 @@ def test_snooze_and_stops() -> None:
     assert execute(function(beat), b"", job())[0] == b"succeeded"
 
 
-def test_a_coroutine_that_is_cancelled_because_it_was_asked_to_stop() -> None:
+def test_a_coroutine_cancelled_on_request_is_a_cancelled_job() -> None:
     async def main() -> Any:
         async def wait() -> None:
             await asyncio.Event().wait()
@@ -192,29 +192,29 @@ def test_a_coroutine_that_is_cancelled_because_it_was_asked_to_stop() -> None:
     assert asyncio.run(main()) == CANCELLED
 
 
-def test_what_a_task_knows() -> None:
+def test_attributes_of_the_current_job() -> None:
     info = b'{"attempt":3,"term":9,"deadline":1893456000.5,"later":"ignored"}'
-    known = job(info)
-    assert known.id == 1000000000007
-    assert (known.handle, known.unique, known.attempt, known.term) == ("H:n:1000000000007", "u", 3, 9)
-    assert known.deadline is not None
-    assert known.deadline.isoformat() == "2030-01-01T00:00:00.500000+00:00"
-    assert known.fire_time is None
-    assert CurrentJob(b"odd", b"", "f", b"", Ear()).id is None
+    current = job(info)
+    assert current.id == 1000000000007
+    assert (current.handle, current.unique, current.attempt, current.term) == ("H:n:1000000000007", "u", 3, 9)
+    assert current.deadline is not None
+    assert current.deadline.isoformat() == "2030-01-01T00:00:00.500000+00:00"
+    assert current.fire_time is None
+    assert CurrentJob(b"odd", b"", "f", b"", NullReporter()).id is None
 
 
-def test_progress_is_whole_numbers() -> None:
+def test_progress_requires_whole_numbers() -> None:
     for done, total in ((0.5, 1.0), ("1", 2), (None, 2), (-1, 2), (1, 2**63)):
         with pytest.raises(UsageError, match="progress takes whole numbers"):
             job().progress(done, total)  # type: ignore[arg-type]
 
 
-def test_data_is_bytes() -> None:
-    for tell in (job().data, job().warning):
+def test_data_and_warnings_require_bytes() -> None:
+    for send in (job().data, job().warning):
         with pytest.raises(UsageError, match="bytes"):
-            tell("text")  # type: ignore[arg-type]
+            send("text")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="bytes"):
-            tell(10**12)  # type: ignore[arg-type]
+            send(10**12)  # type: ignore[arg-type]
 
 
 def test_outside_a_task_there_is_no_current_job() -> None:
@@ -222,7 +222,7 @@ def test_outside_a_task_there_is_no_current_job() -> None:
         contextvars.Context().run(current_job)
 
 
-def test_names_are_taken_once() -> None:
+def test_two_tasks_cannot_have_one_name() -> None:
     def f() -> None: ...
 
     registry = Registry()

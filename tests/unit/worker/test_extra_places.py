@@ -1,4 +1,4 @@
-"""Tasks that wait for jobs of their own worker."""
+"""Tests tasks that wait for jobs of their own worker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def app(bare: App) -> App:
     return app
 
 
-def test_as_many_parents_as_places_end(server: ExtensionServer, run: Run, app: App) -> None:
+def test_parents_in_all_places_end(server: ExtensionServer, run: Run, app: App) -> None:
     run(app, concurrency=4)
     jobs = [server.add("total", b"[3]") for _ in range(4)]
     server.wait_for(lambda: all(job.ended for job in jobs))
@@ -69,8 +69,8 @@ def test_a_coroutine_in_the_only_place_ends(server: ExtensionServer, run: Run, a
     assert job.data == b"380"
 
 
-def test_extra_places_take_awaited_jobs_and_not_more_parents(server: ExtensionServer, run: Run, app: App) -> None:
-    """With places for any job, the parents that queue before the children would take all of them."""
+def test_extra_places_run_awaited_jobs_and_not_more_parents(server: ExtensionServer, run: Run, app: App) -> None:
+    """If extra places ran every job, the parents, which are queued before the children, would occupy all of them."""
     run(app, concurrency=2, waiting_places=1)
     jobs = [server.add("total", b"[2]") for _ in range(20)]
     server.wait_for(lambda: all(job.ended for job in jobs))
@@ -78,7 +78,7 @@ def test_extra_places_take_awaited_jobs_and_not_more_parents(server: ExtensionSe
     assert [args[0] for args in server.seen_of(Type.REGISTER)].count(b"total") == 1
 
 
-def test_children_that_wait_for_children_take_further_places(server: ExtensionServer, run: Run, app: App) -> None:
+def test_children_that_wait_for_children_get_further_places(server: ExtensionServer, run: Run, app: App) -> None:
     run(app, concurrency=1, waiting_places=5)
     job = server.add("depth", b"[5]")
     server.wait_for(lambda: job.ended)
@@ -86,7 +86,7 @@ def test_children_that_wait_for_children_take_further_places(server: ExtensionSe
 
 
 @pytest.mark.parametrize("places", [0, 2])
-def test_at_the_bound_the_newest_wait_is_refused(server: ExtensionServer, run: Run, app: App, places: int) -> None:
+def test_at_the_limit_the_newest_wait_is_refused(server: ExtensionServer, run: Run, app: App, places: int) -> None:
     run(app, concurrency=1, waiting_places=places)
     job = server.add("depth", b"[%d]" % (places + 1))
     server.wait_for(lambda: job.ended, 20)
@@ -97,7 +97,7 @@ def test_at_the_bound_the_newest_wait_is_refused(server: ExtensionServer, run: R
 
 
 @pytest.mark.parametrize(("function", "state"), [("elsewhere", "pending"), ("parent", "running")])
-def test_a_wait_for_what_other_workers_run_is_never_refused(
+def test_a_wait_for_jobs_of_other_workers_is_never_refused(
     server: ExtensionServer, run: Run, bare: App, monkeypatch: pytest.MonkeyPatch, function: str, state: str
 ) -> None:
     monkeypatch.setattr(extra_places, "POLL_INTERVAL", 0.01)
@@ -123,7 +123,7 @@ def test_a_wait_for_what_other_workers_run_is_never_refused(
     assert job.data == b'"done"'
 
 
-def test_no_more_work_at_a_time_than_there_are_places(server: ExtensionServer, run: Run, bare: App) -> None:
+def test_no_more_tasks_work_at_a_time_than_there_are_places(server: ExtensionServer, run: Run, bare: App) -> None:
     app = bare
     lock = threading.Lock()
     now = most = 0
@@ -149,7 +149,7 @@ def test_no_more_work_at_a_time_than_there_are_places(server: ExtensionServer, r
     assert most <= 3
 
 
-def test_a_parent_whose_time_is_over_gives_its_place_back(server: ExtensionServer, run: Run, bare: App) -> None:
+def test_a_parent_that_times_out_frees_its_place(server: ExtensionServer, run: Run, bare: App) -> None:
     app = bare
     never = app.function("elsewhere").submit(b"")
     begun = threading.Event()
@@ -188,11 +188,11 @@ def test_a_parent_that_is_cancelled_while_it_waits_stops(server: ExtensionServer
     assert job.state == "cancelled"
 
 
-def test_a_worker_that_ends_takes_no_awaited_jobs(server: ExtensionServer, run: Run, app: App) -> None:
+def test_a_stopping_worker_runs_no_awaited_jobs(server: ExtensionServer, run: Run, app: App) -> None:
     running = run(app, concurrency=1, grace=0.3)
 
     def stop(_peer: Any, _args: list[bytes]) -> bool:
-        running.stop()  # when the first child has ended
+        running.stop()  # after the first child has ended
         return False
 
     server.before[Type.SETTLE] = stop
@@ -203,10 +203,10 @@ def test_a_worker_that_ends_takes_no_awaited_jobs(server: ExtensionServer, run: 
     assert parent.outcomes == [b"released"]
 
 
-def test_jobs_taken_in_advance_make_way(server: ExtensionServer, run: Run, app: App) -> None:
+def test_prefetched_jobs_are_released(server: ExtensionServer, run: Run, app: App) -> None:
     run(app, concurrency=1)
     brief = [server.add("double", b"[1]") for _ in range(100)]
-    server.wait_for(lambda: all(job.ended for job in brief))  # from now on some are held in advance
+    server.wait_for(lambda: all(job.ended for job in brief))  # from now on, some jobs are prefetched
     jobs = [server.add("total", b"[2]"), *(server.add("double", b"[1]") for _ in range(50))]
     server.wait_for(lambda: all(job.ended for job in jobs))
     assert jobs[0].data == b"2"
@@ -222,7 +222,7 @@ def test_connections_and_threads_of_extra_places_end(
 
     before = threads()
     running = run(app, concurrency=1)
-    for _ in range(2):  # they come again
+    for _ in range(2):  # they open a second time
         job = server.add("depth", b"[6]")
         ended = partial(getattr, job, "ended")
         server.wait_for(ended)
@@ -249,7 +249,7 @@ def test_a_coroutine_that_waits_for_many_at_once(server: ExtensionServer, run: R
     assert job.data == b"190"
 
 
-def test_a_task_may_go_on_after_a_refusal(server: ExtensionServer, run: Run, bare: App) -> None:
+def test_a_task_may_continue_after_a_refusal(server: ExtensionServer, run: Run, bare: App) -> None:
 
     app = bare
 
@@ -271,8 +271,8 @@ def test_a_task_may_go_on_after_a_refusal(server: ExtensionServer, run: Run, bar
     assert job.data == b'"attempt 1 does not wait"'
 
 
-def test_awaited_jobs_come_from_the_server_that_has_them(server: ExtensionServer, run: Run, app: App) -> None:
-    """And where several servers have one for the same extra place, it holds one at a time."""
+def test_awaited_jobs_are_requested_from_the_server_that_has_them(server: ExtensionServer, run: Run, app: App) -> None:
+    """If several servers have a job for the same extra place, it runs one at a time."""
     with ExtensionServer() as other:
         run(app, servers=[server, other], concurrency=1, waiting_places=1)
         jobs = [other.add("total", b"[4]"), server.add("total", b"[4]")]
@@ -283,7 +283,7 @@ def test_awaited_jobs_come_from_the_server_that_has_them(server: ExtensionServer
         assert not any(job.attempt > 1 for job in [*server.jobs.values(), *other.jobs.values()])
 
 
-def test_a_worker_that_lost_its_connections_goes_on(server: ExtensionServer, run: Run, app: App) -> None:
+def test_a_worker_continues_after_lost_connections(server: ExtensionServer, run: Run, app: App) -> None:
     dropped = threading.Event()
 
     def drop_once(_peer: Any, _args: list[bytes]) -> bool:
@@ -294,7 +294,7 @@ def test_a_worker_that_lost_its_connections_goes_on(server: ExtensionServer, run
         return True
 
     run(app, concurrency=1)
-    server.before[Type.SETTLE] = drop_once  # of the first child: its parent is lost, too, and runs again
+    server.before[Type.SETTLE] = drop_once  # of the first child; its parent is lost, too, and runs a second time
     job = server.add("total", b"[4]")
     server.wait_for(lambda: job.ended, 20)
     assert dropped.is_set()
@@ -302,7 +302,7 @@ def test_a_worker_that_lost_its_connections_goes_on(server: ExtensionServer, run
 
 
 def test_an_awaited_job_is_found_among_many(server: ExtensionServer, run: Run, bare: App) -> None:
-    """Servers are asked about a few at a time; the newest waits are for jobs that this worker cannot run."""
+    """A poll queries only a few jobs, and the newest waits are for jobs that this worker cannot run."""
     app = bare
     elsewhere = app.function("elsewhere").submit_many([b""] * 30)
 
@@ -326,7 +326,7 @@ def test_an_awaited_job_is_found_among_many(server: ExtensionServer, run: Run, b
     assert job.data == b"1"
 
 
-def test_servers_are_asked_less_while_nothing_changes(
+def test_servers_are_queried_less_while_nothing_changes(
     server: ExtensionServer, run: Run, bare: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extra_places, "POLL_INTERVAL", 0.001)
@@ -350,9 +350,9 @@ def test_servers_are_asked_less_while_nothing_changes(
     run(app, concurrency=1)
     job = server.add("parent")
     server.wait_for(lambda: questions() > extra_places.QUICK_POLLS)
-    time.sleep(0.5)  # at the first rhythm there would be hundreds
+    time.sleep(0.5)  # at the first interval there would be hundreds
     assert questions() < 25
     server.do(lambda: server.end(fake, "succeeded"))
     server.do(server.dispatch)
-    server.wait_for(lambda: job.ended)  # a new wait is looked at soon
+    server.wait_for(lambda: job.ended)  # a new wait is polled soon
     assert job.data == b'"done"'

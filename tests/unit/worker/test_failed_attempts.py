@@ -1,4 +1,4 @@
-"""What a worker logs of attempts that failed. (Nobody has started the log here: the lines go by `logging`.)"""
+"""Tests a worker's log of failed attempts. (The log is not configured here, so the lines go through `logging`.)"""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _unconfigured() -> None:
     structlog.reset_defaults()
 
 
-class Lines(AttemptLog):
-    """Notes what would be written."""
+class RecordingLog(AttemptLog):
+    """A log that records its lines."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0, lambda _seconds, _function: None)
@@ -53,7 +53,7 @@ def a_function(retry: Retry | None) -> Function:
 
 
 def log_of(info: bytes, retry: Retry | None, *, final: bool = False, tracebacks: bool = False) -> tuple[object, ...]:
-    lines = Lines()
+    lines = RecordingLog()
     job = CurrentJob(b"H:n:1", b"", "f", info, Reports(Waits(1, lambda: None)))
     settlement = failure("ValueError", "no", "Traceback …", final=final)
     FailedAttempts(lines, lambda: 1000.0, tracebacks=tracebacks).failed(job, a_function(retry), settlement)
@@ -72,24 +72,24 @@ OWN = b'"retry":{"max_attempts":3,"initial":5,"factor":2,"maximum":60,"jitter":0
         (b'{"attempt":2,"max_attempts":3}', Retry(3, initial=2, factor=3), 1006.0),
         (b'{"attempt":3,"max_attempts":3}', Retry(3, initial=2, factor=3), None),
         (b'{"attempt":2,"max_attempts":3,' + OWN + b"}", Retry(9), 1010.0),
-        (b'{"attempt":2,"max_attempts":3}', Retry(9), UNKNOWN),  # a server that does not tell the job's own policy
+        (b'{"attempt":2,"max_attempts":3}', Retry(9), UNKNOWN),  # a server that does not send the job's own policy
     ],
 )
-def test_the_line_says_when_the_job_is_tried_again(
+def test_the_line_has_the_time_of_the_next_retry(
     info: bytes, retry: Retry | None, next_retry: float | str | None
 ) -> None:
-    how, function, handle, attempt, error, said, traceback = log_of(info, retry)
+    how, function, handle, attempt, error, logged, traceback = log_of(info, retry)
     assert (how, function, handle, error, traceback) == ("failed", "f", "H:n:1", "ValueError: no", None)
     assert attempt == int(info[11:12])
-    assert said == next_retry
+    assert logged == next_retry
 
 
-def test_what_is_final_has_no_next_retry_and_a_traceback_where_one_is_wanted() -> None:
+def test_a_final_failure_has_no_next_retry_and_tracebacks_are_optional() -> None:
     written = log_of(b'{"attempt":1,"max_attempts":3}', Retry(3), final=True, tracebacks=True)
     assert written[-2:] == (None, "Traceback …")
 
 
-def test_each_failure_is_logged_once_and_nothing_else_is(
+def test_only_failures_are_logged_and_each_once(
     server: ExtensionServer, run: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App()
@@ -119,15 +119,15 @@ def test_each_failure_is_logged_once_and_nothing_else_is(
     running.ended()
     lines = [record for record in caplog.records if record.name == "mainspring.attempts"]
     assert all(record.levelno == logging.WARNING for record in lines)
-    said = sorted(record.getMessage().partition(" next_retry")[0] for record in lines)
-    assert [line.split()[2] for line in said] == ["function=fine", "function=later", "function=raises"]
+    messages = sorted(record.getMessage().partition(" next_retry")[0] for record in lines)
+    assert [line.split()[2] for line in messages] == ["function=fine", "function=later", "function=raises"]
     assert (
-        said[2]
+        messages[2]
         == f'event="attempt failed" function=raises handle={jobs[0].handle.decode()} attempt=1 error="ValueError: no"'
     )
 
 
-def test_a_time_in_a_line_is_one_that_programs_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_times_in_lines_are_in_iso_format(caplog: pytest.LogCaptureFixture) -> None:
     AttemptLog(lambda: 0.0, lambda _seconds, _function: None).write("failed", "f", "H:n:1", 1, "x", 1000.0)
-    said = caplog.records[0].getMessage().partition("next_retry=")[2]
-    assert datetime.fromisoformat(said) == datetime.fromtimestamp(1000, UTC)
+    time = caplog.records[0].getMessage().partition("next_retry=")[2]
+    assert datetime.fromisoformat(time) == datetime.fromtimestamp(1000, UTC)

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from mainspring.worker.registry import Function
 
 
-class A:
-    """A function."""
+class FakeFunction:
+    """A function with a name and an executor."""
 
     def __init__(self, name: str, executor: str = "thread") -> None:
         self.name = name
         self.executor = executor
 
 
-def delivery(function: A, *, isolated: bool = False, died: bool = False) -> Delivery:
-    nobody = cast("Any", None)
-    one = Delivery(cast("Link", nobody), (b"", b""), cast("Function", function), b"", nobody, 0.0, isolated=isolated)
+def delivery(function: FakeFunction, *, isolated: bool = False, died: bool = False) -> Delivery:
+    unused = cast("Any", None)
+    one = Delivery(cast("Link", unused), (b"", b""), cast("Function", function), b"", unused, 0.0, isolated=isolated)
     one.died = died
     return one
 
@@ -31,9 +31,9 @@ def test_the_counters_of_a_dead_worker_can_be_read() -> None:
     descriptor = job_counters.create()
     here = JobCounters(os.dup(descriptor), ["f", "größer", "in processes"])
     assert job_counters.read(descriptor) == Counts(0, frozenset(), frozenset())
-    one, two, other = delivery(A("f")), delivery(A("f")), delivery(A("größer"))
-    apart = delivery(A("in processes", "process"), died=True)
-    suspect = delivery(A("größer"), isolated=True, died=True)
+    one, two, other = delivery(FakeFunction("f")), delivery(FakeFunction("f")), delivery(FakeFunction("größer"))
+    apart = delivery(FakeFunction("in processes", "process"), died=True)
+    suspect = delivery(FakeFunction("größer"), isolated=True, died=True)
     here.begun([one, two, other, apart, suspect])
     assert job_counters.read(descriptor) == Counts(5, frozenset({"f", "größer"}), frozenset())
     here.ended([one, other, apart])

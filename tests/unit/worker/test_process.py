@@ -29,7 +29,7 @@ def the_app() -> App:
     return cast("App", load(SELECTOR))
 
 
-def test_frames_are_cut_anywhere() -> None:
+def test_frames_may_be_split_at_any_byte() -> None:
     messages = [frame(Run("f", b"h", b"", b"", b"x" * n)) for n in (0, 1, 300)] + [frame(Ended(b"o", b"", b"", 1))]
     stream = b"".join(messages)
     unframer = Unframer()
@@ -38,7 +38,7 @@ def test_frames_are_cut_anywhere() -> None:
     assert isinstance(decode_to_parent(bodies[3]), Ended)
 
 
-def test_functions_run_in_processes_that_are_used_again(server: ExtensionServer, run: Callable[..., Running]) -> None:
+def test_functions_run_in_reused_processes(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=2)
     jobs = [server.add("square", b"[%d]" % n) for n in range(20)] + [server.add("pid") for _ in range(10)]
     server.wait_for(lambda: all(job.ended for job in jobs), 20)
@@ -48,7 +48,9 @@ def test_functions_run_in_processes_that_are_used_again(server: ExtensionServer,
     assert os.getpid() not in pids
 
 
-def test_they_know_and_tell_as_others_do(server: ExtensionServer, run: Callable[..., Running]) -> None:
+def test_functions_in_processes_read_and_report_like_others(
+    server: ExtensionServer, run: Callable[..., Running]
+) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("telling", unique="u")
     failed = server.add("refuse")
@@ -61,7 +63,7 @@ def test_they_know_and_tell_as_others_do(server: ExtensionServer, run: Callable[
     assert unfit.options["final"]
 
 
-def test_a_crash_fails_its_own_job_only(server: ExtensionServer, run: Callable[..., Running]) -> None:
+def test_a_crash_fails_only_its_own_job(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=2)
     crash, leave, good = server.add("crash"), server.add("leave"), server.add("square", b"[3]")
     server.wait_for(lambda: crash.ended and leave.ended and good.ended, 20)
@@ -70,9 +72,7 @@ def test_a_crash_fails_its_own_job_only(server: ExtensionServer, run: Callable[.
     assert good.data == b"9"
 
 
-def test_what_is_to_be_alone_has_a_process_whatever_its_function_says(
-    server: ExtensionServer, run: Callable[..., Running]
-) -> None:
+def test_isolated_jobs_run_in_processes_for_all_executors(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=3)
     jobs = [server.add("thread_pid", alone=True), server.add("thread_pid")]
     jobs += [server.add("coroutine_pid", alone=True), server.add("crash_in_a_thread", alone=True)]
@@ -83,7 +83,7 @@ def test_what_is_to_be_alone_has_a_process_whatever_its_function_says(
     assert b"was killed by SIGSEGV" in jobs[3].error
 
 
-def test_a_coroutine_that_is_alone_can_be_cancelled(server: ExtensionServer, run: Callable[..., Running]) -> None:
+def test_an_isolated_coroutine_can_be_cancelled(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("coroutine_for_ever", alone=True)
     server.wait_for(lambda: job.reports, 20)
@@ -91,12 +91,12 @@ def test_a_coroutine_that_is_alone_can_be_cancelled(server: ExtensionServer, run
     server.wait_for(lambda: job.ended, 20)
     assert job.state == "cancelled"
     assert [data for _, data in job.reports] == [[b"begun"], [b"over"]]
-    again = server.add("coroutine_pid", alone=True)
-    server.wait_for(lambda: again.ended, 20)
-    assert again.state == "succeeded"
+    second = server.add("coroutine_pid", alone=True)
+    server.wait_for(lambda: second.ended, 20)
+    assert second.state == "succeeded"
 
 
-def test_what_is_stuck_is_killed(server: ExtensionServer, run: Callable[..., Running]) -> None:
+def test_stuck_functions_are_killed(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     stuck = server.add("stuck")
     server.wait_for(lambda: stuck.reports, 20)
@@ -130,7 +130,7 @@ def test_programs_and_forks_can_be_terminated(server: ExtensionServer, run: Call
     assert [job.data for job in jobs] == [b"-15", b"-15"]
 
 
-def test_a_fork_that_comes_back_from_the_function_says_nothing(
+def test_a_fork_that_returns_from_the_function_reports_nothing(
     server: ExtensionServer, run: Callable[..., Running]
 ) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
@@ -140,7 +140,7 @@ def test_a_fork_that_comes_back_from_the_function_says_nothing(
     assert b"was killed by SIGSEGV" in after.error
 
 
-def test_what_a_killed_function_has_started_is_killed_with_it(
+def test_processes_of_a_killed_function_are_killed_with_it(
     server: ExtensionServer, run: Callable[..., Running]
 ) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
@@ -153,7 +153,7 @@ def test_what_a_killed_function_has_started_is_killed_with_it(
     assert after.data == b"9"
 
 
-def test_a_fork_does_not_hide_that_its_process_has_ended(server: ExtensionServer, run: Callable[..., Running]) -> None:
+def test_a_fork_does_not_hide_the_end_of_its_process(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("dies_before_its_fork")
     try:
@@ -163,14 +163,14 @@ def test_a_fork_does_not_hide_that_its_process_has_ended(server: ExtensionServer
     assert b"ended by itself with exit code 7" in job.error
 
 
-def test_an_app_that_no_process_can_import_is_said(server: ExtensionServer, run: Callable[..., Running]) -> None:
+def test_an_app_that_a_process_cannot_import_is_an_error(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=None)
     job = server.add("square", b"[1]")
     server.wait_for(lambda: job.ended)
     assert b"not loaded from a file or module" in job.error
 
 
-def test_a_function_that_waits_gives_its_place_to_what_it_waits_for(
+def test_a_waiting_function_gives_its_place_to_the_awaited_job(
     server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
@@ -181,7 +181,7 @@ def test_a_function_that_waits_gives_its_place_to_what_it_waits_for(
     assert running.worker.jobs_done == 2
 
 
-def test_a_function_that_waits_is_refused_at_the_bound(
+def test_the_wait_of_a_function_is_refused_at_the_limit(
     server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
@@ -220,4 +220,4 @@ def test_processes_that_only_extra_places_needed_end(
         time.sleep(0.01)
     after = server.add("pid")
     server.wait_for(lambda: after.ended, 30)
-    assert int(after.data) in pids  # the other one stays
+    assert int(after.data) in pids  # the other process is kept

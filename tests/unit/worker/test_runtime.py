@@ -52,7 +52,7 @@ def test_registrations_carry_the_tasks_options(server: ExtensionServer, run: Run
     assert server.seen_of(Type.REGISTER) == [[b"slow", b'{"timeout":5,"heartbeat":2}']]
 
 
-def test_functions_that_are_left_out_are_registered_when_their_time_has_come(server: ExtensionServer) -> None:
+def test_functions_that_are_left_out_are_registered_later(server: ExtensionServer) -> None:
     app = App()
 
     @app.task
@@ -75,7 +75,7 @@ def test_functions_that_are_left_out_are_registered_when_their_time_has_come(ser
     assert [kind for kind, _ in server.seen if kind in kinds][:3] == [Type.REGISTER, Type.READY, Type.REGISTER]
 
 
-def test_no_more_run_at_a_time_than_there_are_places(server: ExtensionServer, run: Run) -> None:
+def test_no_more_jobs_run_at_a_time_than_there_are_places(server: ExtensionServer, run: Run) -> None:
     app = App()
     lock = threading.Lock()
     now = most = 0
@@ -106,7 +106,7 @@ def test_no_more_run_at_a_time_than_there_are_places(server: ExtensionServer, ru
     assert most == 4
 
 
-def test_what_one_job_sets_the_next_does_not_see(server: ExtensionServer, run: Run) -> None:
+def test_a_job_does_not_inherit_context_variables(server: ExtensionServer, run: Run) -> None:
     app = App()
     note = contextvars.ContextVar("note", default="clean")
 
@@ -122,7 +122,7 @@ def test_what_one_job_sets_the_next_does_not_see(server: ExtensionServer, run: R
     assert {job.data for job in jobs} == {b'"clean"'}
 
 
-def test_what_a_job_tells_arrives_before_its_end(server: ExtensionServer, run: Run) -> None:
+def test_reports_arrive_before_the_settlement(server: ExtensionServer, run: Run) -> None:
     app = App()
 
     @app.task
@@ -147,7 +147,7 @@ def test_what_a_job_tells_arrives_before_its_end(server: ExtensionServer, run: R
     assert other.reports == [(Type.WORK_STATUS, [b"1", b"2"])]
 
 
-def test_failures_and_snoozes_are_told(server: ExtensionServer, run: Run) -> None:
+def test_failures_and_snoozes_are_settled(server: ExtensionServer, run: Run) -> None:
     app = App()
 
     @app.task
@@ -166,7 +166,7 @@ def test_failures_and_snoozes_are_told(server: ExtensionServer, run: Run) -> Non
     assert snoozed.outcomes == [b"snoozed"]
 
 
-def test_coroutines_are_cancelled_and_threads_are_asked(server: ExtensionServer, run: Run) -> None:
+def test_coroutines_are_cancelled_and_threads_are_requested_to_stop(server: ExtensionServer, run: Run) -> None:
     app = App()
     begun = threading.Event()
 
@@ -196,7 +196,7 @@ def test_coroutines_are_cancelled_and_threads_are_asked(server: ExtensionServer,
     assert [job.state for job in jobs] == ["cancelled", "cancelled", "succeeded"]
 
 
-def test_a_job_whose_time_is_over_is_stopped_and_not_settled(server: ExtensionServer, run: Run) -> None:
+def test_a_job_that_times_out_is_stopped_and_not_settled(server: ExtensionServer, run: Run) -> None:
     app = App()
     begun, stopped = threading.Event(), threading.Event()
 
@@ -221,7 +221,7 @@ def test_a_job_whose_time_is_over_is_stopped_and_not_settled(server: ExtensionSe
     assert job.outcomes == []
 
 
-def test_a_lost_connection_stops_what_ran_and_comes_back(server: ExtensionServer, run: Run) -> None:
+def test_a_lost_connection_stops_running_jobs_and_is_reopened(server: ExtensionServer, run: Run) -> None:
     app = App()
     begun = threading.Event()
 
@@ -279,7 +279,7 @@ def test_heartbeats_follow_the_shortest_limit(server: ExtensionServer, run: Run)
     server.wait_for(lambda: job.ended)
 
 
-def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: ExtensionServer, run: Run) -> None:
+def test_a_drain_lets_running_jobs_end_and_releases_the_others(server: ExtensionServer, run: Run) -> None:
     app = App()
     begun, go = threading.Semaphore(0), threading.Event()
 
@@ -292,14 +292,12 @@ def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: Extension
         go.wait(60)
 
     worker = run(app, concurrency=2)
-    prefetch = worker.worker._prefetch  # noqa: SLF001 - when it begins to hold jobs in advance is its own matter
-    while (
-        not prefetch.brief
-    ):  # it knows jobs to be brief, and holds some in advance; on a busy machine that takes a few more
+    prefetch = worker.worker._prefetch  # noqa: SLF001 - the worker decides when it begins to prefetch
+    while not prefetch.brief:  # it prefetches when jobs are brief; on a busy machine that takes a few more jobs
         server.wait_for(server.add("quick").outcomes.__len__)
     jobs = [server.add("holds") for _ in range(6)]
     server.wait_for(lambda: sum(job.state == "running" for job in jobs) > 2)
-    for _ in range(2):  # what the server has handed over may not have arrived yet
+    for _ in range(2):  # assigned jobs may not have arrived yet
         assert begun.acquire(timeout=10)
     worker.stop()
     server.wait_for(lambda: server.peers[0].paused and sum(job.state == "running" for job in jobs) == 2, timeout=30)
@@ -308,7 +306,7 @@ def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: Extension
     assert sorted(job.state for job in jobs) == ["pending"] * 4 + ["succeeded"] * 2
 
 
-def test_a_drain_without_patience_hands_everything_back(server: ExtensionServer, run: Run) -> None:
+def test_a_drain_without_grace_releases_all_jobs(server: ExtensionServer, run: Run) -> None:
     app = App()
     begun, go = threading.Barrier(3), threading.Event()
 
@@ -331,7 +329,7 @@ def test_a_drain_without_patience_hands_everything_back(server: ExtensionServer,
     assert [job.outcomes for job in jobs] == [[b"released"]] * 2
 
 
-def test_only_an_interrupt_in_a_stop_ends_the_wait(server: ExtensionServer, run: Run) -> None:
+def test_only_an_interrupt_during_a_stop_ends_the_wait(server: ExtensionServer, run: Run) -> None:
     app = App()
     begun = threading.Event()
 
@@ -346,7 +344,7 @@ def test_only_an_interrupt_in_a_stop_ends_the_wait(server: ExtensionServer, run:
     for stop in (worker.worker.interrupt, worker.worker.stop, worker.worker.stop):
         worker.loop.call_soon_threadsafe(stop)
     server.wait_for(lambda: server.peers[0].paused)
-    worker.thread.join(1.5)  # longer than what is stopped by force has
+    worker.thread.join(1.5)  # longer than the time-out of a forced stop
     assert job.outcomes == []
     assert worker.worker.running == 1
     worker.loop.call_soon_threadsafe(worker.worker.interrupt)
@@ -354,7 +352,7 @@ def test_only_an_interrupt_in_a_stop_ends_the_wait(server: ExtensionServer, run:
     assert job.outcomes == [b"released"]
 
 
-def test_what_cannot_start_goes_back(server: ExtensionServer, run: Run) -> None:
+def test_jobs_that_cannot_start_are_released(server: ExtensionServer, run: Run) -> None:
     app = App()
     go = threading.Event()
 
@@ -376,7 +374,7 @@ def test_what_cannot_start_goes_back(server: ExtensionServer, run: Run) -> None:
     server.wait_for(lambda: held.ended)
 
 
-def test_recycling_after_so_many_jobs(server: ExtensionServer, run: Run) -> None:
+def test_recycling_after_max_jobs(server: ExtensionServer, run: Run) -> None:
     app = App()
 
     @app.task
@@ -399,7 +397,7 @@ def test_recycling_when_memory_grows(run: Run) -> None:
     assert run(app, max_rss=1).ended() is Ending.RECYCLED
 
 
-def test_several_servers_are_served_within_the_same_places(server: ExtensionServer, run: Run) -> None:
+def test_several_servers_share_the_places(server: ExtensionServer, run: Run) -> None:
     app = App()
     lock = threading.Lock()
     now = most = 0

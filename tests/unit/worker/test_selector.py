@@ -76,7 +76,7 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(load("pack_of_apps.inner:app"), App)
 
 
-def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+def test_errors_name_the_problem(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="there is no file"):
         load(str(tmp_path / "none.py"))
     with pytest.raises(SettingsError, match="there is no module no_such_module"):
@@ -134,25 +134,25 @@ def test_a_file_is_one_module_under_all_of_its_names(shop: Path) -> None:
     app = find(str(shop / "app.py"))
     assert len(app.registry) == 0, "included modules are imported with the tasks"
     sys.path.append(str(shop.parent))
-    import shop_of_tests.app as again  # type: ignore[import-not-found]
+    import shop_of_tests.app as same  # type: ignore[import-not-found]
 
-    assert again is sys.modules["app"]
-    assert (again.app, again.__name__) == (app, "app")
-    assert again.__spec__ is not None
-    assert again.__spec__.name == "app"
-    assert sys.modules["shop_of_tests"].app is again
+    assert same is sys.modules["app"]
+    assert (same.app, same.__name__) == (app, "app")
+    assert same.__spec__ is not None
+    assert same.__spec__.name == "app"
+    assert sys.modules["shop_of_tests"].app is same
     (shop.parent / "elsewhere").mkdir()
     write(shop.parent / "elsewhere" / "app.py", "app = App()\n")
     import elsewhere.app as other  # type: ignore[import-not-found]
 
-    assert other is not again
+    assert other is not same
 
 
-def test_a_file_whose_import_failed_is_read_again(tmp_path: Path) -> None:
+def test_a_file_whose_import_failed_is_imported_a_second_time(tmp_path: Path) -> None:
     path = write(tmp_path / "mended_app.py", "raise ValueError('not yet')\n")
     with pytest.raises(SettingsError, match="not yet"):
         find(str(path))
-    write(path, "app = App()  # mended\n")
+    write(path, "app = App()  # repaired\n")
     module = importlib.import_module("mended_app")
     assert find(str(path)) is module.app
 
@@ -193,6 +193,6 @@ def test_a_module_that_cannot_be_included_is_named(shop: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".tasks", "shop/tasks.py", "shop..tasks", 7])
-def test_what_is_no_module_is_refused_at_once(name: str) -> None:
+def test_invalid_module_names_are_refused_at_once(name: str) -> None:
     with pytest.raises(UsageError, match=r"is not a module's name: give the full name, such as shop.tasks"):
         App().include(name)

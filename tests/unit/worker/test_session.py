@@ -48,13 +48,13 @@ def reconnect(session: WorkerSession) -> list[tuple[int, list[bytes]]]:
     return sent(session)[4:]
 
 
-def test_an_older_server_need_not_know_of_slots(session: WorkerSession) -> None:
+def test_older_servers_may_refuse_the_slots(session: WorkerSession) -> None:
     assert session.receive(packets.response(Type.FAULT, b"slots", b"usage", b"there is no method")) == []
     assert session.receive(packets.response(Type.ANSWER, b"slots", b"{}")) == []
     assert session.agreed
 
 
-def test_one_that_can_isolate_jobs_says_so_and_an_older_server_need_not_know_of_it() -> None:
+def test_isolation_is_declared_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([], "w1", isolates=True)
     session.connected()
     sent(session)
@@ -63,7 +63,7 @@ def test_one_that_can_isolate_jobs_says_so_and_an_older_server_need_not_know_of_
     assert session.receive(packets.response(Type.FAULT, b"isolates", b"usage", b"there is no method")) == []
 
 
-def test_credit_is_what_was_asked_for_and_has_not_come(session: WorkerSession) -> None:
+def test_credit_counts_requested_jobs_that_have_not_arrived(session: WorkerSession) -> None:
     session.ready(3)
     (assigned,) = session.receive(assign(1))
     assert assigned == Assigned(b"H:n:1", b"l1", b"f", b"", b"{}", b"p")
@@ -71,7 +71,7 @@ def test_credit_is_what_was_asked_for_and_has_not_come(session: WorkerSession) -
     assert session.running == {key(1)}
 
 
-def test_a_pause_counts_what_comes_before_and_what_is_asked_after(session: WorkerSession) -> None:
+def test_a_pause_counts_earlier_arrivals_and_later_requests(session: WorkerSession) -> None:
     session.ready(5)
     session.pause()
     session.ready(2)
@@ -96,7 +96,7 @@ def test_settlements_are_kept_until_they_are_on_disk(session: WorkerSession) -> 
     assert session.unsettled == 0
 
 
-def test_what_ran_when_the_connection_ended_is_not_settled(session: WorkerSession) -> None:
+def test_jobs_that_ran_at_the_end_of_the_connection_are_not_settled(session: WorkerSession) -> None:
     session.receive(assign(1))
     assert session.disconnected() == {key(1)}
     session.settle(key(1), DONE)
@@ -104,7 +104,7 @@ def test_what_ran_when_the_connection_ended_is_not_settled(session: WorkerSessio
     assert reconnect(session) == []
 
 
-def test_stops_come_three_ways(session: WorkerSession) -> None:
+def test_stops_arrive_in_three_packets(session: WorkerSession) -> None:
     events = session.receive(
         packets.response(Type.STOP, *key(1), b"timeout")
         + packets.response(Type.BEATEN, b'{"stop":[["H:n:2","l2"]],"lost":[["H:n:3","l3"]]}')
@@ -113,7 +113,7 @@ def test_stops_come_three_ways(session: WorkerSession) -> None:
     assert events == [Stop(key(1), "timeout"), Stop(key(2), "cancelled"), Stop(key(3), "lost"), Refused("CODE", "why")]
 
 
-def test_heartbeats_name_what_runs(session: WorkerSession) -> None:
+def test_heartbeats_name_the_running_jobs(session: WorkerSession) -> None:
     session.receive(assign(1))
     session.heartbeat()
     assert sent(session) == [(Type.HEARTBEAT, [b'{"jobs":[["H:n:1","l1"]]}'])]
@@ -122,22 +122,22 @@ def test_heartbeats_name_what_runs(session: WorkerSession) -> None:
     assert session.unanswered_beats == 0
 
 
-def test_another_server_is_told_apart() -> None:
+def test_other_servers_are_refused() -> None:
     session = WorkerSession([], "w", 1)
     session.connected()
     with pytest.raises(ServerError, match="does not support"):
         session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown"))
 
 
-def test_a_server_whose_store_cannot_do_what_the_worker_needs_ends_it(session: WorkerSession) -> None:
+def test_a_store_that_cannot_serve_the_worker_ends_it(session: WorkerSession) -> None:
     with pytest.raises(SettingsError, match="cannot serve this worker: f has limits"):
         session.receive(packets.response(Type.ERROR, b"UNSUPPORTED", b"f has limits"))
 
 
-def test_a_function_that_is_registered_later_is_registered_again_on_the_next_connection(session: WorkerSession) -> None:
+def test_later_registrations_are_repeated_on_the_next_connection(session: WorkerSession) -> None:
     session.register(b"h", b"{}")
     session.register(b"h", b"{}")
-    session.register(b"f", b"")  # as it is already
+    session.register(b"f", b"")  # already registered
     assert sent(session) == [(Type.REGISTER, [b"h", b"{}"])]
     session.connected()
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
@@ -145,7 +145,7 @@ def test_a_function_that_is_registered_later_is_registered_again_on_the_next_con
     assert session.functions == 3
 
 
-def test_a_job_is_shown(session: WorkerSession) -> None:
+def test_the_answer_to_show_is_an_event(session: WorkerSession) -> None:
     session.show("H:n:1")
     assert sent(session) == [(Type.CALL, [b"H:n:1", b"jobs.show", b'{"handle":"H:n:1"}'])]
     answer = packets.response(Type.ANSWER, b"H:n:1", b'{"function":"f","state":"pending","new":1}')

@@ -30,7 +30,7 @@ while True:
 async def until_there(*paths: Path) -> None:
     async with asyncio.timeout(20):
         while not all(path.exists() for path in paths):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # the file system has no event to wait for
+            await asyncio.sleep(0.01)  # the file system has no event to await
 
 
 def supervisor(tmp_path: Path, code: int, processes: int = 2) -> Supervisor:
@@ -40,15 +40,17 @@ def supervisor(tmp_path: Path, code: int, processes: int = 2) -> Supervisor:
 
 
 @pytest.mark.parametrize("code", [RECYCLED_EXIT, 1])
-def test_what_ends_is_started_again_until_the_stop(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_processes_are_restarted_until_the_stop(
+    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
 
     async def main() -> int:
-        kept = supervisor(tmp_path, code)
-        running = asyncio.create_task(kept.run())
+        supervised = supervisor(tmp_path, code)
+        running = asyncio.create_task(supervised.run())
         await until_there(tmp_path / "steady0", tmp_path / "steady1")
-        assert len(kept.pids) == 2
-        kept.stop()
+        assert len(supervised.pids) == 2
+        supervised.stop()
         return await running
 
     assert asyncio.run(main()) == 0
@@ -56,7 +58,7 @@ def test_what_ends_is_started_again_until_the_stop(tmp_path: Path, code: int, mo
 
 
 @pytest.mark.parametrize("code", [2, 3])
-def test_a_hopeless_end_ends_all(tmp_path: Path, code: int) -> None:
+def test_a_fatal_exit_code_stops_all_processes(tmp_path: Path, code: int) -> None:
     assert asyncio.run(supervisor(tmp_path, code).run()) == code
 
 
@@ -64,52 +66,52 @@ def test_a_killed_process_is_replaced(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
 
     async def main() -> None:
-        kept = supervisor(tmp_path, RECYCLED_EXIT, 1)
-        running = asyncio.create_task(kept.run())
+        supervised = supervisor(tmp_path, RECYCLED_EXIT, 1)
+        running = asyncio.create_task(supervised.run())
         await until_there(tmp_path / "steady0")
         (tmp_path / "steady0").unlink()
-        os.kill(kept.pids[0], signal.SIGKILL)
+        os.kill(supervised.pids[0], signal.SIGKILL)
         await until_there(tmp_path / "steady0")
-        kept.stop()
+        supervised.stop()
         await running
 
     asyncio.run(main())
 
 
-TELLING = """
+SIGNALLED = """
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
-def polite(*_):
-    (folder / f"polite{time.monotonic_ns()}").touch()
-def hurried(*_):
+def stop(*_):
+    (folder / f"stop{time.monotonic_ns()}").touch()
+def stop_now(*_):
     sys.exit(0)
-signal.signal(signal.SIGTERM, polite)
-signal.signal(signal.SIGUSR2, hurried)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGUSR2, stop_now)
 (folder / "ready").touch()
 while True:
     time.sleep(60)
 """
 
 
-def test_processes_are_told_once_to_stop_and_once_to_hurry(tmp_path: Path) -> None:
+def test_processes_receive_one_signal_to_stop_and_one_to_stop_now(tmp_path: Path) -> None:
     async def main() -> int:
-        kept = Supervisor(lambda _: [sys.executable, "-c", TELLING, str(tmp_path)], 1)
-        running = asyncio.create_task(kept.run())
+        supervised = Supervisor(lambda _: [sys.executable, "-c", SIGNALLED, str(tmp_path)], 1)
+        running = asyncio.create_task(supervised.run())
         await until_there(tmp_path / "ready")
-        kept.interrupt()
+        supervised.interrupt()
         for _ in range(3):
-            kept.stop()
+            supervised.stop()
         await asyncio.sleep(0.3)
         assert not running.done()
-        kept.interrupt()
+        supervised.interrupt()
         async with asyncio.timeout(20):
             return await running
 
     assert asyncio.run(main()) == 0
-    assert len(list(tmp_path.glob("polite*"))) == 1
+    assert len(list(tmp_path.glob("stop*"))) == 1
 
 
-DEAF = """
+INTERRUPTED = """
 import os, pathlib, signal, sys
 from mainspring.worker.children import ignore_interrupts
 os.kill(os.getpid(), signal.SIGINT)
@@ -119,10 +121,10 @@ sys.exit(2)
 """
 
 
-def test_interrupts_do_not_reach_a_process_from_its_first_moment_on() -> None:
+def test_processes_never_receive_interrupts() -> None:
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    kept = Supervisor(lambda _: [sys.executable, "-c", DEAF], 2)
-    assert asyncio.run(asyncio.wait_for(kept.run(), 20)) == 2
+    supervised = Supervisor(lambda _: [sys.executable, "-c", INTERRUPTED], 2)
+    assert asyncio.run(asyncio.wait_for(supervised.run(), 20)) == 2
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
@@ -146,20 +148,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_process_comes_back_at_once_without_the_functions_that_ran_in_it(
+def test_a_process_restarts_at_once_without_the_functions_that_ran_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "FIRST_DELAY", 3600.0)  # nothing waits for it
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 3600.0)  # no delay applies
 
     def command(start: Start) -> list[str]:
         return [sys.executable, "-c", CRASHING, str(tmp_path), str(start.counters), " ".join(sorted(start.left_out))]
 
     async def main() -> int:
-        kept = Supervisor(command, 1)
-        running = asyncio.create_task(kept.run())
+        supervised = Supervisor(command, 1)
+        running = asyncio.create_task(supervised.run())
         await until_there(tmp_path / "steady")
-        assert kept.running == 2
-        kept.stop()
+        assert supervised.running == 2
+        supervised.stop()
         return await running
 
     assert asyncio.run(main()) == 0

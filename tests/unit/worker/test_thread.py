@@ -23,12 +23,12 @@ PLACES = 8
 
 def delivery(call: Any) -> Delivery:
     function = Function("f", call, Signature(call, "f"), "thread")
-    nobody: Any = None
-    return Delivery(nobody, (b"", b""), function, b"", CurrentJob(b"", b"", "f", b"", nobody), 0.0)
+    unused: Any = None
+    return Delivery(unused, (b"", b""), function, b"", CurrentJob(b"", b"", "f", b"", unused), 0.0)
 
 
 @pytest.mark.parametrize("brief", [False, True])
-def test_what_comes_one_by_one_runs_at_once_while_there_are_places(brief: bool) -> None:
+def test_single_jobs_start_at_once_while_there_are_places(brief: bool) -> None:
     async def main() -> int:
         begun, go_on = threading.Semaphore(0), threading.Event()
         executor = ThreadExecutor(PLACES, lambda _: None, most=PLACES)
@@ -86,7 +86,7 @@ def test_threads_that_only_extra_places_needed_end() -> None:
             for _ in range(3):
                 await start(5)
                 await end(1)
-                executor.shrink()  # one is idle: four are needed
+                executor.shrink()  # one thread is idle, four are busy
                 await asyncio.to_thread(until_there_are, before + 4)
                 await start(1)
                 await end(5)

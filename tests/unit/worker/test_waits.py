@@ -29,11 +29,11 @@ def test_a_task_waits_until_its_last_wait_is_over() -> None:
     assert waits.count([task]) == 1
     waits.end(second)
     assert waits.count([task]) == 0
-    waits.end(second)  # as where it was refused before it ended
+    waits.end(second)  # like a wait that was refused before its end
     assert not waits.many
 
 
-def test_the_newest_wait_comes_first_and_only_of_jobs_that_run() -> None:
+def test_newest_lists_waits_of_running_jobs_from_the_newest() -> None:
     waits = Waits(2, lambda: None)
     tasks = [job() for _ in range(3)]
     for number, task in enumerate(tasks):
@@ -43,28 +43,28 @@ def test_the_newest_wait_comes_first_and_only_of_jobs_that_run() -> None:
     assert waits.of(job()) == []
 
 
-def test_the_loop_learns_of_waits_only_where_all_places_may_be_held() -> None:
+def test_the_callback_is_called_only_while_all_places_may_be_held() -> None:
     async def main() -> list[int]:
-        told: list[int] = []
-        waits = Waits(2, lambda: told.append(waits.count(tasks)))
+        counts: list[int] = []
+        waits = Waits(2, lambda: counts.append(waits.count(tasks)))
         waits.attach()
         tasks = [job(), job()]
         waits.begin(tasks[0], awaited())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert told == []
+        assert counts == []
         second = awaited()
         thread = threading.Thread(target=waits.begin, args=(tasks[1], second))
         thread.start()
         await asyncio.to_thread(thread.join)
         waits.end(second)
         await asyncio.sleep(0)
-        return told
+        return counts
 
-    assert asyncio.run(main()) in ([2, 1], [1])  # two changes may come as one
+    assert asyncio.run(main()) in ([2, 1], [1])  # one call may cover two changes
 
 
-def test_what_a_task_has_forked_off_is_no_task() -> None:
+def test_forks_of_a_task_record_no_waits() -> None:
     waits = Waits(1, lambda: None)
     fork = os.fork()
     if not fork:
