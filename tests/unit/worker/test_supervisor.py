@@ -101,6 +101,9 @@ def test_processes_receive_one_signal_to_stop_and_one_to_stop_now(tmp_path: Path
         supervised.interrupt()
         for _ in range(3):
             supervised.stop()
+        async with asyncio.timeout(20):
+            while not any(tmp_path.glob("stop*")):  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.01)  # the file system has no event to await
         await asyncio.sleep(0.3)
         assert not running.done()
         supervised.interrupt()
