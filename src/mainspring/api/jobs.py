@@ -12,7 +12,7 @@ from mainspring.jobs.model import FUNCTION_LIMIT, State
 
 REASON_LIMIT = 4096
 """Characters in the reason of a cancel, which is stored with the job."""
-STATES = {state.name.lower(): state for state in State}
+STATE_BY_NAME = {state.name.lower(): state for state in State}
 
 
 class JobInfo(msgspec.Struct):

@@ -16,7 +16,7 @@ from mainspring.jobs.retry import check as check_retry
 from mainspring.resources.limit_specs import key_of
 
 PriorityName = Literal["high", "normal", "low"]
-PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
 
 LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
 
@@ -52,7 +52,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             job.key = key_of(self.concurrency_key)
         if (self.retry, self.timeout, self.heartbeat, self.keep_unique) != (None, None, None, None):
             job.options = Options(self.retry, self.timeout, self.heartbeat, self.keep_unique)
-        job.priority = PRIORITIES[self.priority]
+        job.priority = PRIORITY_BY_NAME[self.priority]
 
 
 def check_seconds(options: msgspec.Struct, *names: str) -> None:

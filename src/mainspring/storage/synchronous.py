@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run_synchronously(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end and return its result. Engines without I/O run code this way that all engines share.
+    """Run a coroutine to its end and return its result. Engines without I/O run the coroutines that all engines share this way.
 
     Raises RuntimeError if the coroutine suspends.
     """

@@ -9,7 +9,19 @@ from msgspec.structs import asdict, replace
 from mainspring.api.answers.text import failure_of, line, rfc3339, text
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
-from mainspring.api.jobs import STATES, Cancel, Cancelled, JobDetails, JobInfo, List, Listed, Missed, Retry, Show, Watch
+from mainspring.api.jobs import (
+    STATE_BY_NAME,
+    Cancel,
+    Cancelled,
+    JobDetails,
+    JobInfo,
+    List,
+    Listed,
+    Missed,
+    Retry,
+    Show,
+    Watch,
+)
 from mainspring.errors import NotFoundError
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.queries.jobs import ListJobs
@@ -36,11 +48,11 @@ class JobCalls:
     # ---- reading ----
 
     async def _list(self, request: List) -> Listed:
-        if request.state is not None and request.state not in STATES:
-            raise ApiError(Code.INVALID, f"there is no state {request.state!r}; there are {', '.join(STATES)}")
+        if request.state is not None and request.state not in STATE_BY_NAME:
+            raise ApiError(Code.INVALID, f"there is no state {request.state!r}; there are {', '.join(STATE_BY_NAME)}")
         check_number("limit", request.limit)
         before = self._job_id(request.before) if request.before is not None else None
-        state = STATES[request.state] if request.state is not None else None
+        state = STATE_BY_NAME[request.state] if request.state is not None else None
         function = request.function.encode() if request.function is not None else None
         unique = request.unique.encode() if request.unique is not None else None
         query = ListJobs(state=state, function=function, unique=unique, after=before, limit=request.limit)

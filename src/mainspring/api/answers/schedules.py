@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 EDIT_ATTEMPTS = 5
-"""How often an edit is repeated if the schedule changes in the meantime, because it fires."""
+"""Number of times that an edit is repeated if the schedule changes in the meantime, because it fires."""
 
 
 class ScheduleCalls:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.api.jobs import Cancel, Cancelled
 from mainspring.api.submitting import LONG_NAME
-from mainspring.faces.gearman.calls import COST
+from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.jobs.roster import BEGIN, PAGE
@@ -55,9 +55,9 @@ def _priority_status(peer: Peer, _: Command) -> None:
 def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
     service = peer.service
     if not service.knows_few_functions:
-        Listing(peer, _functions(peer, line), COST)
+        Listing(peer, _functions(peer, line), CALL_COST)
         return
-    slot = peer.outbox.reserve(COST)
+    slot = peer.outbox.reserve(CALL_COST)
 
     def counted() -> None:
         queues = service.queues()
@@ -98,7 +98,7 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
 def _workers(peer: Peer, _: Command) -> None:
     peers = list(reversed(peer.face.peers.connected))
     if sum(len(other.worker.abilities) if other.worker is not None else 1 for other in peers) > PAGE:
-        Listing(peer, _many_workers(peers), COST)
+        Listing(peer, _many_workers(peers), CALL_COST)
     else:
         peer.outbox.send(admin.listing(_worker_line(other) for other in peers))
 
@@ -139,7 +139,7 @@ def _show_unique_jobs(peer: Peer, _: Command) -> None:
 
 def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
     """List the live jobs: first those in memory, then those in the store."""
-    Listing(peer, _jobs(peer, line), COST)
+    Listing(peer, _jobs(peer, line), CALL_COST)
 
 
 def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.outstanding import Outstanding
     from mainspring.jobs.held import Worker
 
-COST = 64
+CALL_COST = 64
 """The number of unanswered requests that a call counts as, because it may list a thousand jobs."""
 CALL_ID_LIMIT = 1024
 """Bytes of a call's id. A watch keeps the id as long as the connection lasts, and sends it with each event."""
 SLOTS_LIMIT = 1_000_000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread; above it, events are left out."""
-_NOTHING: dict[str, object] = {}
+_EMPTY_ANSWER: dict[str, object] = {}
 
 
 class Caller(Protocol):
@@ -53,13 +53,13 @@ class Caller(Protocol):
 
 
 class Isolates(Request[None]):
-    """Set that the worker on this connection runs a job in a process of its own if the job must run alone."""
+    """Declare that the worker on this connection runs a job in a separate process if the job must run alone."""
 
     call = "worker.isolates"
 
 
 class Slots(Request[None]):
-    """Set how many jobs the worker on this connection runs at the same time."""
+    """Declare how many jobs the worker on this connection runs at the same time."""
 
     call = "worker.slots"
     slots: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_LIMIT)]
@@ -93,15 +93,15 @@ class Calls:
         except ApiError as error:
             _fault(peer, call_id, error.problem)
             return
-        peer.unanswered.add(COST)
+        peer.unanswered.add(CALL_COST)
 
         def answer(value: object) -> None:
             _answer(peer, call_id, value)
-            peer.unanswered.remove(COST)
+            peer.unanswered.remove(CALL_COST)
 
         def fault(problem: Problem) -> None:
             _fault(peer, call_id, problem)
-            peer.unanswered.remove(COST)
+            peer.unanswered.remove(CALL_COST)
 
         under_way = self._api.start(request, answer, fault)
         if request.only_reads:
@@ -115,7 +115,7 @@ class Calls:
             return peer.outgoing.unread <= WATCHER_BACKLOG
 
         peer.end_watch = self._jobs.watch(request, partial(_event, peer, call_id), has_room)
-        _answer(peer, call_id, _NOTHING)
+        _answer(peer, call_id, _EMPTY_ANSWER)
 
 
 def _answer(peer: Caller, call_id: bytes, value: object) -> None:
@@ -132,9 +132,9 @@ def _fault(peer: Caller, call_id: bytes, problem: Problem) -> None:
 
 def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
     peer.as_worker().isolates = True
-    _answer(peer, call_id, _NOTHING)
+    _answer(peer, call_id, _EMPTY_ANSWER)
 
 
 def _slots(peer: Caller, call_id: bytes, request: Slots) -> None:
     peer.as_worker().slots = request.slots
-    _answer(peer, call_id, _NOTHING)
+    _answer(peer, call_id, _EMPTY_ANSWER)

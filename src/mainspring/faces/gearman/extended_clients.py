@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.api.submitting import PRIORITIES
+from mainspring.api.submitting import PRIORITY_BY_NAME
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.extension_json import SubmitOptions, decode_submit
@@ -38,7 +38,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
 
 
 def _job(peer: Peer, function: bytes, unique: bytes, options: SubmitOptions, payload: bytes) -> Job | None:
-    checked = peer.submits.check(function, unique, payload, PRIORITIES[options.priority])
+    checked = peer.submits.check(function, unique, payload, PRIORITY_BY_NAME[options.priority])
     if checked is None:
         return None
     now = peer.service.wall()

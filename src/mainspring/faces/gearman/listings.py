@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError
-from mainspring.faces.gearman.outgoing import WINDOW
+from mainspring.faces.gearman.outgoing import TRANSPORT_WINDOW
 from mainspring.wire.gearman import admin
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Listing:
         if peer.reading.ended:
             self._pieces.close()
             return
-        if peer.outgoing.unread > WINDOW:
+        if peer.outgoing.unread > TRANSPORT_WINDOW:
             peer.outgoing.when_writable(lambda: self._put(self._step))
             return
         answer, self._answer = self._answer, None

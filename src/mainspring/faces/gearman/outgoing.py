@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-WINDOW: Final = 262_144
+TRANSPORT_WINDOW: Final = 262_144
 """Bytes that the transport may hold before further bytes stay here; also the size of a slice."""
 
 
@@ -39,7 +39,7 @@ class Outgoing:
     def connect(self, transport: asyncio.Transport) -> None:
         """Write to this transport."""
         self._transport = transport
-        transport.set_write_buffer_limits(high=WINDOW)
+        transport.set_write_buffer_limits(high=TRANSPORT_WINDOW)
 
     @property
     def unread(self) -> int:
@@ -52,7 +52,7 @@ class Outgoing:
         transport = self._transport
         if transport is None:
             return
-        if not self._stopped and not self._queue and len(data) <= WINDOW:
+        if not self._stopped and not self._queue and len(data) <= TRANSPORT_WINDOW:
             transport.write(data)
             return
         self._queue.append((data, owner))
@@ -85,10 +85,10 @@ class Outgoing:
             return
         while queue and not self._stopped:
             data, owner = queue.popleft()
-            if len(data) > WINDOW:
+            if len(data) > TRANSPORT_WINDOW:
                 view = memoryview(data)
-                queue.appendleft((view[WINDOW:], owner))
-                data = view[:WINDOW]
+                queue.appendleft((view[TRANSPORT_WINDOW:], owner))
+                data = view[:TRANSPORT_WINDOW]
             self._waiting -= len(data)
             transport.write(data)
         if self._closing and not queue:

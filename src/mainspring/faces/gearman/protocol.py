@@ -53,7 +53,7 @@ HANDLERS: dict[int, Handler] = {
 
 TLS_REQUIRED = response(Type.ERROR, b"TLS_REQUIRED", b"this port speaks TLS")
 """The answer to a plain-text client on a TLS port, in place of a handshake."""
-_TOO_MANY = response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server accepts no more connections")
+_TOO_MANY_CONNECTIONS = response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server accepts no more connections")
 
 
 class GearmanProtocol(asyncio.Protocol):
@@ -69,7 +69,7 @@ class GearmanProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.peer.connected(self._transport)
         if not self._face.admit(self.peer):
-            self.peer.outgoing.write(_TOO_MANY)
+            self.peer.outgoing.write(_TOO_MANY_CONNECTIONS)
             self.peer.close()
 
     def data_received(self, data: bytes) -> None:

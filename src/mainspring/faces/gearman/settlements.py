@@ -92,7 +92,7 @@ def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, token: bytes
     """Fail the job of a SETTLE that is over the limit, because the same one would follow each attempt.
 
     The answer has a reserved place, so that a connection that ends after it ends once the answer is written. Otherwise the worker
-    would send the same SETTLE retry.
+    would send the same SETTLE again.
     """
     held = peer.worker_side.running(handle)
     slot = peer.outbox.reserve()

@@ -69,14 +69,14 @@ class WorkerSide:
         self._outbox.send(response(Type.ERROR, code, message))
 
     def ready(self, places: int) -> None:
-        """Set that this worker is ready for more jobs, after it has read the data that was sent to it."""
+        """Record that this worker is ready for more jobs, once it has read the data that was sent to it."""
         if self._reading.paused_for(UNREAD):
             self._places += places
         else:
             self._service.ready(self.as_worker(), places)
 
     def withdraw(self) -> None:
-        """Set that this worker is ready for no jobs."""
+        """Record that this worker is ready for no jobs."""
         self._places = 0
         self._service.withdraw(self.as_worker())
 

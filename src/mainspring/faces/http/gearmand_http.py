@@ -39,9 +39,9 @@ PIECE_SIZE = 64 * 1024
 HEAD_LIMIT = 8 * 1024
 """Bytes of a request's head."""
 
-_STATUS = {Code.INVALID: "400 BAD_REQUEST", Code.TOO_LARGE: "413 TOO_LARGE"}
+_HTTP_STATUS = {Code.INVALID: "400 BAD_REQUEST", Code.TOO_LARGE: "413 TOO_LARGE"}
 """HTTP status of problems with the request itself."""
-_CODES = {Code.TOO_MANY_FUNCTIONS: "TOO_MANY_FUNCTIONS"}
+_GEARMAN_CODES = {Code.TOO_MANY_FUNCTIONS: "TOO_MANY_FUNCTIONS"}
 """Gearman's codes of other problems; the default is ``QUEUE_ERROR``."""
 
 
@@ -138,9 +138,9 @@ class GearmandHttp:
             reply = await self._submit(request, reader)
         except ApiError as error:
             problem = error.problem
-            if problem.code in _STATUS:
-                return self._refusal(_STATUS[problem.code], problem.message)
-            reply = _Reply("ERROR", _CODES.get(problem.code, "QUEUE_ERROR"))
+            if problem.code in _HTTP_STATUS:
+                return self._refusal(_HTTP_STATUS[problem.code], problem.message)
+            reply = _Reply("ERROR", _GEARMAN_CODES.get(problem.code, "QUEUE_ERROR"))
         if reply is None:
             return None
         data = b"" if request.method == "HEAD" else reply.data

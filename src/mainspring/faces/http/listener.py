@@ -30,7 +30,7 @@ KEEP_ALIVE: Final = 15
 HEAD_LIMIT: Final = 16 * 1024
 """Bytes of a request's head."""
 
-_TOO_MANY = PlainTextResponse("too many requests are under way: try again\n", 503, {"Connection": "close"})
+_TOO_MANY_REQUESTS = PlainTextResponse("too many requests are under way: try again\n", 503, {"Connection": "close"})
 
 
 class HttpListener:
@@ -171,7 +171,7 @@ class _Protocol(H11Protocol):
             self._check_progress()
             await self._application(scope, receive, in_pieces)
         else:
-            await _TOO_MANY(scope, receive, send)
+            await _TOO_MANY_REQUESTS(scope, receive, send)
 
     def _set_idle(self) -> None:
         """Mark the connection as idle, and start the timeout for its next request."""

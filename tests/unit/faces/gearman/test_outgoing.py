@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.faces.gearman.outgoing import WINDOW, Outgoing
+from mainspring.faces.gearman.outgoing import TRANSPORT_WINDOW, Outgoing
 
 
 class Transport(asyncio.Transport):
@@ -51,7 +51,15 @@ def connected(limit: int = 100) -> tuple[Outgoing, Transport, list[bool]]:
 
 
 @settings(deadline=None)
-@given(st.lists(st.one_of(st.sampled_from([1, 7, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW]), st.none()), max_size=12))
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([1, 7, TRANSPORT_WINDOW - 1, TRANSPORT_WINDOW, TRANSPORT_WINDOW + 1, 3 * TRANSPORT_WINDOW]),
+            st.none(),
+        ),
+        max_size=12,
+    )
+)
 def test_bytes_are_written_in_order_whenever_the_transport_accepts_some(steps: list[int | None]) -> None:
     outgoing, transport, pressed = connected(limit=10)
     transport.stops = True
@@ -69,18 +77,18 @@ def test_bytes_are_written_in_order_whenever_the_transport_accepts_some(steps: l
     while outgoing.unread:
         outgoing.resume()
     assert transport.all() == expected
-    assert max((len(data) for data in transport.taken), default=0) <= WINDOW
+    assert max((len(data) for data in transport.taken), default=0) <= TRANSPORT_WINDOW
     assert not outgoing.full
 
 
 def test_the_transport_holds_a_window_of_the_unread_bytes() -> None:
     outgoing, transport, _ = connected()
-    assert transport.high == WINDOW
+    assert transport.high == TRANSPORT_WINDOW
     transport.stops = True
-    body = bytes(10 * WINDOW)
+    body = bytes(10 * TRANSPORT_WINDOW)
     outgoing.write(body)
     outgoing.write(b"more")
-    assert len(transport.all()) == WINDOW
+    assert len(transport.all()) == TRANSPORT_WINDOW
     (first,) = transport.taken
     assert isinstance(first, memoryview)
     assert first.obj is body, "by reference"
@@ -94,12 +102,12 @@ def test_an_owner_is_kept_while_its_bytes_are_queued() -> None:
     transport.stops = True
     owner = Owner()
     alive = weakref.ref(owner)
-    outgoing.write(bytes(2 * WINDOW), owner)
+    outgoing.write(bytes(2 * TRANSPORT_WINDOW), owner)
     del owner
     assert alive() is not None
     outgoing.resume()
     assert alive() is None
-    outgoing.write(bytes(2 * WINDOW), owner := Owner())
+    outgoing.write(bytes(2 * TRANSPORT_WINDOW), owner := Owner())
     alive = weakref.ref(owner)
     del owner
     outgoing.lost()
@@ -109,7 +117,7 @@ def test_an_owner_is_kept_while_its_bytes_are_queued() -> None:
 def test_a_connection_ends_once_everything_is_written() -> None:
     outgoing, transport, _ = connected()
     transport.stops = True
-    outgoing.write(bytes(2 * WINDOW))
+    outgoing.write(bytes(2 * TRANSPORT_WINDOW))
     outgoing.close()
     assert not transport.closed
     outgoing.resume()
