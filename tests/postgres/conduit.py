@@ -14,7 +14,7 @@ HELD_PIECES = 64
 
 
 class Conditions:
-    """What the way is like at present, for all connections."""
+    """The current state of the path, for all connections."""
 
     def __init__(self) -> None:
         self.latency = 0.0
@@ -52,7 +52,7 @@ class Conduit:
         self._is_forgotten = False
 
     def forget(self) -> None:
-        """Pass nothing on from now on, not even an end: each side believes that the other is there and silent."""
+        """Pass nothing on from now on, not even an end: to each side the other looks alive and silent."""
         self._is_forgotten = True
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 IPC_RMID = 0
 
 
@@ -57,9 +57,9 @@ def send(pids: list[int], number: signal.Signals) -> None:
             continue
 
 
-def await_end(directory: Path, patience: float = PATIENCE) -> bool:
+def await_end(directory: Path, seconds: float = TIMEOUT) -> bool:
     """Wait until no process of the server is left, zombies not counted; tell whether that came true."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + seconds
     while processes(directory):
         if time.monotonic() > deadline:
             return False

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["Direction", "Proxy", "Trap"]
 
 HOST = "127.0.0.1"
-PATIENCE = 30.0
+TIMEOUT = 30.0
 T = TypeVar("T")
 
 
 class Proxy:
     """Listens on a port of 127.0.0.1 and passes everything on to ``target``, another one. A context manager.
 
-    A client that connects while the server is away is accepted, and then hears the end of the connection.
+    A client that connects while the server is away is accepted, and then sees the connection end.
     """
 
     def __init__(self, target: int) -> None:
@@ -48,15 +48,15 @@ class Proxy:
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self._started.result(PATIENCE)
+            self._started.result(TIMEOUT)
         except BaseException:
-            self._thread.join(PATIENCE)
+            self._thread.join(TIMEOUT)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         assert not self._thread.is_alive(), "the proxy does not end"
 
     def through(self, dsn: str) -> str:
@@ -88,7 +88,7 @@ class Proxy:
         self._do(freeze)
 
     def forget(self) -> int:
-        """Forget all connections: both sides stay open and hear nothing ever again, also after ``heal``.
+        """Forget all connections: both sides stay open and never receive anything again, also after ``heal``.
 
         So it is after a power cut of the other side, or behind a firewall that has lost its table. New connections are let
         through. Returns how many there were.
@@ -121,7 +121,7 @@ class Proxy:
         return self._set(LoseAnswer(to, until))
 
     def lose_request(self, of: bytes = b"COMMIT") -> Trap:
-        """End the connection that carries the next request that holds ``of``, before the server hears of it."""
+        """End the connection that carries the next request that holds ``of``, before the server receives it."""
         return self._set(LoseRequest(of))
 
     def heal(self) -> None:
@@ -246,7 +246,7 @@ class Proxy:
         async def done() -> T:
             return await action()
 
-        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(TIMEOUT)
 
 
 def _listening(port: int) -> socket.socket:

@@ -54,7 +54,7 @@ SETTINGS: Mapping[str, Value] = {
     "timezone": "UTC",
     "log_line_prefix": "%m [%p] %q%a %d ",
 }
-"""What every server has, beside PostgreSQL's own defaults."""
+"""The settings of every server, beside PostgreSQL's own defaults."""
 
 
 class PostgresError(Exception):
@@ -266,7 +266,7 @@ class PostgresServer:
         return self.dsn(name)
 
     def drop_database(self, dsn: str) -> None:
-        """Drop a database, whoever is connected to it; one that is not there is no error."""
+        """Drop a database, with all connections to it; a missing one is no error."""
         self.sql(f'DROP DATABASE IF EXISTS "{name_of(dsn)}" WITH (FORCE)')
 
     def set(self, **settings: Value) -> None:

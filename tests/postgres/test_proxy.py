@@ -1,4 +1,4 @@
-"""What the proxy does to connections, shown with a server that echoes, and with PostgreSQL for a lost COMMIT."""
+"""The proxy cuts, delays and loses as asked, shown with a server that echoes, and with PostgreSQL for a lost COMMIT."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 TO_SERVER, TO_CLIENT = Direction.TO_SERVER, Direction.TO_CLIENT
-PATIENCE = 20.0
+TIMEOUT = 20.0
 SILENCE = 0.2
-"""How long one listens before one believes that nothing comes."""
+"""Seconds without data after which a test assumes that none will come."""
 
 
 class Echo:
@@ -34,7 +34,7 @@ class Echo:
 
     async def has(self, expected: bytes) -> None:
         """Wait until that has come, and see that it is all."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(self.got) < len(expected):
                 self.more.clear()
                 await self.more.wait()
@@ -70,7 +70,7 @@ class Client:
         self.writer.write(data)
 
     async def hears(self, expected: bytes) -> None:
-        assert await asyncio.wait_for(self.reader.readexactly(len(expected)), PATIENCE) == expected
+        assert await asyncio.wait_for(self.reader.readexactly(len(expected)), TIMEOUT) == expected
 
     async def hears_nothing(self) -> None:
         with pytest.raises(TimeoutError):
@@ -78,7 +78,7 @@ class Client:
 
     async def hears_the_end(self) -> None:
         try:
-            assert await asyncio.wait_for(self.reader.read(1), PATIENCE) == b""
+            assert await asyncio.wait_for(self.reader.read(1), TIMEOUT) == b""
         except ConnectionError:
             return  # a reset is an end, too
 
@@ -92,7 +92,7 @@ class Stage:
         self._clients: list[Client] = []
 
     async def client(self) -> Client:
-        client = Client(*await asyncio.wait_for(asyncio.open_connection("127.0.0.1", self.proxy.port), PATIENCE))
+        client = Client(*await asyncio.wait_for(asyncio.open_connection("127.0.0.1", self.proxy.port), TIMEOUT))
         self._clients.append(client)
         return client
 
@@ -152,7 +152,7 @@ def test_an_end_is_passed_on() -> None:
         client = await stage.greeted()
         assert stage.proxy.connections == 1
         client.writer.write_eof()
-        await asyncio.wait_for(stage.echo.ended.wait(), PATIENCE)
+        await asyncio.wait_for(stage.echo.ended.wait(), TIMEOUT)
         await client.hears_the_end()
 
     play(test)
@@ -165,7 +165,7 @@ def test_cut_ends_all_connections_and_lets_new_ones_through() -> None:
         assert stage.proxy.connections == 0
         for client in clients:
             await client.hears_the_end()
-        await asyncio.wait_for(stage.echo.ended.wait(), PATIENCE)
+        await asyncio.wait_for(stage.echo.ended.wait(), TIMEOUT)
         await stage.greeted()
 
     play(test)
@@ -247,7 +247,7 @@ def test_an_end_is_held_with_the_bytes_before_it() -> None:
         await asyncio.sleep(SILENCE)
         assert not stage.echo.ended.is_set()
         stage.proxy.heal()
-        await asyncio.wait_for(stage.echo.ended.wait(), PATIENCE)
+        await asyncio.wait_for(stage.echo.ended.wait(), TIMEOUT)
         assert stage.echo.got == b"hello!"
 
     play(test)
@@ -296,8 +296,8 @@ def test_so_many_bytes_reach_the_server_and_no_more(count: int) -> None:
         cut = stage.proxy.cut_after(count, TO_SERVER)
         data = bytes(100_000)
         client.send(data)
-        await asyncio.to_thread(cut.wait, PATIENCE)
-        await asyncio.wait_for(stage.echo.ended.wait(), PATIENCE)
+        await asyncio.to_thread(cut.wait, TIMEOUT)
+        await asyncio.wait_for(stage.echo.ended.wait(), TIMEOUT)
         assert stage.echo.got == data[:count]
         await stage.client()
 
@@ -311,7 +311,7 @@ def test_so_many_bytes_reach_the_client_and_no_more() -> None:
         client.send(b"abcdef")
         await client.hears(b"abcd")
         await client.hears_the_end()
-        await asyncio.to_thread(cut.wait, PATIENCE)
+        await asyncio.to_thread(cut.wait, TIMEOUT)
         assert stage.echo.got == b"abcdef"
 
     play(test)
@@ -331,7 +331,7 @@ def test_a_request_is_done_and_its_answer_lost() -> None:
             await stage.echo.has(asked)
         await client.hears(b"COM")  # was not yet the request
         await client.hears_the_end()
-        await asyncio.to_thread(lost.wait, PATIENCE)
+        await asyncio.to_thread(lost.wait, TIMEOUT)
         other.send(b"COMMIT done;")  # one trap, one answer
         await other.hears(b"COMMIT done;")
 
@@ -344,7 +344,7 @@ def test_a_request_is_lost() -> None:
         lost = stage.proxy.lose_request(of=b"COMMIT")
         client.send(b"COMMIT")
         await client.hears_the_end()
-        await asyncio.to_thread(lost.wait, PATIENCE)
+        await asyncio.to_thread(lost.wait, TIMEOUT)
         assert stage.echo.got == b"hello"
 
     play(test)
@@ -418,7 +418,7 @@ def test_a_commit_whose_end_is_unknown(is_lost: str, database: str) -> None:
             await connection.execute("INSERT INTO t VALUES (1)")
             with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError)):
                 await transaction.commit()
-            await asyncio.to_thread(lost.wait, PATIENCE)
+            await asyncio.to_thread(lost.wait, TIMEOUT)
             assert await direct.fetchval("SELECT count(*) FROM t") == (1 if is_lost == "answer" else 0)
         finally:
             connection.terminate()

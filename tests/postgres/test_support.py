@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def own(postgres_programs: Path) -> Iterator[PostgresServer]:
 
 @contextlib.asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-    connection = await asyncpg.connect(dsn, timeout=PATIENCE)
+    connection = await asyncpg.connect(dsn, timeout=TIMEOUT)
     try:
         yield connection
     finally:
@@ -76,7 +76,7 @@ def test_a_database_is_dropped_under_its_users(postgres: PostgresServer) -> None
     asyncio.run(test())
 
 
-def test_it_is_durable_unless_told_otherwise(postgres: PostgresServer) -> None:
+def test_it_is_durable_by_default(postgres: PostgresServer) -> None:
     shown = (
         "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes')"
     )
@@ -91,7 +91,7 @@ def test_an_error_in_a_statement_is_an_error(postgres: PostgresServer) -> None:
         postgres.sql("SELECT 1; SELEKT")
 
 
-def test_a_setting_that_is_none_is_told_at_the_start(postgres_programs: Path) -> None:
+def test_an_unknown_setting_is_reported_at_the_start(postgres_programs: Path) -> None:
     with pytest.raises(PostgresError, match="unrecognized configuration parameter"), PostgresServer(such_a_thing=1):
         pass
 
@@ -125,7 +125,7 @@ def test_a_killed_backend_ends_all_sessions_and_the_postmaster_recovers(own: Pos
             waiting = asyncio.ensure_future(other.fetchval("SELECT pg_sleep(60)"))
             os.kill(victim_pid, signal.SIGKILL)
             with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
-                await asyncio.wait_for(waiting, PATIENCE)
+                await asyncio.wait_for(waiting, TIMEOUT)
 
     asyncio.run(test())
     eventually(lambda: own.log().count("ready to accept connections") == 2, "it has recovered")
@@ -157,7 +157,7 @@ def test_while_it_is_paused_nobody_answers(own: PostgresServer) -> None:
             with pytest.raises(TimeoutError):
                 await asyncpg.connect(own.dsn(), timeout=0.3)
             own.resume()
-            assert await asyncio.wait_for(asked, PATIENCE) == 1
+            assert await asyncio.wait_for(asked, TIMEOUT) == 1
 
     asyncio.run(test())
 
@@ -213,7 +213,7 @@ def test_commits_wait_for_a_synchronous_standby_that_is_away(own: PostgresServer
                 done, _ = await asyncio.wait({commit}, timeout=0.3)
                 assert not done
                 second.resume()
-                await asyncio.wait_for(commit, PATIENCE)
+                await asyncio.wait_for(commit, TIMEOUT)
 
         asyncio.run(test())
         first.stop()

@@ -1,7 +1,7 @@
 """Faults that strike at a certain byte: they wait until it passes the proxy, and end the connection that carries it.
 
-A trap is asked about every piece of bytes before it is passed on, and springs once. What it knows of connections are
-objects to be told apart, nothing more.
+A trap is asked about every piece of bytes before it is passed on, and springs once. Connections are to it
+objects that it can distinguish, and nothing more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Direction(enum.Enum):
 
 
 class Verdict(NamedTuple):
-    """What of the bytes is passed on, and whether the connection ends behind them."""
+    """The bytes that are passed on, and whether the connection ends behind them."""
 
     passed: bytes
     ends: bool = False
@@ -40,9 +40,9 @@ class Trap(ABC):
         """Whether it has happened; the connection is gone then."""
         return self._sprung.is_set()
 
-    def wait(self, patience: float = 30.0) -> None:
-        """Wait until it has happened. Raises AssertionError where it has not within ``patience`` seconds."""
-        assert self._sprung.wait(patience), f"{type(self).__name__} has not sprung within {patience} s"
+    def wait(self, seconds: float = 30.0) -> None:
+        """Wait until it has happened. Raises AssertionError where it has not within ``seconds`` seconds."""
+        assert self._sprung.wait(seconds), f"{type(self).__name__} has not sprung within {seconds} s"
 
     def spring(self) -> None:
         """Say that the connection is gone."""
@@ -70,7 +70,7 @@ class CutAfter(Trap):
 
 
 class LoseRequest(Trap):
-    """Ends the connection in place of passing a request on that holds ``marker``: the server never hears of it."""
+    """Ends the connection in place of passing a request on that holds ``marker``: the server never receives it."""
 
     def __init__(self, marker: bytes) -> None:
         super().__init__()

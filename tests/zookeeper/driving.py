@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LEASE = 2.0
 SLICES = (ZookeeperScheduleSlice(),)
-"""What a server registers."""
+"""The slices that a server registers."""
 
 
 def in_memory(content: MemoryContent | None = None) -> Callable[[], DrivenEngine]:
@@ -65,7 +65,7 @@ class DrivenEngine(ZookeeperEngine):
                 answer(place, outcome)
 
         with contextlib.suppress(StoreError):  # the group will meet it, too
-            await self._open_tree().sync()  # watches have told what others have committed so far
+            await self._open_tree().sync()  # all watches for earlier commits have fired
             for claim in claims.values():
                 await self._nothing(claim)  # so the master has listed it, and assigns it in its order
         try:

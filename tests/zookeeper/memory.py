@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Fate(enum.Enum):
-    """What becomes of a commit whose outcome nobody is told."""
+    """The fate of a commit whose answer is lost."""
 
     REQUEST_LOST = "it has not happened"
     ANSWER_LOST = "it has happened"
@@ -80,7 +80,7 @@ def _wall_us() -> int:
 
 
 class MemoryContent:
-    """What an ensemble keeps: the nodes and the sessions.
+    """The state of an ensemble: the nodes and the sessions.
 
     ``now_us`` is its clock, in microseconds of wall time; ``step`` is awaited once between a request and what it does, and once
     between that and the answer, so that a test decides what happens in between.
@@ -238,9 +238,9 @@ class MemoryTree:
     happened; a ``Fate`` is raised as UnknownOutcomeError, and comes with a lost connection. ``after`` is called when it has
     happened or was refused; what it raises goes to the caller. Both may call ``cut``, ``expire`` and ``kill``.
 
-    What was sent before the client knows of its session's end is told of that end, or is not answered at all (``hangs_up``): a
-    commit that has happened never is, and of one that was not answered nobody knows whether it has. SessionEndedError says that
-    nothing was done.
+    A request that was sent before the client learns of its session's end fails with that end, or gets no answer (``hangs_up``).
+    SessionEndedError means that nothing was done: a commit that has happened never raises it. Whether an unanswered commit has
+    happened is unknown.
     """
 
     def __init__(self, content: MemoryContent, *, session_timeout: float = 10.0) -> None:

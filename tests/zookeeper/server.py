@@ -60,7 +60,7 @@ SETTINGS: Final[Mapping[str, str | int]] = {
     "4lw.commands.whitelist": "*",
     "clientPortAddress": HOST,
 }
-"""What every server has. A session ends up to a tick after its time."""
+"""The settings of every server. A session ends up to a tick after its time."""
 
 
 class ZooKeeperError(Exception):

@@ -1,4 +1,4 @@
-"""What the way to an ensemble of three does when its members fail; what takes one server is in ``test_faults``."""
+"""The client of an ensemble of three when members fail; ``test_faults`` has the tests that take one server."""
 
 from __future__ import annotations
 

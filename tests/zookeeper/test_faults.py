@@ -1,4 +1,4 @@
-"""What the way to an ensemble does when connections, sessions and members fail: what it raises, and when watches are called."""
+"""The client of an ensemble when connections, sessions and members fail: its errors, and its calls of watches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.tree import Change, Refused
 
-PATIENCE = 90.0
+TIMEOUT = 90.0
 LEASE = 1.2
 
 
@@ -51,7 +51,7 @@ class Watched:
         self._called.set()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not is_so():
                 self._called.clear()
                 await self._called.wait()
@@ -68,7 +68,7 @@ async def session(url: str, lease: float = LEASE, **more: Any) -> AsyncIterator[
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, PATIENCE))
+    asyncio.run(asyncio.wait_for(test, TIMEOUT))
 
 
 async def do(proxy_call: Callable[..., Any], *arguments: Any) -> Any:
@@ -150,7 +150,7 @@ def test_a_session_that_ends_while_its_client_is_cut_off(zookeeper: str, chroot:
     run(test())
 
 
-def test_what_waits_for_a_connection_is_sent_in_its_own_session_only(chroot: str, way: Proxy) -> None:
+def test_a_request_that_waits_for_a_connection_is_sent_in_its_own_session_only(chroot: str, way: Proxy) -> None:
     async def test() -> None:
         async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", request_timeout=10.0) as tree:
             changed = Watched()
@@ -182,14 +182,14 @@ def test_what_waits_for_a_connection_is_sent_in_its_own_session_only(chroot: str
 
 
 def test_what_came_just_after_the_connection_was_lost_is_given_up_in_time(chroot: str, way: Proxy) -> None:
-    """The loop has not heard of the loss, so that kazoo is given the multi, and keeps it for the next connection."""
+    """The loop has not noticed the loss, so that kazoo is given the multi, and keeps it for the next connection."""
 
     async def test() -> None:
         async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, request_timeout=0.5) as tree:
             first = tree.session
             way.refuse()
             while tree._client.state != KazooState.SUSPENDED:
-                time.sleep(0.01)  # noqa: ASYNC251 - the loop must hear nothing
+                time.sleep(0.01)  # noqa: ASYNC251 - the loop must notice nothing
             with pytest.raises(StoreUnavailableError) as caught:
                 async with asyncio.timeout(10):
                     await tree.commit([Create("/late")])
@@ -229,7 +229,7 @@ def test_a_server_that_takes_a_connection_and_forgets_it_does_not_use_up_the_ses
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen()
-            silent.settimeout(PATIENCE)
+            silent.settimeout(TIMEOUT)
             async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 4.0) as tree:
                 first = tree.session
                 await do(way.retarget, silent.getsockname()[1])
@@ -243,7 +243,7 @@ def test_a_server_that_takes_a_connection_and_forgets_it_does_not_use_up_the_ses
     run(test())
 
 
-def test_a_read_is_waited_for_as_long_as_its_patience(way: Proxy, chroot: str) -> None:
+def test_a_read_is_waited_for_as_long_as_its_timeout(way: Proxy, chroot: str) -> None:
     async def test() -> None:
         # The client itself would notice after two thirds of the session that nobody answers.
         async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 30.0, request_timeout=0.5) as tree:
@@ -319,10 +319,10 @@ def test_each_entry_is_written_once_whatever_the_connection_does(zookeeper: str,
             session(f"zookeeper://{zookeeper}{chroot}") as other,
         ):
             who = "n1-1"
-            made = await tree.commit(
+            created = await tree.commit(
                 [*map(Create, (paths.WORKERS, paths.JOURNALS, "/made")), Create(paths.worker(who), ephemeral=True)]
             )
-            assert isinstance(made, Done)
+            assert isinstance(created, Done)
             assert isinstance(await tree.commit(journal.begin(who)), Done)
             writer = committer.Committer(tree, who)
             faults = [

@@ -43,10 +43,10 @@ def run(test: Callable[[MemoryTree, MemoryTree], Coroutine[Any, Any, None]]) -> 
 
 def test_a_commit_is_all_or_nothing() -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
-        made = await tree.commit(
+        done = await tree.commit(
             [Create("/a", b"1"), Create("/a/b", ephemeral=True), Write("/a", b"2"), Check("/a", 1)]
         )
-        assert made == Done(["/a", "/a/b", "/a", "/a"])
+        assert done == Done(["/a", "/a/b", "/a", "/a"])
         assert await other.get("/a") == Node(b"2", 1, 5_000_000, 0, 1)
         assert await other.get_many(["/a/b", "/x"]) == [Node(b"", 0, 5_000_000, tree.session, 0), None]
         before = tree.content.paths()
@@ -71,12 +71,12 @@ def test_a_commit_is_all_or_nothing() -> None:
 
 def test_sequences_count_every_child_that_ever_was() -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
-        made = await tree.commit(
+        done = await tree.commit(
             [Create("/s"), Create("/s/m-", sequence=True), Create("/s/x"), Delete("/s/x"), Create("/s/", sequence=True)]
         )
-        assert isinstance(made, Done)
-        assert made.paths[1] == "/s/m-0000000000"
-        assert made.paths[4] == "/s/0000000002"
+        assert isinstance(done, Done)
+        assert done.paths[1] == "/s/m-0000000000"
+        assert done.paths[4] == "/s/0000000002"
         assert isinstance(await tree.commit([Create("/s/y"), Check("/x")]), Refused)
         assert await other.commit([Create("/s/m-", sequence=True)]) == Done(["/s/m-0000000003"])
         names = await other.children("/s")
@@ -139,7 +139,7 @@ def test_nobody_knows_what_became_of_a_commit_whose_session_ends_before_the_answ
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
-def test_what_comes_after_the_sessions_end_is_told_of_it_or_not_answered(hangs_up: bool) -> None:
+def test_a_request_after_the_sessions_end_fails_with_it_or_gets_no_answer(hangs_up: bool) -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
         tree.hangs_up = lambda: hangs_up
         tree.expire()
@@ -158,7 +158,7 @@ def test_what_comes_after_the_sessions_end_is_told_of_it_or_not_answered(hangs_u
     run(test)
 
 
-def test_what_is_not_sent_is_always_told_of_the_sessions_end() -> None:
+def test_a_request_that_is_not_sent_always_fails_with_the_sessions_end() -> None:
     async def test(tree: MemoryTree, _: MemoryTree) -> None:
         tree.hangs_up = lambda: True
         await tree.close()
@@ -257,8 +257,8 @@ def test_requests_of_one_session_stay_in_order_whatever_the_steps() -> None:
         tree = MemoryTree(MemoryContent(step=step))
         await tree.open()
         for number in range(20):
-            made, seen = await asyncio.gather(tree.commit([Create(f"/{number}")]), tree.get(f"/{number}"))
-            assert made == Done([f"/{number}"])
+            done, seen = await asyncio.gather(tree.commit([Create(f"/{number}")]), tree.get(f"/{number}"))
+            assert done == Done([f"/{number}"])
             assert seen is not None
 
     asyncio.run(whole())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.tree import Node, Tree
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 CHROOTS = itertools.count(1)
 SESSIONS = 2
 
@@ -80,7 +80,7 @@ class Seen(NamedTuple):
 
 
 class Side:
-    """One of the two ensembles, and what its watches have told."""
+    """One of the two ensembles and the events of its watches."""
 
     def __init__(self, trees: list[Any]) -> None:
         self.trees: list[Tree] = trees
@@ -117,7 +117,7 @@ class Comparison(RuleBasedStateMachine):
         self.model = Side([MemoryTree(self.content) for _ in range(SESSIONS)])
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE))
+        return self.loop.run_until_complete(asyncio.wait_for(work, TIMEOUT))
 
     def both(self, what: Callable[[Side], Coroutine[Any, Any, Any]]) -> Any:
         """Do it on both sides, and return what both of them have answered."""
@@ -238,7 +238,7 @@ class Comparison(RuleBasedStateMachine):
 def end_session(address: str, client_id: tuple[int, bytes]) -> None:
     """End a session as an ensemble does whose client is silent: by closing it on another connection."""
     client = KazooClient(hosts=address, timeout=4.0, client_id=client_id)
-    client.start(PATIENCE)
+    client.start(TIMEOUT)
     client.stop()
     client.close()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_nothing_is_left_of_a_server_in_whatever_state(zookeeper_program: str, t
     server.close()
 
 
-def test_a_setting_that_is_none_is_told_at_the_start(zookeeper_program: str) -> None:
+def test_an_unknown_setting_is_reported_at_the_start(zookeeper_program: str) -> None:
     with pytest.raises(ZooKeeperError, match="NumberFormatException"), Ensemble(settings={"tickTime": "x"}):
         pass
 
@@ -81,8 +81,8 @@ def test_servers_end_with_the_process_that_started_them(zookeeper_program: str, 
         assert int(owner.stdout.readline())
         (pid,) = keeper.processes(tmp_path)
         owner.send_signal(signal.SIGKILL)
-        owner.wait(PATIENCE)
-        subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True, timeout=PATIENCE)
+        owner.wait(TIMEOUT)
+        subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True, timeout=TIMEOUT)
     finally:
         owner.kill()
         owner.communicate()

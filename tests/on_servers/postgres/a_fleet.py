@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 T = TypeVar("T")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 NOW = 1_700_000_000_000_000
 
 
@@ -57,7 +57,7 @@ class Part:
         raise AssertionError(ids)
 
     def check(self) -> None:
-        """What was heard of jobs is what was committed."""
+        """Check that the notified jobs are those that were committed."""
         assert sorted(job_id for job_id, number in self.live.items() if number) == sorted(self.committed)
         assert set(self.live.values()) <= {0, 1}
 
@@ -68,21 +68,21 @@ class Node:
     def __init__(self, engine: PostgresEngine, name: str) -> None:
         self.engine = engine
         self.name = name
-        self.heard: list[Message] = []
-        self.told = asyncio.Event()
+        self.received: list[Message] = []
+        self._arrived = asyncio.Event()
         self.part = Part(self.new_id)
-        engine.listen(self._hear)
+        engine.listen(self._receive)
 
-    def _hear(self, message: Message) -> None:
-        self.heard.append(message)
-        self.told.set()
+    def _receive(self, message: Message) -> None:
+        self.received.append(message)
+        self._arrived.set()
 
-    async def hears(self, wanted: Callable[[list[Message]], bool]) -> None:
-        """Wait until what was heard so far is enough."""
-        async with asyncio.timeout(PATIENCE):
-            while not wanted(self.heard):
-                self.told.clear()
-                await self.told.wait()
+    async def wait_for(self, wanted: Callable[[list[Message]], bool]) -> None:
+        """Wait until the received messages suffice."""
+        async with asyncio.timeout(TIMEOUT):
+            while not wanted(self.received):
+                self._arrived.clear()
+                await self._arrived.wait()
 
     async def open(self) -> None:
         opened = await self.engine.open(NodeId(self.name), lambda function: function(), self.part)
@@ -109,7 +109,7 @@ class Node:
 
     async def group(self, *operations: Operation) -> list[Any]:
         """Commit a group; raises its StoreError."""
-        return await asyncio.wait_for(self.begin(*operations), PATIENCE)
+        return await asyncio.wait_for(self.begin(*operations), TIMEOUT)
 
     def job(self, function: bytes = b"f", *, state: State = State.PENDING, **values: Any) -> Job:
         term = self.term if state is State.LEASED else 0
@@ -161,7 +161,7 @@ async def node(url: str, name: str = "n1", **options: Any) -> AsyncIterator[Node
 @contextlib.asynccontextmanager
 async def session(dsn: str, **settings: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     """Connect as somebody who looks into the store's tables."""
-    connection = await asyncpg.connect(dsn, timeout=PATIENCE, server_settings={"search_path": "mainspring", **settings})
+    connection = await asyncpg.connect(dsn, timeout=TIMEOUT, server_settings={"search_path": "mainspring", **settings})
     try:
         yield connection
     finally:
@@ -170,7 +170,7 @@ async def session(dsn: str, **settings: str) -> AsyncIterator[asyncpg.Connection
 
 async def eventually(look: Callable[[], Awaitable[T]], what: str) -> T:
     """Ask the server again and again until the answer is true: it tells nobody by itself."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         found = await look()
         if found:

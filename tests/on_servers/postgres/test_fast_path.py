@@ -1,4 +1,4 @@
-"""Groups in one statement: taken where all is as usual, and nowhere to be told from groups that are run step by step."""
+"""Groups in one statement: only in the typical case, and with the same results as groups that run step by step."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-async def known(one: Node) -> None:
-    """Store a first job: functions that have no number yet are not usual."""
+async def register(one: Node) -> None:
+    """Store a first job: new functions without a number cannot take the fast path."""
     await one.submitted()
 
 
@@ -65,7 +65,7 @@ async def whole(database: str, one: Node) -> object:
 def test_a_usual_group_is_one_statement(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with node(database) as one:
-            await known(one)
+            await register(one)
             with monkeypatch.context() as patch:
                 patch.setattr(journal, "entry", lambda *_: "SELECT 'step by step' / 0")
                 outcomes, old, new = await mixed(one)
@@ -81,7 +81,7 @@ def test_a_usual_group_is_one_statement(database: str, monkeypatch: pytest.Monke
 def test_it_is_the_same_as_step_by_step(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> object:
         async with node(database) as one:
-            await known(one)
+            await register(one)
             await mixed(one)
             found = await whole(database, one)
         async with session(database) as other:
@@ -125,7 +125,7 @@ def errors(postgres: PostgresServer, database: str) -> list[str]:
 def test_what_is_not_usual_has_its_own_outcome(postgres: PostgresServer, database: str, kind: str) -> None:
     async def test() -> None:
         async with node(database) as one:
-            await known(one)
+            await register(one)
             live, waited = await one.submitted(2, state=State.LEASED)
             (named,) = await one.submitted(unique=b"u")
             new = one.job(unique=b"u")
@@ -177,18 +177,18 @@ def test_errors_of_a_database_are_found_in_the_log(postgres: PostgresServer, dat
     assert len(errors(postgres, database)) == 1
 
 
-def test_luck_is_not_tried_again_at_once() -> None:
-    luck = FastPathBackoff()
-    assert luck.tries(100.0)
-    luck.missed(100.0)
-    assert not luck.tries(100.0 + PAUSE - 0.1)
-    assert luck.tries(100.0 + PAUSE)
+def test_the_fast_path_is_not_retried_at_once() -> None:
+    backoff = FastPathBackoff()
+    assert backoff.tries(100.0)
+    backoff.missed(100.0)
+    assert not backoff.tries(100.0 + PAUSE - 0.1)
+    assert backoff.tries(100.0 + PAUSE)
 
 
 def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with node(database) as one:
-            await known(one)
+            await register(one)
             (old,) = await one.submitted(state=State.LEASED)
             writes = one.engine._writer._connection  # noqa: SLF001 - one of its two connections is to be disturbed
             assert writes is not None
@@ -213,7 +213,7 @@ def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPat
 def test_it_takes_no_place_where_it_submits_nothing(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            await known(one)
+            await register(one)
             (old,) = await one.submitted(state=State.LEASED)
             before = await other.fetchval("SELECT last_value FROM places")
             assert await one.group(one.settle(old)) == [set()]
@@ -225,7 +225,7 @@ def test_it_takes_no_place_where_it_submits_nothing(database: str) -> None:
 def test_it_locks_jobs_in_the_order_of_all_statements(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            await known(one)
+            await register(one)
             first, second = await one.submitted(2, state=State.LEASED)
             await other.execute("BEGIN")
             await other.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", first.id)
@@ -241,13 +241,13 @@ def test_it_locks_jobs_in_the_order_of_all_statements(database: str) -> None:
 def test_it_does_not_wait_long_for_a_unique(
     postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch, steps: list[int]
 ) -> None:
-    """Whoever takes the unique at this moment may wait for this group, too."""
+    """Another group that takes the unique at this moment may wait for this group, too."""
     patient = SQL["submit_unique"].replace("100ms", "0")
     monkeypatch.setitem(SQL, "submit_unique", patient)
 
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            await known(one)
+            await register(one)
             await other.execute("BEGIN")
             await other.execute(
                 "INSERT INTO jobs (id, place, created_us, function, state, priority, slot, uniq, payload)"
@@ -269,7 +269,7 @@ def test_what_is_too_large_for_one_message_goes_step_by_step(
 ) -> None:
     async def test() -> None:
         async with node(database) as one:
-            await known(one)
+            await register(one)
             (old,) = await one.submitted(state=State.LEASED)
             steps.clear()
             await one.submitted(2)

@@ -164,7 +164,7 @@ def test_an_id_that_has_joined_leads_to_the_other_job(database: str) -> None:
             assert (found[alias].id, found[alias].state) == (live.id, State.PENDING)
             (job,) = (await one.group(one.claim()))[0][0]
             await one.group(ops.Settle([Settlement(job, Event.FAIL, 1, ended_us=NOW)]))
-            await two.hears(lambda heard: Settled([live.id, alias]) in heard)
+            await two.wait_for(lambda heard: Settled([live.id, alias]) in heard)
             cancelled, before = await cancel(one, alias)
             assert cancelled is not None
             assert (cancelled.id, before) == (live.id, State.FAILED)
@@ -201,7 +201,7 @@ def test_nodes_that_take_at_once_take_each_once(database: str) -> None:
             assert number == 100
             (((*claimed,),),) = await one.group(one.claim())
             assert sorted(job.id for job in claimed) == ids
-            await two.hears(lambda heard: any(isinstance(message, Pending) for message in heard))
+            await two.wait_for(lambda heard: any(isinstance(message, Pending) for message in heard))
 
     asyncio.run(test())
 

@@ -136,7 +136,7 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
                 steps = await plan(other, name)
                 taken = {step["Index Name"] for step in steps if "Index Name" in step}
                 assert taken == indexes, name
-            # What is first in an index is not sorted.
+            # Entries at the head of an index need no sort.
             for name in (
                 "claim",
                 "due",

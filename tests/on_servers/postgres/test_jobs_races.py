@@ -1,4 +1,4 @@
-"""Three nodes that do everything at once to the same few uniques: what each was told stays true, and the counts are right."""
+"""Three nodes that run all operations at once on a few uniques: each answer stays true, and the counts are right."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ENDS = [event for event in Event if State.LEASED in rules.sources(event) and eve
 
 
 class Busy:
-    """One node, and what it believes."""
+    """One node and the answers that it got."""
 
-    def __init__(self, one: Node, chance: random.Random, known: list[int]) -> None:
+    def __init__(self, one: Node, chance: random.Random, job_ids: list[int]) -> None:
         self.one = one
         self.chance = chance
-        self.known = known
+        self.job_ids = job_ids
         self.held: dict[int, Job] = {}
         self.ends: Counter[int] = Counter()
         """How often each job has ended, less how often it was redriven."""
 
     async def step(self) -> None:
-        """Commit a group of a few operations, and note what was told."""
+        """Commit a group of a few operations, and record the answers."""
         chance = self.chance
         makers = chance.choices(
             [self.submit, self.settle, self.claim, self.wake, self.cancel, self.redrive, self.wait, self.leave],
@@ -55,7 +55,9 @@ class Busy:
     # ---- operations ----
 
     def pick(self, most: int) -> list[int]:
-        return [self.chance.choice(self.known) for _ in range(self.chance.randrange(1, most))] if self.known else [1]
+        return (
+            [self.chance.choice(self.job_ids) for _ in range(self.chance.randrange(1, most))] if self.job_ids else [1]
+        )
 
     def submit(self) -> Operation:
         return ops.Submit(
@@ -112,7 +114,7 @@ class Busy:
             case ops.Submit(jobs=jobs):
                 for job in jobs:
                     if job.id not in outcome:
-                        self.known.append(job.id)
+                        self.job_ids.append(job.id)
                         if job.state == State.LEASED:
                             self.held[job.id] = job
             case ops.Settle(settlements=settlements):
@@ -138,8 +140,8 @@ async def race(database: str, seed: int, steps: int) -> None:
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(node(database, f"n{at}", fold=0.1)) for at in range(3)]
         other = await stack.enter_async_context(session(database))
-        known: list[int] = []
-        busy = [Busy(one, random.Random(seed * 10 + at), known) for at, one in enumerate(nodes)]
+        job_ids: list[int] = []
+        busy = [Busy(one, random.Random(seed * 10 + at), job_ids) for at, one in enumerate(nodes)]
 
         async def work(one: Busy) -> None:
             for _ in range(steps):
@@ -163,9 +165,9 @@ async def race(database: str, seed: int, steps: int) -> None:
         assert {job_id for job_id, number in ends.items() if number} == {
             job.id for job in jobs if State(job.state).ended
         }
-        assert set(ends.values()) <= {0, 1}, "each end was told once"
+        assert set(ends.values()) <= {0, 1}, "each end was notified once"
         lost = "SELECT count(*) FROM waits LEFT JOIN jobs ON id = job_id WHERE waited IS NOT true"
-        assert await other.fetchval(lost) == 0, "whoever waits is found by whoever settles"
+        assert await other.fetchval(lost) == 0, "a settlement finds all waiting clients"
 
 
 def test_what_is_given_back_while_it_is_being_cancelled_is_cancelled(
@@ -184,8 +186,8 @@ def test_what_is_given_back_while_it_is_being_cancelled_is_cancelled(
                 return await queries.look_up(*args)
 
             monkeypatch.setattr(cancelling, "look_up", look_up)
-            (told,) = await first.group(ops.Cancel(job.id, b"{}", NOW))
-            assert (told.before, told.job.state) == (State.PENDING, State.CANCELLED)
+            (cancelled,) = await first.group(ops.Cancel(job.id, b"{}", NOW))
+            assert (cancelled.before, cancelled.job.state) == (State.PENDING, State.CANCELLED)
             assert await first.states(job) == [State.CANCELLED]
             assert await first.counts() == {(b"f", State.CANCELLED, 1): 1}
 
@@ -193,12 +195,12 @@ def test_what_is_given_back_while_it_is_being_cancelled_is_cancelled(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_each_was_told_stays_true(database: str, seed: int) -> None:
+def test_each_answer_stays_true(database: str, seed: int) -> None:
     asyncio.run(race(database, seed, 100))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_what_each_was_told_stays_true_for_long(database: str, seed: int) -> None:
+def test_each_answer_stays_true_for_long(database: str, seed: int) -> None:
     asyncio.run(race(database, seed, 1000))

@@ -1,4 +1,4 @@
-"""Due times go by the store's clock: a node whose own is wrong fires nothing early, and is told to come again in time."""
+"""Due times follow the store's clock: a node whose own is wrong fires nothing early, and gets the right time of its next look."""
 
 from __future__ import annotations
 

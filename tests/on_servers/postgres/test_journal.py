@@ -48,7 +48,7 @@ def test_the_journal_of_an_ended_term_is_folded_whole_and_the_term_forgotten(dat
             assert await rows(database, "terms WHERE gone AND term > 0") == 1
             assert await one.counts() == before
             assert await one.states(*jobs) == [State.PENDING] * 2
-            assert one.nodes[two.term] == "b", "handles of its jobs can still be told"
+            assert one.nodes[two.term] == "b", "handles of its jobs can still be written"
 
     asyncio.run(test())
 

@@ -126,7 +126,7 @@ async def _in_time(work: Coroutine[None, None, Pair]) -> Pair:
 async def _limit(node: Node, limits: Limits) -> None:
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     node.service.functions.change(
-        b"f", lambda said, _: msgspec.structs.replace(said, commanded=limits), done.set_result, done.set_exception
+        b"f", lambda limited, _: msgspec.structs.replace(limited, commanded=limits), done.set_result, done.set_exception
     )
     await done
 

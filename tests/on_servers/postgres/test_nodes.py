@@ -61,7 +61,7 @@ def test_who_leaves_without_a_term_ends_none(database: str) -> None:
     asyncio.run(test())
 
 
-def test_whoever_is_asked_to_drain_reads_so(database: str) -> None:
+def test_a_node_that_is_to_drain_reads_so(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one, node(database, "b") as two:
             assert await two.engine.ask_to_drain(one.term)
@@ -100,9 +100,9 @@ def test_an_ended_term_commits_nothing_and_the_next_one_does(database: str) -> N
             assert one.term > two.term > old
             assert [row.term for row in await one.engine.beat(one.row(1))] == [two.term, one.term]
             await one.submitted(2)
-            await two.hears(bool)
+            await two.wait_for(bool)
             two.engine.send(one.term, Stop(1, "hello"))
-            await one.hears(bool)
+            await one.wait_for(bool)
 
     asyncio.run(test())
 
@@ -142,7 +142,7 @@ def test_a_group_that_is_under_way_is_waited_for(database: str) -> None:
 def test_a_frozen_group_is_broken_off(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one, node(database, "b") as two, session(database) as frozen:
-            # What a node that is stopped in the middle of a group leaves behind.
+            # The rows that a node leaves behind when it is stopped in the middle of a group.
             (_,) = await one.submitted()
             key = one.engine._address.checksum  # noqa: SLF001 - the key of the lock is known nowhere else
             await one.engine._writer.close()  # noqa: SLF001 - one of its two connections is to end

@@ -61,7 +61,7 @@ def test_a_password_that_is_wrong(postgres_programs: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
-def test_a_server_that_forgets_is_refused_unless_told_otherwise(setting: str, postgres_programs: Path) -> None:
+def test_a_server_that_forgets_is_refused_unless_the_address_accepts_it(setting: str, postgres_programs: Path) -> None:
     with PostgresServer(**{setting: False}) as own:  # type: ignore[arg-type]
         refused(own.dsn(), f"has {setting} off.*unsafe={setting}")
 
@@ -72,7 +72,7 @@ def test_a_server_that_forgets_is_refused_unless_told_otherwise(setting: str, po
         asyncio.run(test())
 
 
-def test_sessions_that_do_not_wait_for_the_disk_are_refused_unless_told_otherwise(
+def test_sessions_that_do_not_wait_for_the_disk_are_refused_unless_accepted(
     postgres: PostgresServer, database: str
 ) -> None:
     postgres.sql(f'ALTER DATABASE "{name_of(database)}" SET synchronous_commit = off')

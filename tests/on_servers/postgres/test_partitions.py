@@ -100,8 +100,8 @@ def test_old_partitions_are_forgotten_counted_and_dropped(database: str) -> None
             failed = await end(one, Event.FAIL, OLD * DAY_US, 3)
             young = await end(one, Event.SUCCEED, (OLD + 1) * DAY_US, 2)
             # One that is live again, and has ended anew since.
-            again = await end(one, Event.FAIL, OLD * DAY_US)
-            await one.group(ops.Redrive(again[0].id))
+            ended_again = await end(one, Event.FAIL, OLD * DAY_US)
+            await one.group(ops.Redrive(ended_again[0].id))
 
             await one.group(sweep((OLD + 1) * DAY_US, OLD * DAY_US))
             await eventually(lambda: _gone(other, ENDED.name(OLD)), "the partition is dropped")

@@ -22,9 +22,9 @@ def test_a_group_in_portions_is_as_good_as_one(database: str, monkeypatch: pytes
         async with node(database) as one:
             jobs = [one.job(unique=b"%d" % at if at % 3 else b"") for at in range(20)]
             assert await one.group(one.submit(*jobs)) == [{}]
-            again = [one.job(unique=job.unique) for job in jobs if job.unique]
-            (joined,) = await one.group(one.submit(*again))
-            assert [joined[job.id].id for job in again] == [job.id for job in jobs if job.unique]
+            repeated = [one.job(unique=job.unique) for job in jobs if job.unique]
+            (joined,) = await one.group(one.submit(*repeated))
+            assert [joined[job.id].id for job in repeated] == [job.id for job in jobs if job.unique]
             ((claimed,),) = await one.group(one.claim())
             assert [job.id for job in claimed] == [job.id for job in jobs]
             assert await one.group(one.settle(*claimed[:10], one.job(), *claimed[10:])) != [set()]

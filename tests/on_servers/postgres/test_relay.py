@@ -22,30 +22,30 @@ def test_messages_reach_the_node_that_they_are_for_in_order(database: str) -> No
             sent: list[Message] = [Progress(i, "data", b"%d" % i * 3000) for i in range(40)]
             for message in sent:
                 one.engine.send(two.term, message)
-            await two.hears(lambda messages: len(messages) == len(sent))
-            assert two.heard == sent
+            await two.wait_for(lambda messages: len(messages) == len(sent))
+            assert two.received == sent
             two.engine.send(third.term, Stop(5, "enough"))
-            await third.hears(lambda messages: messages == [Stop(5, "enough")])
-            assert one.heard == []
+            await third.wait_for(lambda messages: messages == [Stop(5, "enough")])
+            assert one.received == []
 
     asyncio.run(test())
 
 
-def test_all_but_the_sender_hear_of_pending_jobs_and_those_who_wait_of_ended_ones(database: str) -> None:
+def test_other_nodes_are_notified_of_pending_jobs_and_waiting_ones_of_ends(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one, node(database, "b") as two:
             (job,) = await one.submitted(function=b"g")
-            await two.hears(lambda messages: Pending([b"g"]) in messages)
+            await two.wait_for(lambda messages: Pending([b"g"]) in messages)
             await wait(two, job.id)
             ((claimed,),) = await one.group(one.claim(function=b"g"))
             await one.group(one.settle(*claimed))
-            await two.hears(lambda messages: Settled([job.id]) in messages)
-            assert one.heard == []
+            await two.wait_for(lambda messages: Settled([job.id]) in messages)
+            assert one.received == []
 
     asyncio.run(test())
 
 
-def test_stores_of_one_database_do_not_hear_each_other(database: str) -> None:
+def test_stores_of_one_database_do_not_receive_each_others_messages(database: str) -> None:
     async def test() -> None:
         assert parse(database).checksum != parse(f"{database}?schema=other").checksum
         async with (
@@ -55,9 +55,9 @@ def test_stores_of_one_database_do_not_hear_each_other(database: str) -> None:
             node(f"{database}?schema=other", "b") as another,
         ):
             await other.submitted(function=b"other")
-            await another.hears(lambda messages: messages == [Pending([b"other"])])
+            await another.wait_for(lambda messages: messages == [Pending([b"other"])])
             await one.submitted(function=b"one")
-            await two.hears(lambda messages: messages == [Pending([b"one"])])
+            await two.wait_for(lambda messages: messages == [Pending([b"one"])])
             assert len(PIECE * "x") < 8000
 
     asyncio.run(test())

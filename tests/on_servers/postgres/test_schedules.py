@@ -198,7 +198,7 @@ class Racer:
         await asyncio.wait_for(idle.wait(), 30)
 
 
-def test_each_due_time_has_one_row_whoever_is_first_among_three(database: str, postgres: PostgresServer) -> None:
+def test_each_due_time_has_one_row_whichever_of_three_is_first(database: str, postgres: PostgresServer) -> None:
     number, seconds = 10, 3.0
 
     async def test() -> None:
@@ -246,7 +246,7 @@ def test_a_frozen_nodes_locks_hold_up_nothing_but_what_it_was_firing(database: s
             assert outcome["a"] == ops.Fired(won=False, stored=None)
             assert outcome["b"].won
             assert outcome["q"].won
-            # Nobody is told of a time that is not decided; who comes back finds it.
+            # No node is notified of an undecided time; a node that comes back finds it.
             assert [each.name for each in await due(one, START)] == ["a"]
             await frozen.execute("ROLLBACK")
             (outcome,) = await one.group(ops.FireSchedules(await due(one, START), START))

@@ -120,8 +120,8 @@ def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, mo
         await prepare(connection, "mainspring")
         async with session(database) as other:
             await other.execute("BEGIN; SELECT FROM functions")
-            known = [*MIGRATIONS, Migration(VERSION + 1, 1, "ALTER TABLE functions ADD COLUMN more int")]
-            applying = asyncio.ensure_future(prepare(connection, "mainspring", known=known))
+            newer = [*MIGRATIONS, Migration(VERSION + 1, 1, "ALTER TABLE functions ADD COLUMN more int")]
+            applying = asyncio.ensure_future(prepare(connection, "mainspring", known=newer))
 
             async def gave_way() -> bool:
                 async with session(database) as third:
@@ -139,7 +139,7 @@ def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, mo
     asyncio.run(test())
 
 
-def test_somebody_without_the_right_is_told_what_to_ask_for(postgres: PostgresServer, database: str) -> None:
+def test_a_user_without_the_right_learns_which_one_is_missing(postgres: PostgresServer, database: str) -> None:
     postgres.sql("DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
 
     async def test() -> None:
@@ -160,12 +160,12 @@ def test_a_probe_finds_a_right_that_was_revoked(postgres: PostgresServer, databa
             await owner.execute("CREATE TABLE of_somebody_else (number int)")
             assert await one.group(Probe()) == [None]
             await owner.execute("REVOKE INSERT ON jobs FROM revoked")
-            told = set()
+            messages = set()
             for operation in (Probe(), one.submit(one.job())):
                 with pytest.raises(StoreError, match="permission denied for table jobs") as refused:
                     await one.group(operation)
-                told.add(str(refused.value))
-            assert len(told) == 1
+                messages.add(str(refused.value))
+            assert len(messages) == 1
             await owner.execute("GRANT INSERT ON jobs TO revoked; REVOKE DELETE ON fires FROM revoked")
             with pytest.raises(StoreError, match="permission denied for table fires"):
                 await one.group(Probe())

@@ -1,4 +1,4 @@
-"""What the migrations make of the jobs' tables is the schema that stands here, to the letter."""
+"""The migrations create exactly the schema of the jobs' tables that is written here."""
 
 from __future__ import annotations
 
