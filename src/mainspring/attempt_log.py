@@ -20,9 +20,9 @@ LOGGER_NAME: Final = "mainspring.attempts"
 MAX_ERROR_LENGTH: Final = 1000
 """The most characters of an error in a line."""
 
-How = Literal["failed", "timed out", "lost", "given up"]
+AttemptEnd = Literal["failed", "timed out", "lost", "given up"]
 """How an attempt ended. ``given up``: it was lost with a node, and its job has failed because no attempt is left."""
-EVENTS: Final[dict[How, str]] = {
+EVENT_OF: Final[dict[AttemptEnd, str]] = {
     "failed": "attempt failed",
     "timed out": "attempt timed out",
     "lost": "attempt lost",
@@ -58,7 +58,7 @@ class AttemptLog:
 
     def write(
         self,
-        how: How,
+        end: AttemptEnd,
         function: str,
         handle: str,
         attempt: int,
@@ -73,7 +73,7 @@ class AttemptLog:
             )
         more = {} if traceback is None else {"exception": traceback.rstrip()}
         _logger().warning(
-            EVENTS[how],
+            EVENT_OF[end],
             function=_printable(function),
             handle=handle,
             attempt=attempt,

@@ -28,12 +28,12 @@ def open_own(path: Path) -> int:
     """Open or create a file of this program for reading and writing; return its descriptor.
 
     It does not follow a symbolic link: in a directory that others may write to, a link could make the program overwrite any
-    file. Raises OSError, which `why` explains.
+    file. Raises OSError, which `refusal_reason` explains.
     """
     return open_private(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
 
 
-def why(error: OSError) -> str:
+def refusal_reason(error: OSError) -> str:
     """Return the reason for an error of `open_own`."""
     if error.errno == errno.ELOOP:
         return "it is a symbolic link, which Mainspring does not follow; remove it, or name another file"

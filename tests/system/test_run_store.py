@@ -130,7 +130,7 @@ def test_the_store_of_the_app_is_checked_with_the_other_options(tmp_path: Path) 
     write(tmp_path, "'sqlite:///mine.db'")
     done = mainspring("run", "app.py", *OPTIONS, "--cluster", "zookeeper://localhost", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.endswith(b"sqlite:///mine.db is none: leave it out\n")
+    assert done.stderr.endswith(b"sqlite:///mine.db is not one: leave it out\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])

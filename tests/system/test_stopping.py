@@ -95,7 +95,7 @@ def test_ctrl_c_on_run_reports_running_jobs_and_a_second_one_stops_at_once(tmp_p
         running.press_ctrl_c()
         assert running.wait() == 0
         log = running.log.read_text()
-        assert (count_logged(running, "waiting up to"), count_logged(running, "1 job handed back")) == (1, 1), log
+        assert (count_logged(running, "waiting up to"), count_logged(running, "1 job released")) == (1, 1), log
         assert "Traceback" not in log
     assert_handed_back(tmp_path, handle)
 
@@ -151,7 +151,7 @@ def test_repeated_sigterm_does_not_shorten_the_grace_of_a_node(tmp_path: Path) -
             eventually(lambda: count_logged(running, STOP_MESSAGE), "it reports the running job")
         (tmp_path / "gate").touch()
         assert running.wait() == 0
-        assert (count_logged(running, STOP_MESSAGE), count_logged(running, "handed back")) == (1, 0)
+        assert (count_logged(running, STOP_MESSAGE), count_logged(running, "job released")) == (1, 0)
     with node("serve", *STORE_OPTIONS, cwd=tmp_path) as restarted:
         assert show_job(restarted, tmp_path, handle)["state"] == "succeeded"
 
@@ -184,9 +184,9 @@ def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, .
         running.press_ctrl_c()
         shown_lines = _until(controller, STOP_MESSAGE)
         running.press_ctrl_c()
-        shown_lines += _until(controller, "handed back")
-        lines = [line.strip() for line in shown_lines.splitlines() if "waiting up to" in line or "handed" in line]
-        assert lines == [f"mainspring: {STOP_MESSAGE}", "mainspring: 1 job handed back"]
+        shown_lines += _until(controller, "job released")
+        lines = [line.strip() for line in shown_lines.splitlines() if "waiting up to" in line or "released" in line]
+        assert lines == [f"mainspring: {STOP_MESSAGE}", "mainspring: 1 job released"]
         assert running.wait() == 0
         assert ("--log-file" in options) == (tmp_path / "own.log").exists()
         if "--log-file" in options:

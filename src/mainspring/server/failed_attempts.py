@@ -14,16 +14,16 @@ from mainspring.jobs.rules import Event, Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.attempt_log import AttemptLog, How
+    from mainspring.attempt_log import AttemptEnd, AttemptLog
     from mainspring.ids import Handles
     from mainspring.jobs.rules import Settlement
 
-HOW_LOGGED: Final[dict[Outcome, How]] = {
+HOW_LOGGED: Final[dict[Outcome, AttemptEnd]] = {
     Outcome.FAILED: "failed",
     Outcome.TIMED_OUT: "timed out",
     Outcome.LOST: "lost",
 }
-GIVEN_UP: Final[How] = "given up"
+GIVEN_UP: Final[AttemptEnd] = "given up"
 """The job ended without another attempt: its last one was lost with a node and has a line already."""
 
 UNDECIDED: Final = "unknown"
@@ -55,7 +55,7 @@ class FailedAttempts:
             elif settlement.event is Event.FAIL:
                 self._write(GIVEN_UP, settlement)
 
-    def _write(self, how: How, settlement: Settlement) -> None:
+    def _write(self, how: AttemptEnd, settlement: Settlement) -> None:
         job = settlement.job
         function = job.function.decode("utf-8", "backslashreplace")
         if not self._log.allows(function):

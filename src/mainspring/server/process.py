@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from mainspring.errors import SettingsError
-from mainspring.private_files import open_own, why
+from mainspring.private_files import open_own, refusal_reason
 
 SPARE_FILES = 32
 """Open files kept free for the store, HTTP and child processes: they are not for connections of clients and workers."""
@@ -100,7 +100,7 @@ class PidFile:
         except KeyError:
             raise SettingsError(f"there is no user {self._owner!r} on this machine") from None
         except OSError as error:
-            raise SettingsError(f"cannot write the pid file {self._path}: {why(error)}") from error
+            raise SettingsError(f"cannot write the pid file {self._path}: {refusal_reason(error)}") from error
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -89,7 +89,7 @@ def show_waiting(log: LogSettings, jobs: int, grace: float | None) -> None:
 
 def show_released(log: LogSettings, jobs: int) -> None:
     """Show how many jobs did not end in time and were released."""
-    show(log, f"{_jobs(jobs)} handed back", jobs=jobs)
+    show(log, f"{_jobs(jobs)} released", jobs=jobs)
 
 
 def _jobs(number: int) -> str:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 SETTLE_TIMEOUT: Final = 10.0
 """Seconds of real time in which due jobs must end."""
 
-MARGIN: Final = 0.001
+DUE_MARGIN: Final = 0.001
 """Seconds by which the clock passes a due time: clocks are floats, and a job must be due despite rounding."""
 
 POLL_INTERVAL: Final = 0.001
@@ -159,7 +159,7 @@ class InMemory:
                 await self._quiet()
             now = self.clock.monotonic()
             due = self._node.service.timers.next()
-            moment = target if due is None else min(max(due, now) + MARGIN, target)
+            moment = target if due is None else min(max(due, now) + DUE_MARGIN, target)
             self.clock.advance(max(moment - now, 0))
             self._node.tick()
             if moment >= target:

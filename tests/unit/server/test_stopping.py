@@ -45,7 +45,7 @@ def test_without_a_terminal_the_log_has_the_sentence(monkeypatch: pytest.MonkeyP
     start_logging(LogSettings(format="json"), stream=written)
     show_released(LogSettings(), 2)
     line = json.loads(written.getvalue())
-    assert (line["event"], line["jobs"]) == ("2 jobs handed back", 2)
+    assert (line["event"], line["jobs"]) == ("2 jobs released", 2)
 
 
 def test_a_log_in_a_file_has_it_as_well_as_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from mainspring.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from mainspring.private_files import why
+from mainspring.private_files import refusal_reason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def cannot_open(path: Path, error: OSError) -> StoreError:
         return full_at_start(path)
     if error.errno in _NO_FILES:
         return _too_many_files(path)
-    return _no_permission(path, why(error))
+    return _no_permission(path, refusal_reason(error))
 
 
 def _too_many_files(path: Path) -> StoreError:

@@ -14,7 +14,7 @@ import structlog
 
 from mainspring.engines.sqlite import failures
 from mainspring.errors import StoreBusyError, StoreError
-from mainspring.private_files import open_own, why
+from mainspring.private_files import open_own, refusal_reason
 
 _BYTE = 0x4D535052 << 24
 """The byte of the file that is locked: far behind the largest file that SQLite makes, and none of the 512 bytes at 2**30 that it
@@ -66,7 +66,7 @@ class FileLock:
             self._name = open_own(self._path)
         except OSError as error:
             raise StoreError(
-                f"cannot open the lock {self._path}: {why(error)}; the store's directory must exist and be writable"
+                f"cannot open the lock {self._path}: {refusal_reason(error)}; the store's directory must exist and be writable"
             ) from error
         try:
             fcntl.flock(self._name, fcntl.LOCK_EX | fcntl.LOCK_NB)
