@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mainspring.client.awaited_jobs import announced
 from mainspring.client.batches import awaiting, submitting
-from mainspring.client.connection_errors import ENDED, why
-from mainspring.client.outcomes import not_ended
-from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, ReconnectPolicy, unreachable
+from mainspring.client.connection_errors import CLOSED_WITHOUT_REASON, explain
+from mainspring.client.outcomes import not_ended_error
+from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, ReconnectPolicy, unreachable_message
 from mainspring.client.session import PendingReply, Request, Session, SubmitBatch
 from mainspring.client.sockets import connect, tune
 from mainspring.client.streaming import EventBuffer
@@ -81,7 +81,7 @@ class AsyncClient:
             async with asyncio.timeout(timeout):
                 return await self._await_job(wait)
         except TimeoutError:
-            raise not_ended(handle, timeout) from None
+            raise not_ended_error(handle, timeout) from None
         finally:
             self._session.forget([wait])
 
@@ -150,7 +150,7 @@ class AsyncClient:
             wire.close()
             await wire.ended
 
-    # Inside.
+    # Internal.
 
     def _submit(self, frames: list[bytes], safe: bool) -> SubmitBatch:
         batch = self._session.submit(frames, safe=safe)
@@ -200,7 +200,7 @@ class AsyncClient:
                 async with asyncio.timeout_at(deadline):
                     await arrived
         except TimeoutError:
-            raise not_ended(wait.handle.decode(), timeout) from None
+            raise not_ended_error(wait.handle.decode(), timeout) from None
 
     def _announced(self, wait: Wait) -> AbstractContextManager[None]:
         loop = asyncio.get_running_loop()
@@ -262,7 +262,7 @@ class AsyncClient:
                 return error
             else:
                 return None
-        return ConnectionLostError(unreachable(failures))
+        return ConnectionLostError(unreachable_message(failures))
 
     def begun(self, wire: _Wire) -> None:
         """Start the session on a new connection."""
@@ -288,7 +288,7 @@ class AsyncClient:
         self._wire = self._current = None
         self._session.disconnected(
             ConnectionLostError(
-                f"the connection to the server ended{f': {why(error)}' if isinstance(error, OSError) else ''}"
+                f"the connection to the server ended{f': {explain(error)}' if isinstance(error, OSError) else ''}"
             )
         )
         if self._session.unfinished and self._connecting is None:
@@ -324,7 +324,7 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.agreed.done():
-            self.agreed.set_exception(exc if isinstance(exc, OSError) else ConnectionResetError(ENDED))
+            self.agreed.set_exception(exc if isinstance(exc, OSError) else ConnectionResetError(CLOSED_WITHOUT_REASON))
         if not self.ended.done():
             self.ended.set_result(None)
         self._client.ended(self, exc)

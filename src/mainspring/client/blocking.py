@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.client.awaited_jobs import announced
 from mainspring.client.batches import awaiting, submitting
-from mainspring.client.outcomes import not_ended
+from mainspring.client.outcomes import not_ended_error
 from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT
 from mainspring.client.shared_connection import SharedConnection
 from mainspring.client.streaming import EventBuffer
@@ -75,7 +75,7 @@ class Client:
         try:
             return self._await_job(wait, timeout)
         except TimeoutError:
-            raise not_ended(handle, timeout) from None
+            raise not_ended_error(handle, timeout) from None
         finally:
             self._forget([wait])
 
@@ -139,7 +139,7 @@ class Client:
         """Close the connection; pending requests get a ConnectionLostError.  The client can be used again."""
         self._shared.close()
 
-    # Inside.
+    # Internal.
 
     def _submit(self, frames: list[bytes], safe: bool) -> SubmitBatch:
         """Submit a window, and write as much of it as the socket accepts without waiting."""
@@ -177,4 +177,4 @@ class Client:
             with announced(wait.handle.decode(), partial(self._shared.refuse, wait)), contextlib.suppress(TimeoutError):
                 self._shared.wait_until(lambda: wait.done or bool(events), left)
                 return
-        raise not_ended(wait.handle.decode(), timeout)
+        raise not_ended_error(wait.handle.decode(), timeout)

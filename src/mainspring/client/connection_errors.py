@@ -46,14 +46,14 @@ _EXPIRED: Final = 10
 _NAME_MISMATCHES: Final = frozenset({62, 64})
 """OpenSSL's codes for a certificate of another host name or address."""
 
-ENDED: Final = "it accepted the connection and closed it"
+CLOSED_WITHOUT_REASON: Final = "it accepted the connection and closed it"
 """The explanation for a server that gives no reason."""
 
 
-def why(error: OSError | None) -> str:
+def explain(error: OSError | None) -> str:
     """Return the reason why a connection was not made, or ended before the server answered; None: the server closed it."""
     if error is None:
-        return ENDED
+        return CLOSED_WITHOUT_REASON
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_mistrust(error)
     if isinstance(error, ssl.SSLError):
@@ -65,7 +65,7 @@ def why(error: OSError | None) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def no_extension(code: str, message: str) -> ServerError:
+def no_extension_error(code: str, message: str) -> ServerError:
     """Return the error for a server that answers the request for the extension with an ERROR packet."""
     if code == _TLS_REQUIRED:
         return ServerError(

@@ -81,7 +81,7 @@ def failure(outcome: Outcome) -> JobError | None:
             return JobError(handle, f"job {handle} ended in a state that this client does not support: {other}")
 
 
-def not_ended(handle: str, timeout: float | None) -> TimeoutError:
+def not_ended_error(handle: str, timeout: float | None) -> TimeoutError:
     """Return the error for a wait that reached its time-out, in seconds, before the job's end."""
     return TimeoutError(f"job {handle} has not ended within {format_duration(timeout or 0.0)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from mainspring.client.connection_errors import why
+from mainspring.client.connection_errors import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,9 +35,9 @@ def delays() -> Iterator[float]:
         delay = min(delay * 2, LAST_DELAY)
 
 
-def unreachable(failures: Iterable[tuple[Address, OSError | None]]) -> str:
+def unreachable_message(failures: Iterable[tuple[Address, OSError | None]]) -> str:
     """Return the error message for unreachable servers, with the reasons."""
-    reasons = "; ".join(f"{address}: {why(error)}" for address, error in failures)
+    reasons = "; ".join(f"{address}: {explain(error)}" for address, error in failures)
     return f"no server could be reached ({reasons})"
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from mainspring.client.connection_errors import no_extension
+from mainspring.client.connection_errors import no_extension_error
 from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
 from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.wire.gearman import packets
@@ -286,7 +286,7 @@ class Session:
                     reason = f"the server does not support Mainspring's extension, nor Gearman: {data[:40]!r}"
                 raise ServerError(reason)
 
-    # Inside.
+    # Internal.
 
     def _agreed(self, connection: Connection) -> None:
         connection.extended = True
@@ -317,7 +317,7 @@ class Session:
     def _refusal(self, args: list[bytes]) -> None:
         code, message = (part.decode("utf-8", "replace") for part in args)
         if not self.ready:
-            raise no_extension(code, message)
+            raise no_extension_error(code, message)
         self._answer(RefusedError(code, message))
 
     def _result(self, args: list[bytes]) -> None:

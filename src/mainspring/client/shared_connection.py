@@ -16,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from mainspring.client.connection_errors import why
-from mainspring.client.reconnect_policy import ReconnectPolicy, unreachable
+from mainspring.client.connection_errors import explain
+from mainspring.client.reconnect_policy import ReconnectPolicy, unreachable_message
 from mainspring.client.session import Session
 from mainspring.client.sockets import open_socket
 from mainspring.errors import ConnectionLostError, ServerError
@@ -118,7 +118,7 @@ class SharedConnection:
                 self._session.abandon(ConnectionLostError("the client was closed"))
                 self._changed.notify_all()
 
-    # Inside.
+    # Internal.
 
     def _poll(self, sock: socket.socket, events: int, left: float | None) -> None:
         """Wait for the socket without holding the lock; read if this thread is the reader."""
@@ -163,7 +163,7 @@ class SharedConnection:
             self._agree_by = now + self._connect_timeout
             self._session.connected()
             return
-        self._connect_failed(ConnectionLostError(unreachable(failures)), left)
+        self._connect_failed(ConnectionLostError(unreachable_message(failures)), left)
 
     def _connect_failed(self, error: ServerError, left: float | None) -> None:
         """Handle a failed attempt to connect: only waits for jobs are kept, and for a limited time."""
@@ -234,10 +234,10 @@ class SharedConnection:
         """Return the error for the end of the connection; None: the server closed it."""
         if not self._session.ready:
             # In TLS 1.3 the refusal of a client's certificate arrives here.
-            return ConnectionLostError(unreachable([(self._servers[self._next_server - 1], error)]))
+            return ConnectionLostError(unreachable_message([(self._servers[self._next_server - 1], error)]))
         if error is None:
             return ConnectionLostError("the server closed the connection; the outcome of pending requests is unknown")
-        return ConnectionLostError(f"the connection to the server broke: {why(error)}")
+        return ConnectionLostError(f"the connection to the server broke: {explain(error)}")
 
     def _lost(self, error: ConnectionLostError) -> None:
         agreed = self._session.ready

@@ -263,7 +263,7 @@ class Submission(Generic[P, R]):
                 obj=self,
             )
 
-    # Inside.
+    # Internal.
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         unique = self.unique_of(args, kwargs)

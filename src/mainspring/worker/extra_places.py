@@ -153,7 +153,7 @@ class ExtraPlaces:
             self._not_started.add(shown.handle)
             link.session.register(shown.function.encode(), self._functions[shown.function])
 
-    # Inside.
+    # Internal.
 
     async def _await_poll(self) -> None:
         """Wait until the next poll. The intervals grow while the same tasks wait."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import structlog
 
-from mainspring.client.connection_errors import why
+from mainspring.client.connection_errors import explain
 from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, delays
 from mainspring.client.sockets import connect, tune
 from mainspring.errors import ServerError, SettingsError
@@ -172,7 +172,7 @@ class Link:
 
 def _reason(error: Exception | None) -> str:
     if error is None or (isinstance(error, OSError) and not isinstance(error, TimeoutError)):
-        return why(error)
+        return explain(error)
     return str(error) or "timed out"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from mainspring.client.connection_errors import no_extension
+from mainspring.client.connection_errors import no_extension_error
 from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
@@ -252,7 +252,7 @@ class WorkerSession:
             elif kind == Type.ERROR:
                 code, message = (part.decode("utf-8", "replace") for part in args)
                 if not self.agreed:
-                    raise no_extension(code, message)
+                    raise no_extension_error(code, message)
                 if code == "UNSUPPORTED":
                     # Reconnects would not help: this server's store can never serve the worker.
                     raise SettingsError(f"the server cannot serve this worker: {message}")

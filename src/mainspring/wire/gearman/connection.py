@@ -195,10 +195,10 @@ class Connection:
         The owner sees the request only after ``receive`` has returned, and a server always agrees. The search of the messages
         happens at most once without success: an extended packet without the request closes the connection.
         """
-        asked = self._role == "server" and not self._extended and (Type.OPTION_REQ, [EXTENSION]) in messages
-        if asked:
+        requested = self._role == "server" and not self._extended and (Type.OPTION_REQ, [EXTENSION]) in messages
+        if requested:
             self.extended = True
-        return asked
+        return requested
 
     def _resume(self, data: bytes) -> bytes:
         """Return the bytes to parse now: the kept bytes and the new ones; nothing if more bytes are needed."""

@@ -25,7 +25,6 @@ from mainspring.worker.current import CurrentJob, JobStopped
 from mainspring.worker.execution import RELEASED, Settlement, execute, execute_coroutine, failure, stopped
 from mainspring.worker.executors.frames import (
     Begun,
-    Continues,
     Data,
     Ended,
     Halt,
@@ -34,7 +33,8 @@ from mainspring.worker.executors.frames import (
     Run,
     ToParent,
     Unframer,
-    Waits,
+    WaitBegun,
+    WaitEnded,
     decode_to_child,
     frame,
 )
@@ -79,11 +79,11 @@ class Child:
         """Notify the worker that the job waits for another one."""
         number = next(self._numbers)
         self._awaited[awaited] = number
-        self.send(Waits(number, awaited.handle))
+        self.send(WaitBegun(number, awaited.handle))
 
     def continues(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
         """Notify the worker that such a wait is over."""
-        self.send(Continues(self._awaited.pop(awaited)))
+        self.send(WaitEnded(self._awaited.pop(awaited)))
 
     def send(self, message: ToParent) -> None:
         """Write one message; the end of the pipe ends the process.  Forks of a task send nothing."""

@@ -50,14 +50,14 @@ class Data(msgspec.Struct, tag="told", array_like=True):
     warning: bool
 
 
-class Waits(msgspec.Struct, tag="waits", array_like=True):
+class WaitBegun(msgspec.Struct, tag="waits", array_like=True):
     """The begin of a wait of the running job for another one; the process chooses the number."""
 
     number: int
     handle: str
 
 
-class Continues(msgspec.Struct, tag="continues", array_like=True):
+class WaitEnded(msgspec.Struct, tag="continues", array_like=True):
     """The end of such a wait."""
 
     number: int
@@ -73,7 +73,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
 
 
 ToChild: TypeAlias = Run | Halt | Refuse
-ToParent: TypeAlias = Begun | Progress | Data | Waits | Continues | Ended
+ToParent: TypeAlias = Begun | Progress | Data | WaitBegun | WaitEnded | Ended
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child: Final = msgspec.msgpack.Decoder(ToChild).decode

@@ -20,7 +20,6 @@ from mainspring.worker.delivery import Delivery, Finish, Finished
 from mainspring.worker.execution import Settlement, failure, stopped
 from mainspring.worker.executors.frames import (
     Begun,
-    Continues,
     Data,
     Ended,
     Halt,
@@ -29,7 +28,8 @@ from mainspring.worker.executors.frames import (
     Run,
     ToChild,
     Unframer,
-    Waits,
+    WaitBegun,
+    WaitEnded,
     decode_to_parent,
     frame,
 )
@@ -226,12 +226,12 @@ class _Child(asyncio.Protocol):
                     delivery.job.progress(message.done, message.total)
                 case Data() if delivery is not None:
                     (delivery.job.warning if message.warning else delivery.job.data)(message.data)
-                case Waits() if delivery is not None:
+                case WaitBegun() if delivery is not None:
                     self._executor.waits(delivery)
                     awaited = Awaited(message.handle, partial(self._refuse, message.number))
                     self._awaited[message.number] = awaited
                     delivery.job.waits(awaited)
-                case Continues() if delivery is not None and message.number in self._awaited:
+                case WaitEnded() if delivery is not None and message.number in self._awaited:
                     delivery.job.continues(self._awaited.pop(message.number))
                 case Begun():
                     self._error = message.error
