@@ -3,12 +3,12 @@ from __future__ import annotations
 from mainspring.events.hub import Hub
 
 
-def test_watchers_hear_of_everything_from_their_coming_to_their_leaving() -> None:
+def test_subscribers_get_every_event_until_they_unsubscribe() -> None:
     hub = Hub()
     one: list[object] = []
     two: list[object] = []
     assert not hub.active
-    hub.publish("nobody hears")
+    hub.publish("dropped")
     hub.subscribe(one.append)
     hub.publish(1)
     hub.subscribe(two.append)
@@ -21,22 +21,22 @@ def test_watchers_hear_of_everything_from_their_coming_to_their_leaving() -> Non
     assert (one, two) == ([1, 2], [2, 3])
 
 
-def test_a_watcher_may_leave_while_it_is_told() -> None:
+def test_a_subscriber_may_unsubscribe_while_it_gets_an_event() -> None:
     hub = Hub()
-    heard: list[object] = []
+    events: list[object] = []
 
     def once(event: object) -> None:
-        heard.append(event)
+        events.append(event)
         hub.unsubscribe(once)
 
     hub.subscribe(once)
-    hub.subscribe(heard.append)
+    hub.subscribe(events.append)
     hub.publish(1)
     hub.publish(2)
-    assert heard == [1, 1, 2]
+    assert events == [1, 1, 2]
 
 
-def test_who_never_watched_may_leave() -> None:
+def test_a_function_that_never_subscribed_may_unsubscribe() -> None:
     hub = Hub()
     hub.unsubscribe(print)
     assert not hub.active

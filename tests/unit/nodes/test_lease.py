@@ -24,14 +24,14 @@ def test_a_beat_counts_from_before_it_was_sent() -> None:
     assert lease.ended(17.0)
 
 
-def test_a_beat_that_nobody_confirmed_extends_nothing() -> None:
+def test_an_unconfirmed_beat_does_not_extend_the_lease() -> None:
     lease = Lease(0.0)
     lease.begin_beat(5.0)
     lease.begin_beat(10.0)
     assert lease.ended(12.0)
 
 
-def test_a_confirmation_after_the_end_changes_nothing() -> None:
+def test_a_confirmation_after_the_end_has_no_effect() -> None:
     lease = Lease(0.0)
     sent_at = lease.begin_beat(11.9)
     lease.confirm_beat(sent_at, 12.0)
@@ -47,7 +47,7 @@ def test_confirmations_out_of_order_never_shorten_a_lease() -> None:
     assert lease.remaining(7.0) == pytest.approx(11.0)
 
 
-def test_a_beat_is_due_a_beat_after_the_last_one_was_sent() -> None:
+def test_a_beat_is_due_one_interval_after_the_last_was_sent() -> None:
     lease = Lease(100.0, beat=5.0)
     assert lease.wait(101.0) == pytest.approx(4.0)
     lease.confirm_beat(lease.begin_beat(106.0), 108.0)
@@ -55,7 +55,7 @@ def test_a_beat_is_due_a_beat_after_the_last_one_was_sent() -> None:
     assert lease.wait(112.0) == 0.0
 
 
-def test_a_beat_that_nobody_confirms_is_soon_repeated() -> None:
+def test_an_unconfirmed_beat_is_repeated_soon() -> None:
     lease = Lease(100.0, beat=5.0)
     for now in (105.0, 106.0, 107.0):
         assert lease.wait(now) == 0.0
@@ -69,7 +69,7 @@ def test_a_beat_that_nobody_confirms_is_soon_repeated() -> None:
     ("lease", "beat", "margin"),
     [(15, 6.1, 0.2), (15, 0, 0.2), (15, -1, 0.2), (0, 5, 0.2), (15, 5, 0), (15, 5, 1), (15, 5, 0.5)],
 )
-def test_a_lease_in_which_two_beats_have_no_room_is_refused(lease: float, beat: float, margin: float) -> None:
+def test_a_lease_that_is_too_short_for_two_beats_is_refused(lease: float, beat: float, margin: float) -> None:
     with pytest.raises(SettingsError, match="two beats"):
         Lease(0.0, lease=lease, beat=beat, margin=margin)
 
@@ -79,7 +79,7 @@ def test_the_longest_beat_of_a_lease_is_allowed() -> None:
 
 
 @given(moves=st.lists(st.tuples(st.floats(0, 8), st.integers(0, 5), st.booleans()), max_size=60))
-def test_once_ended_for_ever_ended_and_never_beyond_the_last_confirmed_beat(
+def test_an_ended_lease_stays_ended_and_never_outlasts_its_last_confirmed_beat(
     moves: list[tuple[float, int, bool]],
 ) -> None:
     lease, now, ended, confirmed, sent = Lease(0.0), 0.0, False, 0.0, [0.0]

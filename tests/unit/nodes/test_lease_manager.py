@@ -1,4 +1,4 @@
-"""How a node follows the store's clock."""
+"""A node adjusts its clock to the store's."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BEAT = 5.0
 
 
 class Store:
-    """A store and a node in one: answers take as long as the test says, and the node's clock is what it was told."""
+    """A store and a node in one: the test sets the duration of answers, and the node's clock is adjusted as requested."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.way_there = self.way_back = 0.0
         self.offset = 0.0
-        """By how much the node is put right."""
+        """The sum of all adjustments of the node's clock, in seconds."""
         self.ahead = 3600.0
-        """By how much the store's clock is before the node's machine's."""
+        """The seconds by which the store's clock is ahead of the node's machine's."""
 
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
         return [row]
@@ -91,7 +91,7 @@ async def beats(store: Store, lease_manager: LeaseManager, seconds: float) -> No
         await lease_manager.step()
 
 
-def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
+def test_a_quick_answer_adjusts_the_clock(store: Store) -> None:
     async def main() -> None:
         lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
         await lease_manager.start(Term(1), store.clock.monotonic())
@@ -101,7 +101,7 @@ def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
 
 
 def test_a_node_without_the_time_of_its_store_does_not_start(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its schedules would fire by the clock of a machine that may be wrong."""
+    """Otherwise its schedules would fire by its machine's clock, which may be wrong."""
     failures = [StoreUnavailableError("away")]
     answer = store.now
 
@@ -121,7 +121,7 @@ def test_a_node_without_the_time_of_its_store_does_not_start(store: Store, monke
     asyncio.run(main())
 
 
-def test_a_slow_answer_does_not_make_it_worse(store: Store) -> None:
+def test_a_slow_answer_does_not_make_the_clock_worse(store: Store) -> None:
     async def main() -> None:
         lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
         await lease_manager.start(Term(1), store.clock.monotonic())
@@ -130,7 +130,7 @@ def test_a_slow_answer_does_not_make_it_worse(store: Store) -> None:
         assert store.offset == pytest.approx(store.ahead)
         store.way_back, store.ahead = 0.0, 7200.0
         await beats(store, lease_manager, BEAT)
-        assert store.offset == pytest.approx(store.ahead), "it is asked again with the next beat"
+        assert store.offset == pytest.approx(store.ahead), "the next beat reads the clock again"
 
     asyncio.run(main())
 

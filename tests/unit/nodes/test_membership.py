@@ -25,16 +25,16 @@ def _terms(rows: tuple[NodeRow, ...]) -> list[int]:
 
 
 class Fleet:
-    """A store's rows, and observers of them that look every second."""
+    """A store's rows, and observers that read them every second."""
 
     def __init__(self, *terms: int) -> None:
         self.now = 100.0
         self.rows = {term: row(term) for term in terms}
         self.silent: set[int] = set()
         self.observers = {term: Membership(Term(term)) for term in terms}
-        self.look()
+        self.observe()
 
-    def look(self) -> None:
+    def observe(self) -> None:
         for term, one in self.rows.items():
             if term not in self.silent:
                 self.rows[term] = row(term, one.counter + 1)
@@ -44,10 +44,10 @@ class Fleet:
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / OBSERVE_INTERVAL)):
             self.now += OBSERVE_INTERVAL
-            self.look()
+            self.observe()
 
     def mine(self, dead: int) -> list[int]:
-        """Return who of those that are not silent would recover ``dead`` now."""
+        """Return the nodes, except silent ones, that would recover ``dead`` now."""
         return [
             term
             for term, observer in self.observers.items()
@@ -58,7 +58,7 @@ class Fleet:
 # ---- death ----
 
 
-def test_a_node_whose_counter_stands_for_a_whole_lease_is_dead() -> None:
+def test_a_node_whose_counter_does_not_change_for_a_whole_lease_is_dead() -> None:
     fleet = Fleet(1, 2, 3)
     fleet.silent = {2}
     fleet.run(LEASE - 1)
@@ -77,7 +77,7 @@ def test_a_row_states_its_own_lease() -> None:
     assert _terms(seen.dead(3.0)) == [2]
 
 
-def test_what_counts_is_from_after_the_first_answer_to_before_the_last_question() -> None:
+def test_the_time_counts_from_after_the_first_answer_to_before_the_last_request() -> None:
     seen = Membership(ME)
     rows = [row(2)]
     seen.observe(rows, 0.0, 4.0)  # the counter may have risen just before 4.0
@@ -89,7 +89,7 @@ def test_what_counts_is_from_after_the_first_answer_to_before_the_last_question(
     assert _terms(seen.dead(19.6)) == [2]
 
 
-def test_a_node_of_which_the_cluster_says_that_it_is_gone_is_dead_at_once() -> None:
+def test_a_node_that_the_cluster_has_lost_is_dead_at_once() -> None:
     fleet = Fleet(1, 2)
     fleet.rows[2] = msgspec.structs.replace(fleet.rows[2], lost=True)
     fleet.silent.add(2)
@@ -101,7 +101,7 @@ def test_a_node_of_which_the_cluster_says_that_it_is_gone_is_dead_at_once() -> N
     assert _terms(fleet.observers[1].live()) == [1, 2], "it is there again, with another beat"
 
 
-def test_nobody_dies_between_two_observations() -> None:
+def test_no_node_dies_between_two_observations() -> None:
     seen = Membership(ME)
     for now in (0.0, 7.0, 14.9):
         seen.observe([row(2)], now, now)
@@ -109,7 +109,7 @@ def test_nobody_dies_between_two_observations() -> None:
     assert _terms(seen.live()) == [2]
 
 
-def test_a_node_that_beats_again_lives_again() -> None:
+def test_a_dead_node_that_beats_lives() -> None:
     seen = Membership(ME)
     for now in (0.0, 7.0, 15.0):
         seen.observe([row(1, int(now)), row(2)], now, now)
@@ -119,7 +119,7 @@ def test_a_node_that_beats_again_lives_again() -> None:
     assert seen.dead(16.0) == seen.mine(16.0) == ()
 
 
-def test_a_node_whose_row_is_gone_is_gone() -> None:
+def test_a_node_without_a_row_is_neither_live_nor_dead() -> None:
     seen = Membership(ME)
     seen.observe([row(1), row(2)], 0.0, 0.0)
     seen.observe([row(1)], 1.0, 1.0)
@@ -128,7 +128,7 @@ def test_a_node_whose_row_is_gone_is_gone() -> None:
     assert _terms(seen.live()) == [1, 2], "seen anew, it has a whole lease"
 
 
-def test_rows_are_the_newest_also_where_the_counter_stands() -> None:
+def test_rows_are_the_newest_even_if_the_counter_has_not_changed() -> None:
     seen = Membership(ME)
     seen.observe([row(1), row(2)], 0.0, 0.0)
     seen.observe([row(1), row(2, draining=True)], 1.0, 1.0)
@@ -146,7 +146,7 @@ def test_live_rows_are_the_same_object_until_the_next_observation() -> None:
 # ---- an observer that was away ----
 
 
-def test_an_observer_that_was_away_holds_nobody_dead_for_that() -> None:
+def test_an_observer_that_was_away_declares_no_node_dead_for_that() -> None:
     seen = Membership(ME)
     rows = [row(1), row(2)]
     seen.observe(rows, 0.0, 0.0)
@@ -159,7 +159,7 @@ def test_an_observer_that_was_away_holds_nobody_dead_for_that() -> None:
     assert _terms(seen.dead(75.0)) == [1, 2], "and then counts a whole lease again"
 
 
-def test_an_answer_that_took_long_is_a_pause_too() -> None:
+def test_a_slow_answer_is_a_pause_too() -> None:
     seen = Membership(ME)
     seen.observe([row(2)], 0.0, 0.0)
     seen.observe([row(2)], 1.0, 60.0)
@@ -178,7 +178,7 @@ def test_two_beats_are_no_pause(pause: float, dead: list[int]) -> None:
     assert _terms(seen.dead(now)) == dead
 
 
-def test_who_was_away_recovers_nobody_before_it_has_looked() -> None:
+def test_an_observer_that_was_away_recovers_no_node_before_it_has_observed() -> None:
     fleet = Fleet(1, 2)
     fleet.silent = {1}
     fleet.run(LEASE)
@@ -187,12 +187,12 @@ def test_who_was_away_recovers_nobody_before_it_has_looked() -> None:
     assert seen.mine(fleet.now + 2 * BEAT + 0.1) == seen.dead(fleet.now + 60) == ()
 
 
-def test_who_was_dead_before_the_pause_is_so_after_it_and_its_ring_begins_anew() -> None:
+def test_a_node_that_was_dead_before_a_pause_stays_dead_and_its_ring_starts_again() -> None:
     fleet = Fleet(1, 2, 3)
     fleet.silent = {1}
     fleet.run(LEASE)
     fleet.now += 60
-    fleet.look()
+    fleet.observe()
     assert _terms(fleet.observers[3].dead(fleet.now)) == [1]
     assert fleet.mine(1) == [2]
     fleet.run(RECOVERY_STEP)
@@ -202,7 +202,7 @@ def test_who_was_dead_before_the_pause_is_so_after_it_and_its_ring_begins_anew()
 # ---- recovery ----
 
 
-def test_the_heir_acts_at_once_and_each_further_one_a_second_later() -> None:
+def test_the_heir_acts_at_once_and_each_further_node_a_second_later() -> None:
     fleet = Fleet(1, 2, 5, 9)
     fleet.silent = {5}
     fleet.run(LEASE)
@@ -213,11 +213,11 @@ def test_the_heir_acts_at_once_and_each_further_one_a_second_later() -> None:
     fleet.run(RECOVERY_STEP)
     assert fleet.mine(5) == [1, 2, 9]
     del fleet.rows[5]
-    fleet.look()
+    fleet.observe()
     assert fleet.mine(5) == []
 
 
-def test_a_turn_comes_with_time_too() -> None:
+def test_a_turn_comes_without_an_observation() -> None:
     fleet = Fleet(1, 2, 3)
     fleet.silent = {1}
     fleet.run(LEASE)
@@ -225,14 +225,14 @@ def test_a_turn_comes_with_time_too() -> None:
     assert _terms(fleet.observers[3].mine(fleet.now + RECOVERY_STEP)) == [1]
 
 
-def test_several_dead_have_each_their_heir() -> None:
+def test_each_dead_node_has_its_heir() -> None:
     fleet = Fleet(1, 2, 3, 4, 5)
     fleet.silent = {2, 3, 5}
     fleet.run(LEASE)
     assert [fleet.mine(dead) for dead in (2, 3, 5)] == [[4], [4], [1]]
 
 
-def test_a_node_whose_own_row_is_dead_or_gone_recovers_nobody() -> None:
+def test_a_node_whose_own_row_is_dead_or_gone_recovers_no_node() -> None:
     seen = Membership(ME)
     for now in (0.0, 8.0, 15.0):
         seen.observe([row(1), row(2)], now, now)
@@ -242,18 +242,18 @@ def test_a_node_whose_own_row_is_dead_or_gone_recovers_nobody() -> None:
     assert seen.mine(30.0) == ()
 
 
-def test_heirs_before_and_without_anybody() -> None:
+def test_heirs_without_other_nodes() -> None:
     seen = Membership(ME)
     assert seen.heir(Term(1)) is None
     seen.observe([row(7)], 0.0, 0.0)
-    assert seen.heir(Term(7)) is None, "nobody is his own heir"
+    assert seen.heir(Term(7)) is None, "no node is its own heir"
     assert seen.heir(Term(99)) == 7
 
 
-# ---- when to look ----
+# ---- times of observations ----
 
 
-def test_looks_are_due_every_second_and_where_a_lease_or_a_turn_comes_up() -> None:
+def test_observations_are_due_every_second_and_at_the_end_of_leases_and_turns() -> None:
     seen = Membership(Term(3), interval=4.0)
     assert seen.wait(0.0) == 0.0
     rows = [row(1, lease=6.0), row(2), row(3)]
@@ -270,12 +270,10 @@ def test_looks_are_due_every_second_and_where_a_lease_or_a_turn_comes_up() -> No
 
 
 @given(last=st.floats(0, 4), start=st.floats(0, 1), took=st.floats(0, 0.2))
-def test_who_looks_when_it_is_due_finds_a_death_within_the_lease_and_a_second(
-    last: float, start: float, took: float
-) -> None:
-    """The dead node beat for the last time at ``last``; each look takes ``took`` seconds to be answered.
+def test_timely_observations_find_a_death_within_the_lease_and_a_second(last: float, start: float, took: float) -> None:
+    """The dead node beat for the last time at ``last``; each observation takes ``took`` seconds.
 
-    A look that is asked for a rounding error too early costs one more.
+    An observation that a rounding error makes too early costs another one.
     """
     seen, now = Membership(ME), start
     while not seen.dead(now):
@@ -290,24 +288,26 @@ def test_who_looks_when_it_is_due_finds_a_death_within_the_lease_and_a_second(
 
 WAYS = st.sampled_from([0.0, 0.5, 3.0, 6.0])
 BRIEF = st.sampled_from([0.0, 0.0, 0.0, 0.0, 0.0, 3.0])
-LOOKS = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 4.0, 9.0, 14.0, 40.0]), WAYS, WAYS), min_size=1, max_size=40)
-"""How an observer looks: seconds until it asks, until the store has read, until the answer is there."""
+OBSERVATIONS = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0, 4.0, 9.0, 14.0, 40.0]), WAYS, WAYS), min_size=1, max_size=40
+)
+"""The observations of a node: seconds until each request, until the store's read, and until the answer."""
 
 
 @settings(max_examples=400)
 @given(
     beats=st.lists(st.sampled_from([0.0, 1.0, 5.0, 14.9]), min_size=1, max_size=40),
-    looks=LOOKS,
+    observations=OBSERVATIONS,
     beat=st.sampled_from([0.5, 5.0, 50.0]),
 )
-def test_no_schedule_of_observations_declares_dead_who_beats_within_its_lease(
-    beats: list[float], looks: list[tuple[float, float, float]], beat: float
+def test_no_schedule_of_observations_declares_a_node_dead_that_beats_within_its_lease(
+    beats: list[float], observations: list[tuple[float, float, float]], beat: float
 ) -> None:
-    """However rarely, late and slowly an observer looks: between two equal answers there was less than a lease."""
+    """Less than a lease passes between two equal reads, however rare, late and slow the observations are."""
     risen = list(itertools.accumulate(beats))
     seen = Membership(ME, beat=beat)
     now = 0.0
-    for pause, way, back in looks:
+    for pause, way, back in observations:
         asked = now + pause
         read = asked + way
         now = read + back
@@ -322,15 +322,15 @@ def test_no_schedule_of_observations_declares_dead_who_beats_within_its_lease(
 @given(
     rate=st.sampled_from([0.85, 1.0, 1.15]),
     ways=st.lists(st.tuples(WAYS, WAYS, st.booleans()), max_size=4),
-    looks=st.lists(st.tuples(st.sampled_from([1.0, 2.5, 5.0]), BRIEF, BRIEF), min_size=12, max_size=24),
+    observations=st.lists(st.tuples(st.sampled_from([1.0, 2.5, 5.0]), BRIEF, BRIEF), min_size=12, max_size=24),
 )
-def test_whoever_is_held_dead_has_stopped_by_himself(
-    rate: float, ways: list[tuple[float, float, bool]], looks: list[tuple[float, float, float]]
+def test_a_node_that_is_declared_dead_has_stopped_before(
+    rate: float, ways: list[tuple[float, float, bool]], observations: list[tuple[float, float, float]]
 ) -> None:
-    """The promise of both together: beats are slow or lost, clocks differ by up to 15 %, and the lease ends first.
+    """The lease and the membership together: beats are slow or lost, clocks differ by up to 15 %, and the lease ends first.
 
-    The node beats one after the other; of each beat: seconds to the store, seconds back, whether it arrives at all. Its own
-    clock has the ``rate``.
+    ``ways`` has for each beat: the seconds to the store, the seconds back, and whether it arrives. The node's clock runs at
+    ``rate``.
     """
     committed: list[float] = [0.0]  # when the counter rose, in real seconds
     confirmed: list[tuple[float, float]] = []  # (sent, confirmed), in real seconds
@@ -345,7 +345,7 @@ def test_whoever_is_held_dead_has_stopped_by_himself(
             confirmed.append((sent, real))
     seen = Membership(Term(2))
     now = 0.0
-    for pause, there, back in looks:
+    for pause, there, back in observations:
         asked = now + pause
         read = asked + there
         now = read + back
@@ -370,10 +370,10 @@ def test_exactly_one_heir_acts_at_once(terms: set[int], data: st.DataObject) -> 
 
 
 @given(terms=st.sets(st.integers(1, 50), min_size=3, max_size=10), data=st.data())
-def test_with_k_heirs_that_do_nothing_somebody_recovers_within_k_plus_one_seconds(
+def test_with_k_idle_heirs_another_node_recovers_within_k_plus_one_seconds(
     terms: set[int], data: st.DataObject
 ) -> None:
-    """The heirs still beat when the node is found dead, and then say nothing and do nothing."""
+    """The heirs still beat when the node is declared dead, and then stop beating and do nothing."""
     ring = sorted(terms)
     place = data.draw(st.integers(0, len(ring) - 1))
     idle = data.draw(st.integers(0, len(ring) - 2))

@@ -42,7 +42,7 @@ NODES = st.builds(
     draining=st.sampled_from([False, False, False, True]),
 )
 FLEETS = st.lists(NODES, min_size=1, max_size=8, unique_by=lambda one: one.term).map(tuple)
-"""Any rows: names twice, nodes that drain or serve something else, weights of nothing."""
+"""Any rows: duplicate names, nodes that drain or serve other functions, weights of 0."""
 
 TERMS = st.sets(st.integers(1, 300), min_size=2, max_size=20)
 
@@ -52,12 +52,12 @@ def _serving(rows: tuple[NodeRow, ...]) -> list[NodeRow]:
 
 
 def _shares(of: Callable[[], Strategy], rows: tuple[NodeRow, ...]) -> dict[int, Share]:
-    """Return the share of each that counts, by its term; each node has a strategy object of its own."""
+    """Return the share of each node that counts, by its term; each node has its own strategy object."""
     return {one.term: of().share(b"f", one, rows) for one in _serving(rows)}
 
 
 def _owners(shares: dict[int, Share]) -> dict[int, int]:
-    """Return the term that has each slot; fails where one has two."""
+    """Return the term that has each slot; fail if a slot has two."""
     owners: dict[int, int] = {}
     for term, share in shares.items():
         for slot in ALL if share.slots is None else share.slots:
@@ -66,7 +66,7 @@ def _owners(shares: dict[int, Share]) -> dict[int, int]:
     return owners
 
 
-# ---- what holds for each ----
+# ---- all strategies ----
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -81,9 +81,7 @@ def test_only_nodes_that_serve_the_function_and_do_not_drain_have_a_share(name: 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(rows=FLEETS, slot=st.integers(0, SLOTS - 1))
-def test_what_has_waited_long_enough_may_be_claimed_by_whoever_counts(
-    name: str, rows: tuple[NodeRow, ...], slot: int
-) -> None:
+def test_any_node_that_counts_may_claim_an_overdue_job(name: str, rows: tuple[NodeRow, ...], slot: int) -> None:
     for share in _shares(lambda: strategy(name), rows).values():
         assert share.overdue <= 2.0
         assert share.includes(slot, share.overdue)
@@ -91,16 +89,14 @@ def test_what_has_waited_long_enough_may_be_claimed_by_whoever_counts(
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(rows=FLEETS, slot=st.integers(0, SLOTS - 1))
-def test_every_job_may_be_claimed_at_once_by_somebody(name: str, rows: tuple[NodeRow, ...], slot: int) -> None:
+def test_some_node_may_claim_each_job_at_once(name: str, rows: tuple[NodeRow, ...], slot: int) -> None:
     shares = _shares(lambda: strategy(name), rows)
     assert not shares or any(share.includes(slot, 0.0) and share.limit != 0 for share in shares.values())
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(rows=FLEETS, others=FLEETS)
-def test_the_answer_depends_on_the_rows_alone(
-    name: str, rows: tuple[NodeRow, ...], others: tuple[NodeRow, ...]
-) -> None:
+def test_the_share_depends_only_on_the_rows(name: str, rows: tuple[NodeRow, ...], others: tuple[NodeRow, ...]) -> None:
     asked_before, fresh = strategy(name), strategy(name)
     for one in rows:
         asked_before.share(b"f", one, rows)
@@ -109,7 +105,7 @@ def test_the_answer_depends_on_the_rows_alone(
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_what_a_node_knows_of_itself_is_newer_than_its_row(name: str) -> None:
+def test_a_nodes_current_row_counts_instead_of_its_stored_one(name: str) -> None:
     me = row(1, functions=(b"f", b"g"), running=3)
     rows = (row(1, functions=(b"f",), running=7, weight=5), row(2, functions=(b"f", b"g")))
     assert strategy(name).share(b"g", me, rows) == strategy(name).share(b"g", me, (me, rows[1]))
@@ -117,7 +113,7 @@ def test_what_a_node_knows_of_itself_is_newer_than_its_row(name: str) -> None:
     assert strategy(name).share(b"f", me, rows) == strategy(name).share(b"f", me, rows[1:])
 
 
-def test_a_share_takes_its_slots_at_once_and_any_slot_when_overdue() -> None:
+def test_a_share_includes_its_slots_at_once_and_any_slot_when_overdue() -> None:
     share = Share(slots=frozenset({1, 2}), overdue=2.0)
     assert share.includes(1, 0.0)
     assert not share.includes(3, 1.9)
@@ -130,7 +126,7 @@ def test_a_share_takes_its_slots_at_once_and_any_slot_when_overdue() -> None:
 
 
 @given(rows=FLEETS)
-def test_by_default_everybody_takes_everything(rows: tuple[NodeRow, ...]) -> None:
+def test_by_default_each_node_has_a_full_share(rows: tuple[NodeRow, ...]) -> None:
     assert all(share is EVERYTHING for share in _shares(Default, rows).values())
 
 
@@ -145,7 +141,7 @@ def test_id_hash_gives_every_slot_to_one_node(rows: tuple[NodeRow, ...]) -> None
 
 
 @given(terms=TERMS, data=st.data())
-def test_id_hash_moves_few_slots_when_a_node_comes_or_goes(terms: set[int], data: st.DataObject) -> None:
+def test_id_hash_moves_few_slots_when_a_node_joins_or_leaves(terms: set[int], data: st.DataObject) -> None:
     gone = data.draw(st.sampled_from(sorted(terms)))
     rows = tuple(row(term) for term in sorted(terms))
     with_it = _owners(_shares(IdHash, rows))
@@ -156,15 +152,15 @@ def test_id_hash_moves_few_slots_when_a_node_comes_or_goes(terms: set[int], data
 
 
 @given(terms=TERMS)
-def test_id_hash_shares_about_evenly(terms: set[int]) -> None:
+def test_id_hash_shares_are_roughly_even(terms: set[int]) -> None:
     fair = SLOTS / len(terms)
     for share in _shares(IdHash, tuple(row(term) for term in terms)).values():
         assert share.slots is not None
         assert abs(len(share.slots) - fair) < 5 * math.sqrt(fair)
 
 
-def test_versions_agree_about_who_has_a_slot() -> None:
-    """Nodes of two versions run side by side during an upgrade: if this fails, the change strands their slots."""
+def test_versions_agree_on_the_node_of_a_slot() -> None:
+    """Nodes of two versions run side by side during an upgrade. If this test fails, the change strands their slots."""
     owners = _owners(_shares(IdHash, (row(1, name="a"), row(2, name="b"), row(3, name="a", weight=2))))
     assert "".join(str(owners[slot]) for slot in range(0, SLOTS, 32)) == "33123333123313333121313333122112"
 
@@ -179,7 +175,7 @@ def test_id_hash_follows_weights() -> None:
 
 
 @given(terms=TERMS, heavier=st.integers(2, 20))
-def test_more_weight_takes_slots_and_gives_none(terms: set[int], heavier: int) -> None:
+def test_more_weight_adds_slots_and_removes_none(terms: set[int], heavier: int) -> None:
     rows = tuple(row(term) for term in sorted(terms))
     before = _shares(IdHash, rows)[rows[0].term].slots
     after = _shares(IdHash, (msgspec.structs.replace(rows[0], weight=heavier), *rows[1:]))[rows[0].term].slots
@@ -187,7 +183,7 @@ def test_more_weight_takes_slots_and_gives_none(terms: set[int], heavier: int) -
     assert after is None or before <= after
 
 
-def test_a_node_that_starts_again_has_its_old_slots_back() -> None:
+def test_a_restarted_node_has_its_old_slots() -> None:
     others = (row(2), row(3))
     before = _shares(IdHash, (row(1, name="a"), *others))[1]
     both = _shares(IdHash, (row(1, name="a"), row(9, name="a"), *others))
@@ -212,12 +208,12 @@ def test_the_parts_of_weight_add_up_and_are_exact(rows: tuple[NodeRow, ...]) -> 
         assert abs(len(ALL if share.slots is None else share.slots) - ideal) < 1
 
 
-def test_five_five_and_one() -> None:
+def test_the_parts_of_the_weights_five_five_and_one() -> None:
     shares = _shares(Weight, (row(1, weight=5), row(2, weight=5), row(3, weight=1)))
     assert [len(share.slots or ()) for share in shares.values()] == [465, 465, 94]
 
 
-def test_a_restart_moves_nothing_under_weight() -> None:
+def test_a_restart_moves_no_slots_under_weight() -> None:
     before = _shares(Weight, (row(1, name="a"), row(2, name="b", weight=3)))
     after = _shares(Weight, (row(9, name="a"), row(2, name="b", weight=3)))
     assert (before[1], before[2]) == (after[9], after[2])
@@ -233,23 +229,23 @@ def _limit(me: NodeRow, *others: NodeRow) -> int | None:
 @pytest.mark.parametrize(
     ("running", "limit"), [(0, 7), (4, 3), (5, 2), (6, 1), (7, 0), (20, 0)], ids=lambda value: f"{value}"
 )
-def test_a_node_fills_up_to_the_least_loaded_of_the_others_and_a_slack(running: int, limit: int) -> None:
-    """Of 8 places a slack of 2; the least loaded other, 10 of 16, is worth 5 of 8."""
+def test_a_node_may_hold_as_many_as_the_least_loaded_plus_the_slack(running: int, limit: int) -> None:
+    """The slack of 8 places is 2; the load of the least loaded other, 10 of 16, corresponds to 5 of 8."""
     assert _limit(row(1, running=running), row(2, running=10, capacity=16), row(3, running=8)) == limit
 
 
 @pytest.mark.parametrize(("capacity", "slack"), [(0, 1), (1, 1), (7, 1), (8, 2), (100, 25)])
-def test_idle_nodes_may_take_a_quarter_of_what_they_can(capacity: int, slack: int) -> None:
+def test_idle_nodes_may_claim_a_quarter_of_their_capacity(capacity: int, slack: int) -> None:
     assert _limit(row(1, capacity=capacity), row(2, capacity=capacity)) == slack
 
 
-def test_without_slack_a_node_takes_one_more_than_the_least_loaded_has() -> None:
+def test_without_slack_a_node_claims_one_more_than_the_least_loaded_has() -> None:
     assert LeastCount(slack=0).share(b"f", row(1, running=4), (row(2, running=4),)).limit == 1
     assert LeastCount(slack=0).share(b"f", row(1, running=5), (row(2, running=4),)).limit == 0
 
 
 @given(rows=FLEETS, slack=st.sampled_from([0.0, 0.25, 1.0]))
-def test_the_least_loaded_may_always_take(rows: tuple[NodeRow, ...], slack: float) -> None:
+def test_the_least_loaded_node_may_always_claim(rows: tuple[NodeRow, ...], slack: float) -> None:
     shares = _shares(lambda: LeastCount(slack=slack), rows)
     least = min(_serving(rows), key=lambda one: one.running / max(1, one.capacity), default=None)
     if least is not None:
@@ -262,10 +258,10 @@ def test_the_least_loaded_may_always_take(rows: tuple[NodeRow, ...], slack: floa
     arrivals=st.lists(st.integers(0, 30), min_size=1, max_size=30),
     data=st.data(),
 )
-def test_long_jobs_are_spread_to_within_the_slack(
+def test_loads_of_long_jobs_differ_by_the_slack_at_most(
     capacities: list[int], arrivals: list[int], data: st.DataObject
 ) -> None:
-    """Jobs that do not end come in; between two heartbeats nodes ask in any order and know of the others' last beat only."""
+    """Jobs that do not end arrive; between two heartbeats nodes claim in any order, with the rows of the last beat."""
     running = dict.fromkeys(range(len(capacities)), 0)
     for count in arrivals:
         rows = tuple(row(node + 1, capacity=capacities[node], running=running[node]) for node in running)
@@ -277,13 +273,13 @@ def test_long_jobs_are_spread_to_within_the_slack(
             taken = min(limit, waiting, capacities[node] - running[node])
             running[node] += taken
             waiting -= taken
-        # who is above the least loaded of the last beat is so by the slack at most, or was so before
+        # a node exceeds the level of the last beat by the slack at most, or exceeded it before
         for node in running:
             level = min(other.running * capacities[node] // other.capacity for other in rows if other.term != node + 1)
             assert running[node] <= max(rows[node].running, level + max(1, capacities[node] // 4))
 
 
-# ---- by name ----
+# ---- names ----
 
 
 def test_strategies_by_name() -> None:
@@ -291,7 +287,7 @@ def test_strategies_by_name() -> None:
     assert strategy("id_hash") is not strategy("id_hash")
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_name_is_refused_with_a_list_of_names() -> None:
     with pytest.raises(SettingsError, match=r"no strategy 'hash'.* default, id_hash, least_count, weight"):
         strategy("hash")
 
@@ -302,7 +298,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_users_register_their_own() -> None:
+def test_users_register_their_own_strategies() -> None:
     register("sticky", lambda: IdHash(overdue=60.0))
     assert strategy_names() == (*BUILT_IN, "sticky")
     assert strategy("sticky").share(b"f", row(1), (row(2),)).overdue == 60.0
@@ -314,7 +310,7 @@ def test_users_register_their_own() -> None:
 
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("name", ["", "Sticky", "1st", "a b", "a,b", "a" * 33, *BUILT_IN])
-def test_names_that_cannot_be_registered(name: str) -> None:
+def test_invalid_and_built_in_names_cannot_be_registered(name: str) -> None:
     with pytest.raises(SettingsError, match="strategy"):
         register(name, Default)
     assert strategy_names() == tuple(BUILT_IN)
@@ -322,6 +318,8 @@ def test_names_that_cannot_be_registered(name: str) -> None:
 
 @pytest.mark.parametrize("overdue", [-1.0, math.inf, math.nan])
 @pytest.mark.parametrize("kind", [IdHash, LeastCount, Weight])
-def test_a_job_cannot_be_left_to_one_node_for_ever(kind: type[IdHash | LeastCount | Weight], overdue: float) -> None:
+def test_a_job_cannot_be_reserved_for_one_node_for_ever(
+    kind: type[IdHash | LeastCount | Weight], overdue: float
+) -> None:
     with pytest.raises(SettingsError, match="a finite number of seconds"):
         kind(overdue=overdue)

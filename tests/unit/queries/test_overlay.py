@@ -1,4 +1,4 @@
-"""What a node holds is shown as it is there, and in its place."""
+"""Jobs that a node holds appear with their current state, in the order of their ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ids(page: Page[Job]) -> list[int]:
     return [job.id for job in page.items]
 
 
-def test_a_job_in_memory_alone_is_in_the_page_of_its_place() -> None:
+def test_a_job_that_is_only_in_memory_appears_in_the_page_of_its_id() -> None:
     page = Page([job(9), job(7)], 5, 5)
     shown = with_held(page, ListJobs(after=10, limit=9), [held(number) for number in (11, 10, 8, 5, 4)])
     assert ids(shown) == [9, 8, 7, 5]
@@ -33,15 +33,15 @@ def test_a_job_in_memory_alone_is_in_the_page_of_its_place() -> None:
     assert (ids(last), last.next) == ([4, 3], None)
 
 
-def test_a_page_that_grows_too_long_ends_earlier() -> None:
+def test_a_page_that_becomes_too_long_ends_earlier() -> None:
     shown = with_held(Page([job(9), job(7)]), ListJobs(limit=2), [held(8)])
     assert (ids(shown), shown.next, shown.searched_us) == ([9, 8], 8, 8)
 
 
-def test_a_job_that_is_stored_and_not_listed_stays_out() -> None:
+def test_a_stored_job_of_another_page_is_not_added() -> None:
     assert ids(with_held(Page([job(9)]), ListJobs(limit=9), [held(8, stored=True)])) == [9]
 
 
-def test_what_is_no_longer_as_it_was_asked_for_stays_out() -> None:
+def test_a_job_that_does_not_match_any_more_is_removed() -> None:
     page = Page([job(9, State.LEASED)])
     assert ids(with_held(page, ListJobs(state=State.RUNNING), [])) == []

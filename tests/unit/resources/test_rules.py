@@ -53,7 +53,7 @@ def test_late_starts_keep_to_the_rate(rate: Rate, requests: list[tuple[int, int]
 
 
 @given(RATES)
-def test_the_worst_case_of_late_starts(rate: Rate) -> None:
+def test_late_starts_of_a_whole_burst_keep_to_the_bound(rate: Rate) -> None:
     """A whole burst starts as late as possible, together with the grants of that time."""
     granted = consumed(rules.grant_rate(rate), [(0, 80), (rules.GRANT_EXPIRY_US, 80)])
     assert sum(number for _, number in granted) <= max(

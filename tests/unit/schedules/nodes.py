@@ -1,4 +1,4 @@
-"""Nodes with schedules on one store in memory. Time and commits pass when the test says so."""
+"""Nodes with schedules on one store in memory. The test controls time and commits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ START_US = 1_700_000_040 * SECOND
 
 
 class Hands:
-    """A worker's end: notes what it is given, and when."""
+    """A worker that records its jobs and their times."""
 
     def __init__(self, node: Node, name: str) -> None:
         self._node = node
@@ -70,16 +70,16 @@ class Hands:
 
 
 class Node:
-    """The parts of a node that have to do with schedules, put together as the server does."""
+    """The parts of a node for schedules, connected as in the server."""
 
     def __init__(self, world: World, name: str, **options: Any) -> None:
-        """``options`` are those of its schedules."""
+        """Start a node; ``options`` are those of its `ScheduleService`."""
         self.world = world
         self.clock = world.clock
         self.name = name
         self.alive = True
         self.full = False
-        """Its store refuses everything."""
+        """Whether its store refuses everything."""
         self.groups: list[Sequence[Operation]] = []
         self.loop = Clockwork(world.clock)
         self.engine = SharedMemoryEngine(world.tables) if world.tables is not None else world.engine
@@ -136,10 +136,10 @@ class Node:
         raise AssertionError("the node never rests")
 
     def fires(self) -> list[FireSchedules]:
-        """The operations with which it tried to fire something."""
+        """Return the operations with which it tried to fire schedules."""
         return [one for group in self.groups for one in group if isinstance(one, FireSchedules)]
 
-    # ---- what people do ----
+    # ---- requests ----
 
     def save(self, *changes: Change) -> dict[str, Stored | None]:
         answers: list[Any] = []
@@ -157,7 +157,7 @@ class Node:
         return schedule
 
     def answer(self, ask: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
-        """Ask something of the service and return what is answered; raises what fails."""
+        """Call a method of the service and return its answer; raise its error."""
         answers: list[Any] = []
         ask(*args, answers.append, answers.append, **kwargs)
         self.settle()
@@ -185,7 +185,7 @@ def _raise(error: StoreError) -> None:
 
 
 class _Store:
-    """Stands before the engine: notes what is asked of it, and may refuse it."""
+    """A proxy of the engine that records its groups and may refuse them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -197,7 +197,7 @@ class _Store:
         node = self._node
         node.groups.append(group)
         if not node.alive:
-            return  # nobody hears of it
+            return  # a dead node gets no answer
         if node.full:
             committed(StoreFullError("the disk of the test is full"))
             return
@@ -219,15 +219,15 @@ class World:
         return node
 
     def terms(self) -> tuple[int, ...]:
-        """The nodes that all others take for living: a dead one is noticed late."""
+        """Return the terms that all nodes treat as live: a dead node is detected late."""
         return tuple(node.term for node in self.nodes)
 
     def now(self) -> float:
-        """Seconds since the full minute that comes first."""
+        """Return the seconds since `START_US`."""
         return round(self.clock.wall() - START_US / SECOND, 6)
 
     def until(self, seconds: float) -> None:
-        """Let time pass until so many seconds after that minute."""
+        """Advance the clock to ``seconds`` after `START_US`."""
         end = self.clock.monotonic() + seconds - self.now()
         while True:
             following = min((node.next() for node in self.nodes), default=math.inf)
@@ -240,10 +240,10 @@ class World:
         self.clock.advance(max(end - self.clock.monotonic(), 0))
 
     def rows(self, name: str = "a") -> list[Fire]:
-        """What became of a schedule's fire times, the oldest first."""
+        """Return the rows of a schedule, the oldest first."""
         return self._read(ListFires(name, limit=1_000_000))[::-1]
 
-    def told(self, name: str = "a") -> list[str]:
+    def results(self, name: str = "a") -> list[str]:
         return [
             str(row.reason) if row.state is FireState.SKIPPED else row.outcome or row.state.value
             for row in self.rows(name)

@@ -25,7 +25,7 @@ def times(expression: str, after: str, number: int, zone: str = "UTC") -> list[s
     return found
 
 
-# ---- what expressions mean ----
+# ---- matching times ----
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_times(expression: str, expected: list[str]) -> None:
     assert times(expression, "2030-01-01T00:00", len(expected)) == [f"{one}:00+00:00" for one in expected]
 
 
-def test_of_six_fields_the_second_comes_first() -> None:
+def test_the_second_is_the_first_of_six_fields() -> None:
     assert times("*/20 5 * * * *", "2030-01-01T00:00", 4) == [
         "2030-01-01 00:05:00+00:00",
         "2030-01-01 00:05:20+00:00",
@@ -67,7 +67,7 @@ def test_of_six_fields_the_second_comes_first() -> None:
     ]
 
 
-def test_after_is_exclusive_to_the_microsecond() -> None:
+def test_the_start_is_excluded_to_the_microsecond() -> None:
     noon = at("2030-01-01T12:00")
     utc = ZoneInfo("UTC")
     assert cron.next_after("0 12 * * *", utc, noon - 1) == noon
@@ -83,11 +83,11 @@ def test_the_calendar_ends() -> None:
     assert cron.next_after("* * * * *", ZoneInfo("America/New_York"), last + 10**18) is None
 
 
-# ---- what is wrong with others ----
+# ---- invalid expressions ----
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "message"),
     [
         ("61 * * * *", r"'61 \* \* \* \*': minute 61 does not lie within 0-59; for example '\*/10 \* \* \* \*'"),
         ("60 * * * * *", r"second 60 does not lie within 0-59; for example '\*/15 \* \* \* \* \*'"),
@@ -119,8 +119,8 @@ def test_the_calendar_ends() -> None:
         ("0 0 */" + "9" * 450 + " * *", r"steps by more than 31"),
     ],
 )
-def test_errors_name_the_field_and_what_is_wrong(expression: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_errors_name_the_field_and_the_problem(expression: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         cron.parse(expression)
 
 
@@ -135,7 +135,7 @@ def test_any_text_is_an_expression_or_a_usage_error(text: str) -> None:
     assert cron.next_after(text, ZoneInfo("UTC"), 0) is not None
 
 
-# ---- when the clocks change ----
+# ---- clock changes ----
 
 BERLIN_SPRING = "2025-03-30"  # 02:00 is followed by 03:00
 BERLIN_AUTUMN = "2025-10-26"  # 03:00 is followed by 02:00
@@ -180,7 +180,7 @@ def test_in_autumn(expression: str, expected: list[str]) -> None:
     assert found[-1] not in found[:-1]
 
 
-def test_a_day_that_does_not_exist_is_made_up_for_at_the_change() -> None:
+def test_a_day_that_does_not_exist_fires_at_the_change() -> None:
     """Samoa went from the 29th to the 31st of December 2011."""
     assert times("0 12 * * *", "2011-12-29T11:00", 3, "Pacific/Apia") == [
         "2011-12-29 12:00:00-10:00",
@@ -217,7 +217,7 @@ WEEKDAYS = st.one_of(st.just(("*", frozenset(range(7)), True)), field(0, 6))
 
 @settings(max_examples=75, deadline=None)
 @given(CHANGES, field(0, 59), HOURS, WEEKDAYS, st.booleans())
-def test_the_contract_against_a_look_at_every_minute(
+def test_the_contract_agrees_with_a_check_of_every_minute(
     change: tuple[str, datetime],
     minutes: tuple[str, frozenset[int], bool],
     hours: tuple[str, frozenset[int], bool],
@@ -241,7 +241,7 @@ def test_the_contract_against_a_look_at_every_minute(
             expected.add(us(instant))
         instant += timedelta(minutes=1)
         shown, skipped = instant.astimezone(zone), wall + timedelta(minutes=1)
-        while skipped < shown.replace(tzinfo=None, fold=0):  # the clock leaves these out
+        while skipped < shown.replace(tzinfo=None, fold=0):  # the clock skips these
             if matches(skipped) and not every_hour and instant <= end:
                 expected.add(us(instant))
             skipped += timedelta(minutes=1)
@@ -260,7 +260,7 @@ def test_the_contract_against_a_look_at_every_minute(
     st.sampled_from(["*/7 * * * *", "30 2 * * *", "*/30 1-3 * * *", "0 0 0 * * *", "*/40 * * * * *"]),
     st.data(),
 )
-def test_the_next_one_is_the_same_from_wherever_one_looks(
+def test_the_next_time_is_the_same_from_every_earlier_instant(
     change: tuple[str, datetime], expression: str, data: st.DataObject
 ) -> None:
     zone, moment = ZoneInfo(change[0]), us(change[1])
@@ -281,10 +281,10 @@ def test_the_next_one_is_the_same_from_wherever_one_looks(
 def test_a_fixed_time_fires_once_for_every_day_of_the_calendar(
     name: str, hour: int, minute: int, year: int, six: bool
 ) -> None:
-    """Also for days that a zone leaves out: their time is made up for."""
+    """This includes days that a zone skips: they fire at the change."""
     zone = ZoneInfo(name)
     expression = f"{'0 ' if six else ''}{minute} {hour} * * *"
-    # From a day that every zone has: some have left out the last one of a year.
+    # Start on a day that every zone has: some have skipped the last day of a year.
     first, last = at(f"{year}-03-01T12:00", name), at(f"{year + 1}-03-01T12:00", name)
     found, now = list[int](), first
     while (following := cron.next_after(expression, zone, now)) is not None and following <= last:
@@ -299,16 +299,14 @@ def test_a_fixed_time_fires_once_for_every_day_of_the_calendar(
 
 @settings(max_examples=60, deadline=None)
 @given(CHANGES, st.sampled_from([1, 2, 5, 10, 15, 30, 60]), st.integers(0, 59))
-def test_elapsed_time_goes_on_evenly_for_what_runs_by_frequency(
-    change: tuple[str, datetime], step: int, offset: int
-) -> None:
+def test_expressions_by_frequency_keep_even_intervals(change: tuple[str, datetime], step: int, offset: int) -> None:
     name, moment = change
     zone = ZoneInfo(name)
     before, since = (one.astimezone(zone).utcoffset() for one in (moment - timedelta(minutes=1), moment))
     assert before is not None
     assert since is not None
     if (since - before) % timedelta(minutes=step):
-        return  # the clock itself is moved by a part of a step
+        return  # the clock change is not a multiple of the interval
     expression = f"*/{step} * * * *" if step < 60 else f"{offset} * * * *"
     now = us(moment) - 5 * HOUR
     first = cron.next_after(expression, zone, now)

@@ -33,48 +33,48 @@ def _many(node: Node, number: int = 30) -> list[str]:
     return ["s0", *names]
 
 
-def test_each_fire_time_is_fired_once_and_by_one(world: World, nodes: list[Node]) -> None:
+def test_each_fire_time_is_fired_once_by_one_node(world: World, nodes: list[Node]) -> None:
     names = _many(nodes[0])
     world.until(60.5)
     for name in names:
-        assert world.told(name) == ["fired"] * 10
+        assert world.results(name) == ["fired"] * 10
     tried = [[due.name for operation in node.fires() for due in operation.due] for node in nodes]
-    assert sum(map(len, tried)) == 30 * 10, "nobody tries in vain"
+    assert sum(map(len, tried)) == 30 * 10, "only one node tries each"
     assert all(tried)
 
 
-def test_all_are_fired_in_time_by_whoever_is_first(world: World, nodes: list[Node]) -> None:
+def test_all_are_fired_in_time_by_the_first_node(world: World, nodes: list[Node]) -> None:
     names = _many(nodes[0])
     world.until(60.5)
-    # The first time is the moment at which they were added: the others hear of that later.
+    # The first fire time is the moment of their creation, which the other nodes detect later.
     late = [row.decided_us - row.fire_us for name in names for row in world.rows(name)[1:]]
     assert max(late) < 0.01 * SECOND
 
 
-def test_what_a_dead_node_does_not_fire_others_do(world: World, nodes: list[Node]) -> None:
+def test_other_nodes_fire_the_schedules_of_a_dead_one(world: World, nodes: list[Node]) -> None:
     names = _many(nodes[0])
     world.until(15)
     nodes[1].alive = False
     world.until(60.9)
     for name in names:
         assert [row.fire_us for row in world.rows(name)] == [row.fire_us for row in world.rows("s0")]
-        assert world.told(name) == ["fired"] * 10
+        assert world.results(name) == ["fired"] * 10
         late = max(row.decided_us - row.fire_us for row in world.rows(name))
         assert late < (agenda.TAKEOVER_DELAY + 0.05) * SECOND
 
 
-def test_nodes_that_do_not_agree_who_is_first_fire_once(world: World, nodes: list[Node]) -> None:
+def test_nodes_that_disagree_about_the_first_node_fire_once(world: World, nodes: list[Node]) -> None:
     for node in nodes:
         node.is_first = lambda _: True
     names = _many(nodes[0])
     world.until(60.5)
     for name in names:
-        assert world.told(name) == ["fired"] * 10
+        assert world.results(name) == ["fired"] * 10
     for node in nodes:
         node.is_first = lambda _: False
     world.until(120.5)
     for name in names:
-        assert world.told(name) == ["fired"] * 16
+        assert world.results(name) == ["fired"] * 16
 
 
 def test_a_change_at_one_node_reaches_the_others(world: World, nodes: list[Node]) -> None:
@@ -110,13 +110,13 @@ def test_a_run_on_another_node_is_replaced(world: World, nodes: list[Node]) -> N
     nodes[1].add(overlap=Overlap.REPLACE)
     world.until(65)
     assert "cancelled" in hands.stopped
-    assert world.told() == ["fired", "waiting"]
+    assert world.results() == ["fired", "waiting"]
     nodes[0].service.settling.cancelled(hands.given[0], "asked")
     world.until(67)
-    assert world.told() == ["cancelled", "fired"]
+    assert world.results() == ["cancelled", "fired"]
 
 
-def test_a_lost_nodes_run_goes_on_elsewhere_and_is_recorded_there(world: World, nodes: list[Node]) -> None:
+def test_a_run_of_a_lost_node_goes_on_at_another_and_is_recorded_there(world: World, nodes: list[Node]) -> None:
     first, second = nodes[0].worker(), None
     nodes[0].add(overlap=Overlap.FORBID)
     world.until(2)
@@ -127,13 +127,13 @@ def test_a_lost_nodes_run_goes_on_elsewhere_and_is_recorded_there(world: World, 
     nodes[1].commits.put(Recover(nodes[1].term, [nodes[0].term]), lambda _: None, lambda _: None)
     second = nodes[1].worker()
     world.until(65)
-    assert world.told() == ["fired", "overlap"]
+    assert world.results() == ["fired", "overlap"]
     nodes[1].end(second.given[0])
     assert second.given[0].job.id == lost.job.id
     assert [(row.outcome, row.node) for row in world.rows()] == [("succeeded", "n1"), ("", "")]
 
 
-# ---- who is first ----
+# ---- the first node ----
 
 
 def test_schedules_are_spread_over_the_nodes() -> None:
@@ -142,7 +142,7 @@ def test_schedules_are_spread_over_the_nodes() -> None:
     assert all(900 < number < 1100 for number in shares.values())
 
 
-def test_few_move_when_a_node_comes_or_goes() -> None:
+def test_few_schedules_move_when_a_node_joins_or_leaves() -> None:
     names = [f"schedule-{number}" for number in range(1000)]
     for name in names:
         before, after = first_in_line(name, (3, 7, 11)), first_in_line(name, (3, 7))
@@ -150,7 +150,7 @@ def test_few_move_when_a_node_comes_or_goes() -> None:
     assert first_in_line("a", ()) == 0
 
 
-def test_others_fire_what_a_node_without_schedules_leaves(world: World) -> None:
+def test_other_nodes_fire_for_a_node_that_fires_nothing(world: World) -> None:
     nodes = [world.node("n0"), world.node("quiet", fires=False), world.node("n2")]
     names = _many(nodes[1])
     world.until(60.5)

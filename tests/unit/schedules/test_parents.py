@@ -57,7 +57,7 @@ def test_a_schedule_is_not_its_own_parent() -> None:
         Graph([child("a", "a")])
 
 
-def test_an_unknown_parent_is_refused_and_harmless() -> None:
+def test_an_unknown_parent_is_refused_and_does_no_harm() -> None:
     graph = Graph([root("r"), child("a", "r", "gone"), child("b", "a")])
     with pytest.raises(UsageError, match="schedule 'a' has the parent 'gone', which does not exist"):
         graph.check(NOON)
@@ -74,7 +74,7 @@ def test_an_unknown_parent_is_refused_and_harmless() -> None:
         (root("x", At(NOON - DAY)), root("y", Cron("0 12 * * *"))),
     ],
 )
-def test_roots_that_have_no_time_in_common_are_refused(one: Schedule, other: Schedule) -> None:
+def test_roots_without_a_common_fire_time_are_refused(one: Schedule, other: Schedule) -> None:
     with pytest.raises(
         UsageError, match=r"schedule 'c' waits for parents that never fire at the same time: x \((cron|at) .*y \("
     ):
@@ -93,12 +93,12 @@ def test_roots_that_have_no_time_in_common_are_refused(one: Schedule, other: Sch
         (root("x", Cron("0 1 * * *")), root("y", Cron("0 2 * * *"), timezone="Europe/Berlin")),
     ],
 )
-def test_roots_with_a_time_in_common_are_not(one: Schedule, other: Schedule) -> None:
+def test_roots_with_a_common_fire_time_are_accepted(one: Schedule, other: Schedule) -> None:
     Graph([one, other, child("c", "x", "y")]).check(NOON)
 
 
-def test_only_what_a_change_concerns_is_checked_again() -> None:
-    """Roots end, which makes a child wrong by itself: that does not refuse changes of others."""
+def test_only_schedules_that_a_change_concerns_are_checked() -> None:
+    """The end of a root makes a child invalid, and this does not block changes of other schedules."""
     ended = Graph([root("x", At(NOON)), root("y", At(NOON)), child("c", "x", "y"), child("d", "c"), root("other")])
     ended.check(NOON)
     mismatched = Graph(
@@ -113,7 +113,7 @@ def test_only_what_a_change_concerns_is_checked_again() -> None:
         Graph([child("c", "gone")]).check(NOON, ["gone"])
 
 
-def test_who_is_after_whom() -> None:
+def test_relations() -> None:
     graph = Graph(reversed(DIAMOND))
     assert sorted(names(graph.children("r"))) == ["a", "b"]
     order = names(graph.descendants("r"))
@@ -128,7 +128,7 @@ def test_who_is_after_whom() -> None:
 # ---- occasions ----
 
 
-def test_a_child_of_two_roots_has_the_occasions_that_they_share() -> None:
+def test_a_child_of_two_roots_has_their_common_occasions() -> None:
     graph = Graph([root("h", Cron("@hourly")), root("d"), child("c", "h", "d"), child("e", "h"), child("f", "e", "c")])
     assert names(graph.children_of(fired("h", NOON))) == ["c", "e"]
     assert names(graph.children_of(fired("h", NOON + HOUR))) == ["e"]
@@ -137,7 +137,7 @@ def test_a_child_of_two_roots_has_the_occasions_that_they_share() -> None:
     assert graph.joins(fired("h", NOON), succeeded=False) == ["c", "f"]
 
 
-def test_in_an_occasion_by_hand_a_child_takes_part_if_all_of_its_parents_do() -> None:
+def test_a_child_takes_part_in_an_occasion_by_hand_if_all_its_parents_do() -> None:
     graph = Graph([*DIAMOND, child("x", "a")])
     assert [one.name for one in DIAMOND if graph.takes_part(one.name, fired("r", 5, by_hand="r"))] == [
         "r",
@@ -173,7 +173,7 @@ def test_two_parents() -> None:
     assert (names(second.ready), second.stopped, second.joins) == (["c"], [], [Join("c", NOON, 0)])
 
 
-def test_a_failed_parent_stops_its_children_and_theirs() -> None:
+def test_a_failed_parent_stops_its_descendants() -> None:
     graph = Graph(DIAMOND)
     spread = graph.spread(fired("a"), {}, NOON + 5, succeeded=False)
     assert spread.ready == []
@@ -197,7 +197,7 @@ def test_a_root_that_is_skipped_stops_all_of_its_descendants() -> None:
 
 
 class Occasion:
-    """Runs one occasion as a fleet does: settlements in any order, each with the joins that are stored by then."""
+    """Runs one occasion as a fleet does: settlements in any order, each with the joins stored by then."""
 
     def __init__(self, graph: Graph, outcomes: dict[str, bool], roots: list[str], by_hand: str = "") -> None:
         self.graph, self.outcomes = graph, outcomes
@@ -248,7 +248,7 @@ class Occasion:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> list[Schedule]:
-    """Draw up to eight schedules, the first of which are roots with one trigger."""
+    """Draw up to eight schedules; the first ones are roots with one trigger."""
     number = draw(st.integers(1, 8))
     schedules = list[Schedule]()
     for index in range(number):
@@ -283,7 +283,7 @@ def test_each_schedule_of_an_occasion_gets_one_row(
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.randoms(use_true_random=False), st.data())
-def test_an_occasion_by_hand_touches_only_who_takes_part(
+def test_an_occasion_by_hand_affects_only_its_participants(
     schedules: list[Schedule], chance: Random, data: st.DataObject
 ) -> None:
     graph = Graph(schedules)
@@ -296,10 +296,10 @@ def test_an_occasion_by_hand_touches_only_who_takes_part(
     assert all(row.root == begin and row.finished for row in occasion.rows.values())
 
 
-# ---- a parent is finished when its children are ----
+# ---- parents that wait for their children ----
 
 
-def test_a_parent_waits_for_its_children_if_it_is_told_to() -> None:
+def test_a_parent_waits_for_its_children_if_configured() -> None:
     graph = Graph([root("r", wait=True), child("a", "r", wait=True), child("b", "a"), child("c", "r")])
     occasion = Occasion(graph, dict.fromkeys("rabc", True), ["r"])
     assert occasion.rows["r"].children_left == 2
@@ -317,7 +317,7 @@ def test_a_parent_that_does_not_wait_is_finished_when_it_has_ended() -> None:
     assert not occasion.rows["a"].finished
 
 
-def test_a_parent_that_fails_is_finished_at_once_for_its_children_are_skipped() -> None:
+def test_a_failed_parent_is_finished_at_once_because_its_children_are_skipped() -> None:
     graph = Graph([root("r", wait=True), child("a", "r", wait=True), child("b", "a")])
     occasion = Occasion(graph, {"r": False}, ["r"])
     occasion.end("r")

@@ -28,27 +28,33 @@ def stored(
     }
 
 
-def told(declared: list[Schedule], known: dict[str, Stored], app: str = "shop") -> list[tuple[Kind, str]]:
-    return [(change.kind, change.name) for change in differences(app, declared, known)]
+def kinds_and_names(
+    declared: list[Schedule], stored_ones: dict[str, Stored], app: str = "shop"
+) -> list[tuple[Kind, str]]:
+    return [(change.kind, change.name) for change in differences(app, declared, stored_ones)]
 
 
-# ---- what changes ----
+# ---- changes ----
 
 
-def test_the_same_is_no_change() -> None:
+def test_equal_schedules_are_no_change() -> None:
     assert differences("shop", [NIGHTLY, REPORT], stored(NIGHTLY, REPORT)) == []
 
 
-def test_added_ones_come_with_parents_first_and_removed_ones_with_children_first() -> None:
-    assert told([MAIL, REPORT, NIGHTLY], {}) == [(Kind.ADDED, "nightly"), (Kind.ADDED, "report"), (Kind.ADDED, "mail")]
-    assert told([], stored(NIGHTLY, MAIL, REPORT)) == [
+def test_additions_have_parents_first_and_removals_have_children_first() -> None:
+    assert kinds_and_names([MAIL, REPORT, NIGHTLY], {}) == [
+        (Kind.ADDED, "nightly"),
+        (Kind.ADDED, "report"),
+        (Kind.ADDED, "mail"),
+    ]
+    assert kinds_and_names([], stored(NIGHTLY, MAIL, REPORT)) == [
         (Kind.REMOVED, "mail"),
         (Kind.REMOVED, "report"),
         (Kind.REMOVED, "nightly"),
     ]
 
 
-def test_a_change_carries_both_and_a_line_for_people() -> None:
+def test_a_change_has_both_schedules_and_a_line_for_people() -> None:
     after = replace(
         NIGHTLY,
         trigger=Cron("0 3 * * *"),
@@ -85,34 +91,34 @@ def test_a_root_that_becomes_a_child() -> None:
     assert change.text == "changed hourly: every 1h → after nightly"
 
 
-# ---- what it may not touch ----
+# ---- schedules that stay ----
 
 
-def test_schedules_of_others_are_left_alone() -> None:
+def test_schedules_of_others_are_not_changed() -> None:
     others = stored(HOURLY, app="billing") | stored(MAIL, origin=Origin.CLI)
-    assert told([], others) == []
+    assert kinds_and_names([], others) == []
     one, other = differences("shop", [HOURLY, MAIL], others)
     assert one.text == "left hourly alone: code declares it, but it was made by the App 'billing'"
     assert other.text == "left mail alone: code declares it, but it was made by hand"
     assert one.kind is other.kind is Kind.LEFT
 
 
-def test_what_was_edited_by_hand_stays_until_the_code_says_something_new() -> None:
+def test_an_edit_by_hand_stays_until_the_code_changes() -> None:
     edited = stored(replace(NIGHTLY, trigger=Cron("0 4 * * *")), declared=NIGHTLY)
-    assert told([NIGHTLY], edited) == []
-    assert told([replace(NIGHTLY, jitter=5.0)], edited) == [(Kind.CHANGED, "nightly")]
+    assert kinds_and_names([NIGHTLY], edited) == []
+    assert kinds_and_names([replace(NIGHTLY, jitter=5.0)], edited) == [(Kind.CHANGED, "nightly")]
 
 
-def test_a_parent_of_what_stays_stays_with_all_before_it() -> None:
-    known = stored(NIGHTLY, REPORT) | stored(MAIL, origin=Origin.CLI)
-    changes = differences("shop", [], known)
+def test_the_ancestors_of_a_schedule_that_stays_are_kept() -> None:
+    stored_ones = stored(NIGHTLY, REPORT) | stored(MAIL, origin=Origin.CLI)
+    changes = differences("shop", [], stored_ones)
     assert [(change.kind, change.name) for change in changes] == [(Kind.LEFT, "report"), (Kind.LEFT, "nightly")]
     assert changes[0].text == "left report alone: code does not have it any more, but it is a parent of mail"
 
 
-def test_a_parent_goes_where_its_child_has_let_go_of_it() -> None:
-    known = stored(NIGHTLY, HOURLY, REPORT)
-    assert told([HOURLY, replace(REPORT, parents=("hourly",))], known) == [
+def test_a_parent_is_removed_when_its_child_has_another() -> None:
+    stored_ones = stored(NIGHTLY, HOURLY, REPORT)
+    assert kinds_and_names([HOURLY, replace(REPORT, parents=("hourly",))], stored_ones) == [
         (Kind.CHANGED, "report"),
         (Kind.REMOVED, "nightly"),
     ]
@@ -132,81 +138,81 @@ SOME = st.lists(
 
 @settings(deadline=None)
 @given(SOME, SOME)
-def test_once_made_the_changes_are_not_found_again(declared: list[Schedule], before: list[Schedule]) -> None:
-    known = stored(*before)
-    for change in differences("shop", declared, known):
+def test_applied_changes_leave_no_differences(declared: list[Schedule], before: list[Schedule]) -> None:
+    stored_ones = stored(*before)
+    for change in differences("shop", declared, stored_ones):
         if change.after is None:
-            del known[change.name]
+            del stored_ones[change.name]
         else:
-            known |= stored(change.after)
-    assert differences("shop", declared, known) == []
-    assert {name: one.schedule for name, one in known.items()} == {one.name: one for one in declared}
+            stored_ones |= stored(change.after)
+    assert differences("shop", declared, stored_ones) == []
+    assert {name: one.schedule for name, one in stored_ones.items()} == {one.name: one for one in declared}
 
 
-# ---- which code counts ----
+# ---- governing code ----
 
 
-def test_a_digest_names_a_set() -> None:
+def test_a_digest_identifies_a_set() -> None:
     assert {digest(order) for order in permutations([NIGHTLY, REPORT, MAIL])} == {digest([NIGHTLY, REPORT, MAIL])}
     assert len({digest([]), digest([NIGHTLY]), digest([replace(NIGHTLY, jitter=1.0)]), digest([NIGHTLY, REPORT])}) == 4
     assert len(digest([])) == 16
 
 
 OLD, NEW, OTHER = Deployment("shop", b"old", 10), Deployment("shop", b"new", 20), Deployment("billing", b"b", 99)
-KNOWN = [OLD, NEW, OTHER]
+DEPLOYMENTS = [OLD, NEW, OTHER]
 
 
 @pytest.mark.parametrize(
     ("live", "governing"),
     [
-        ({b"old"}, OLD),  # before the new version, and after it was taken back
-        ({b"old", b"new"}, NEW),  # while it is rolled out, whoever is started again
+        ({b"old"}, OLD),  # before the new version, and after a rollback
+        ({b"old", b"new"}, NEW),  # during the rolling deploy, whichever node restarts
         ({b"new"}, NEW),
-        ({b"old", b"b"}, OLD),  # the other App has nothing to do with it
+        ({b"old", b"b"}, OLD),  # another App has no effect
     ],
 )
-def test_the_newest_that_is_live_governs(live: set[bytes], governing: Deployment) -> None:
+def test_the_newest_live_version_governs(live: set[bytes], governing: Deployment) -> None:
     for one in (OLD, NEW):
         if one.digest in live:
-            assert governs(one, KNOWN, live) is (one is governing)
+            assert governs(one, DEPLOYMENTS, live) is (one is governing)
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.binary(min_size=1, max_size=2), st.integers(0, 3), min_size=1), st.data())
-def test_exactly_one_of_those_that_are_live_governs(found: dict[bytes, int], data: st.DataObject) -> None:
-    known = [Deployment("shop", name, seen) for name, seen in found.items()]
-    live = data.draw(st.sets(st.sampled_from([one.digest for one in known]), min_size=1))
-    assert sum(governs(one, known, live) for one in known if one.digest in live) == 1
+def test_exactly_one_live_version_governs(found: dict[bytes, int], data: st.DataObject) -> None:
+    stored_ones = [Deployment("shop", name, seen) for name, seen in found.items()]
+    live = data.draw(st.sets(st.sampled_from([one.digest for one in stored_ones]), min_size=1))
+    assert sum(governs(one, stored_ones, live) for one in stored_ones if one.digest in live) == 1
 
 
-def test_a_fleet_of_two_versions_does_not_flap() -> None:
-    """Each node reconciles whenever it is started; the rollout changes the store once, and its taking back once more."""
+def test_schedules_of_a_fleet_with_two_versions_do_not_alternate() -> None:
+    """Each node reconciles at its start; the rollout changes the store once, and the rollback once more."""
     versions = {b"old": [NIGHTLY, HOURLY], b"new": [replace(NIGHTLY, jitter=5.0), REPORT]}
-    known = dict[str, Stored]()
+    stored_ones = dict[str, Stored]()
     seen = dict[bytes, Deployment]()
     nodes = dict[str, bytes]()
-    made = list[str]()
+    applied = list[str]()
 
     def start(node: str, version: bytes) -> None:
         nodes[node] = version
         mine = seen.setdefault(version, Deployment("shop", version, len(seen)))
         if not governs(mine, seen.values(), set(nodes.values())):
             return
-        for change in reconcile.differences("shop", versions[version], known):
-            made.append(change.text)
+        for change in reconcile.differences("shop", versions[version], stored_ones):
+            applied.append(change.text)
             if change.after is None:
-                del known[change.name]
+                del stored_ones[change.name]
             else:
-                known.update(stored(change.after))
+                stored_ones.update(stored(change.after))
 
     start("n1", b"old")
     start("n2", b"old")
-    made.clear()
+    applied.clear()
     start("n2", b"new")
-    assert [text.split(":")[0] for text in made] == ["changed nightly", "added report", "removed hourly"]
-    made.clear()
+    assert [text.split(":")[0] for text in applied] == ["changed nightly", "added report", "removed hourly"]
+    applied.clear()
     for node, version in (("n1", b"old"), ("n2", b"new"), ("n3", b"old"), ("n1", b"old")):
         start(node, version)
-    assert made == []
+    assert applied == []
     start("n2", b"old")
-    assert [text.split(":")[0] for text in made] == ["changed nightly", "added hourly", "removed report"]
+    assert [text.split(":")[0] for text in applied] == ["changed nightly", "added hourly", "removed report"]

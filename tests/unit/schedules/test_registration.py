@@ -36,12 +36,12 @@ NOON = at("2030-01-01T12:00")
         {"name": "Größe prüfen"},
     ],
 )
-def test_what_is_right(changes: dict[str, Any]) -> None:
+def test_valid_schedules_are_accepted(changes: dict[str, Any]) -> None:
     registration.check(replace(NIGHTLY, **changes))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"name": ""}, "'' is not a name for a schedule"),
         ({"name": "a\nb"}, "not a name for a schedule"),
@@ -83,13 +83,13 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"timeout": 0.0}, "timeout is 0, which would end each attempt at once: leave it out for none"),
     ],
 )
-def test_what_is_wrong(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_invalid_schedules_are_refused_with_the_value(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         registration.check(replace(NIGHTLY, **changes))
 
 
 @pytest.mark.parametrize("trigger", [Cron("@daily"), Every(HOUR), At(NOON)])
-def test_schedules_are_stored_and_read_again(trigger: Cron | Every | At) -> None:
+def test_stored_schedules_are_read_unchanged(trigger: Cron | Every | At) -> None:
     schedule = replace(
         NIGHTLY,
         trigger=trigger,
@@ -103,6 +103,6 @@ def test_schedules_are_stored_and_read_again(trigger: Cron | Every | At) -> None
     assert msgspec.json.decode(msgspec.json.encode(schedule), type=Schedule) == schedule
 
 
-def test_an_old_node_reads_what_a_newer_one_has_stored() -> None:
+def test_an_old_node_reads_schedules_of_a_newer_version() -> None:
     newer = msgspec.to_builtins(NIGHTLY) | {"colour": "blue"}
     assert msgspec.convert(newer, Schedule) == replace(NIGHTLY)

@@ -18,7 +18,7 @@ def row(schedule: str, fire_us: int, *, outcome: str = "succeeded", ended_us: in
     )
 
 
-def test_rows_are_ripe_up_to_the_first_that_is_not() -> None:
+def test_rows_are_ripe_up_to_the_first_that_is_not_old() -> None:
     rows = [
         *(row("a", 1), row("a", 2), row("a", 3, ended_us=YOUNG), row("a", 4)),
         *(row("b", 1), row("b", 2, outcome="", ended_us=0), row("b", 3)),
@@ -29,6 +29,6 @@ def test_rows_are_ripe_up_to_the_first_that_is_not() -> None:
     assert ripe(rows, YOUNG) == {"a": [1, 2], "b": [1], "c": [1], "e": [1]}
 
 
-def test_what_was_skipped_is_ripe_once_that_is_long_ago() -> None:
+def test_skipped_rows_are_ripe_when_they_are_old() -> None:
     skipped = [Fire(schedule="a", fire_us=at, state=FireState.SKIPPED, decided_us=at + 5) for at in range(1, 20)]
     assert ripe(skipped, YOUNG) == {"a": list(range(1, 15))}

@@ -52,7 +52,7 @@ SCHEDULES = st.builds(
 
 
 class Store:
-    """Does with decisions what an engine does: keeps the state and the rows, refuses a second row for a fire time."""
+    """Applies decisions as an engine does: it stores the state and the rows, and refuses a second row for a fire time."""
 
     def __init__(self, schedule: Schedule, now_us: int) -> None:
         self.schedule = schedule
@@ -104,7 +104,7 @@ class Store:
 
 @settings(max_examples=200, deadline=None)
 @given(SCHEDULES, st.lists(st.tuples(st.integers(-HOUR, 12 * HOUR), st.integers(1, 50), st.booleans()), max_size=12))
-def test_each_due_time_gets_exactly_one_row_whatever_the_times_of_looking(
+def test_each_due_time_gets_exactly_one_row_whatever_the_times_of_steps(
     schedule: Schedule, looks: list[tuple[int, int, bool]]
 ) -> None:
     store, now, latest = Store(schedule, NOON), NOON, NOON
@@ -126,7 +126,7 @@ def test_each_due_time_gets_exactly_one_row_whatever_the_times_of_looking(
 
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(0, 5 * DAY), st.integers(1, 100))
-def test_small_steps_decide_what_one_large_step_would(schedule: Schedule, gap: int, limit: int) -> None:
+def test_small_steps_decide_the_same_as_one_large_step(schedule: Schedule, gap: int, limit: int) -> None:
     schedule = replace(schedule, overlap=Overlap.ALLOW)
     small, large = Store(schedule, NOON), Store(schedule, NOON)
     small.catch_up(NOON + gap, limit)
@@ -152,18 +152,18 @@ def test_jitter_moves_the_job_and_not_the_fire_time() -> None:
     schedule = replace(HOURLY, jitter=600.0)
     state = rules.created(schedule, NOON)
     step = rules.decide(schedule, state, NOON, live=False)
-    again = rules.decide(schedule, state, NOON + SECOND, live=False)
+    second = rules.decide(schedule, state, NOON + SECOND, live=False)
     assert step is not None
-    assert again is not None
+    assert second is not None
     assert step.fires[0].fire_us == NOON
-    assert step.fires[0].due_us == again.fires[0].due_us == NOON + triggers.jitter_us(schedule, NOON) > NOON
+    assert step.fires[0].due_us == second.fires[0].due_us == NOON + triggers.jitter_us(schedule, NOON) > NOON
 
 
 @pytest.mark.parametrize("trigger", [Every(SECOND), Cron("* * * * * *")], ids=["every", "cron"])
 @pytest.mark.parametrize("misfire", ["skip", "once", "all", 1000])
 @pytest.mark.parametrize("kept_back", ["", "excluded", "paused", "was paused"])
 def test_a_year_of_seconds_is_decided_in_bounded_steps(trigger: Cron | Every, misfire: Misfire, kept_back: str) -> None:
-    """Unbounded, one of these would go through 31 million fire times, for many minutes."""
+    """An unbounded step would process 31 million fire times, for many minutes."""
     exclude = (
         tuple(f"2030-{day // 28 + 1:02}-{day % 28 + 1:02}" for day in range(336)) if kept_back == "excluded" else ()
     )
@@ -180,13 +180,13 @@ def test_a_year_of_seconds_is_decided_in_bounded_steps(trigger: Cron | Every, mi
     assert step.state.next_us == NOON + 1000 * SECOND
 
 
-# ---- what was missed ----
+# ---- missed fire times ----
 
 
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(0, 5 * DAY), st.integers(1, 100))
 def test_misfire_counts(schedule: Schedule, gap: int, limit: int) -> None:
-    """As the policies are told to users, and not as they are computed."""
+    """Check the policies as users read them, not as they are computed."""
     schedule = replace(schedule, overlap=Overlap.ALLOW)
     store, now = Store(schedule, NOON), NOON + gap
     store.catch_up(now, limit)
@@ -210,7 +210,7 @@ def test_after_five_hours_without_a_node(misfire: Misfire, fired: list[int]) -> 
     assert len(store.rows) == 5
 
 
-def test_once_is_one_run_also_where_the_newest_is_in_time() -> None:
+def test_once_is_one_run_even_if_the_newest_is_in_time() -> None:
     store = Store(HOURLY, NOON + 1)
     store.catch_up(NOON + 5 * HOUR + 1)
     assert store.times(FireState.FIRED) == [NOON + 5 * HOUR]
@@ -223,7 +223,7 @@ def test_late_is_more_than_a_second(late: int, state: FireState) -> None:
     assert store.rows[NOON].state is state
 
 
-def test_a_one_off_time_that_was_past_when_it_became_known_is_a_misfire() -> None:
+def test_a_one_off_time_in_the_past_is_a_misfire() -> None:
     for misfire, state in (("once", FireState.FIRED), ("skip", FireState.SKIPPED)):
         store = Store(Schedule(name="s", function=b"f", trigger=At(NOON - DAY), misfire=misfire), NOON)  # type: ignore[arg-type]
         store.catch_up(NOON)
@@ -231,7 +231,7 @@ def test_a_one_off_time_that_was_past_when_it_became_known_is_a_misfire() -> Non
         assert store.state.next_us is None
 
 
-def test_those_that_are_excluded_do_not_count_as_the_newest() -> None:
+def test_excluded_times_do_not_count_as_the_newest() -> None:
     store = Store(replace(HOURLY, exclude=("2030-01-02",)), NOON)
     store.catch_up(at("2030-01-02T18:30"), limit=5)
     assert store.times(FireState.FIRED) == [at("2030-01-01T23:00")]
@@ -256,7 +256,7 @@ def test_fire_times_of_a_pause_are_skipped_whenever_they_are_decided(
         if operation == "look":
             store.catch_up(now, limit)
         elif operation == "pause" and not store.state.paused:
-            store.catch_up(now - 1, limit)  # so that the pause before is worked off
+            store.catch_up(now - 1, limit)  # so that the fire times of the last pause are decided
             store.state = rules.paused(store.state, now)
             pauses.append((now, 2**60))
         elif operation == "resume" and store.state.paused:
@@ -269,7 +269,7 @@ def test_fire_times_of_a_pause_are_skipped_whenever_they_are_decided(
         assert row.reason is (Reason.PAUSED if in_pause else None)
 
 
-def test_pausing_twice_and_resuming_what_runs_changes_nothing() -> None:
+def test_pausing_twice_and_resuming_without_a_pause_change_nothing() -> None:
     state = rules.created(HOURLY, NOON)
     assert rules.resumed(state, NOON) is state
     paused = rules.paused(state, NOON)
@@ -278,7 +278,7 @@ def test_pausing_twice_and_resuming_what_runs_changes_nothing() -> None:
     assert not rules.resumed(paused, NOON + 1).paused
 
 
-def test_a_pause_that_follows_one_that_is_not_worked_off_counts_as_one_with_it() -> None:
+def test_a_pause_after_one_with_undecided_times_continues_it() -> None:
     store = Store(replace(HOURLY, misfire="all"), NOON + 1)
     store.state = rules.paused(store.state, NOON + 1)
     store.state = rules.resumed(store.state, NOON + 90 * MINUTE)
@@ -287,7 +287,7 @@ def test_a_pause_that_follows_one_that_is_not_worked_off_counts_as_one_with_it()
     assert store.times(FireState.SKIPPED, Reason.PAUSED) == [NOON + hour * HOUR for hour in (1, 2, 3)]
 
 
-def test_what_waited_before_a_pause_is_missed_and_not_paused() -> None:
+def test_times_before_a_pause_are_missed_and_not_paused() -> None:
     store = Store(replace(HOURLY, misfire="all"), NOON + 1)
     store.state = rules.paused(store.state, NOON + 90 * MINUTE)
     store.catch_up(NOON + 3 * HOUR)
@@ -331,8 +331,8 @@ def test_queue_runs_all_of_them_one_after_the_other() -> None:
     assert store.state.queued == 0
 
 
-def test_queue_keeps_the_order_although_nothing_runs_at_the_moment() -> None:
-    """Between the end of a run and the start of the next, a new one does not overtake."""
+def test_queue_keeps_the_order_between_two_runs() -> None:
+    """A new run does not overtake between the end of a run and the start of the next."""
     store = overlapping(Overlap.QUEUE)
     store.catch_up(NOON + HOUR)
     step = rules.decide(store.schedule, store.state, NOON + 2 * HOUR, live=False)
@@ -362,7 +362,7 @@ def test_replace_cancels_and_waits_for_the_end() -> None:
     assert [row.fire_us for row in store.live] == [NOON + 2 * HOUR]
 
 
-def test_replace_starts_at_once_where_nothing_runs() -> None:
+def test_replace_starts_at_once_without_a_run() -> None:
     store = Store(replace(HOURLY, overlap=Overlap.REPLACE), NOON)
     step = rules.decide(store.schedule, store.state, NOON, live=False)
     assert step is not None
@@ -370,14 +370,14 @@ def test_replace_starts_at_once_where_nothing_runs() -> None:
     assert [row.state for row in step.fires] == [FireState.FIRED]
 
 
-def test_of_several_that_are_made_up_for_together_replace_runs_the_newest() -> None:
+def test_replace_runs_the_newest_of_several_late_times() -> None:
     store = Store(replace(HOURLY, overlap=Overlap.REPLACE, misfire="all"), NOON)
     store.catch_up(NOON + 3 * HOUR)
     assert store.times(FireState.FIRED) == [NOON + 3 * HOUR]
     assert len(store.times(FireState.SKIPPED, Reason.OVERLAP)) == 3
 
 
-def test_forbid_runs_the_oldest_of_several_that_are_made_up_for() -> None:
+def test_forbid_runs_the_oldest_of_several_late_times() -> None:
     store = Store(replace(HOURLY, overlap=Overlap.FORBID, misfire="all"), NOON)
     store.catch_up(NOON + 3 * HOUR, limit=2)
     assert store.times(FireState.FIRED) == [NOON]
@@ -388,7 +388,7 @@ def test_forbid_runs_the_oldest_of_several_that_are_made_up_for() -> None:
     st.sampled_from([Overlap.FORBID, Overlap.QUEUE, Overlap.REPLACE]),
     st.lists(st.tuples(st.integers(0, 3 * HOUR), st.sampled_from(["look", "end", "trigger"])), max_size=20),
 )
-def test_but_for_allow_there_is_never_more_than_one_run(overlap: Overlap, steps: list[tuple[int, str]]) -> None:
+def test_except_for_allow_there_is_never_more_than_one_run(overlap: Overlap, steps: list[tuple[int, str]]) -> None:
     store, now = Store(replace(HOURLY, overlap=overlap, misfire="all"), NOON), NOON
     started: list[int] = []
     for wait, what in steps:
@@ -409,7 +409,7 @@ def test_but_for_allow_there_is_never_more_than_one_run(overlap: Overlap, steps:
 # ---- by hand ----
 
 
-def test_by_hand_it_runs_also_while_it_is_paused_and_on_excluded_days() -> None:
+def test_a_run_by_hand_ignores_pauses_and_excluded_days() -> None:
     store = Store(replace(HOURLY, exclude=("2030-01-01",)), NOON)
     store.state = rules.paused(store.state, NOON)
     store.take(rules.trigger_now(store.schedule, store.state, NOON + 5, live=False))
@@ -424,7 +424,7 @@ def test_by_hand_it_runs_also_while_it_is_paused_and_on_excluded_days() -> None:
     assert store.state.next_us == NOON
 
 
-def test_runs_by_hand_have_fire_times_of_their_own() -> None:
+def test_runs_by_hand_have_their_own_fire_times() -> None:
     store = Store(HOURLY, NOON)
     for _ in range(3):
         store.take(rules.trigger_now(store.schedule, store.state, NOON, live=False))
@@ -434,7 +434,7 @@ def test_runs_by_hand_have_fire_times_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("overlap", Overlap)
-def test_by_hand_overlap_counts(overlap: Overlap) -> None:
+def test_overlap_applies_to_runs_by_hand(overlap: Overlap) -> None:
     schedule = replace(HOURLY, overlap=overlap)
     step = rules.trigger_now(schedule, rules.created(schedule, NOON), NOON + 1, live=True)
     assert (
@@ -470,7 +470,7 @@ def test_a_child_runs_for_the_occasion_of_its_parent() -> None:
     assert (step.state.next_us, step.state.last_us, step.state.version) == (None, NOON, state.version + 1)
 
 
-def test_a_child_may_be_kept_back() -> None:
+def test_a_child_may_be_skipped() -> None:
     state = rules.created(CHILD, NOON)
     holiday = replace(PARENT, fire_us=NOON + DAY)
 
@@ -487,13 +487,13 @@ def test_a_child_may_be_kept_back() -> None:
 # ---- new specifications ----
 
 
-def test_what_does_not_concern_the_times_keeps_what_is_due() -> None:
+def test_a_change_of_other_fields_keeps_due_times() -> None:
     state = rules.created(HOURLY, NOON)
     after = rules.changed(HOURLY, replace(HOURLY, jitter=5.0, misfire="all"), state, NOON + 5 * HOUR)
     assert (after.next_us, after.version) == (NOON, state.version + 1)
 
 
-def test_new_times_count_from_now_on() -> None:
+def test_new_times_apply_from_now_on() -> None:
     store = Store(HOURLY, NOON)
     store.catch_up(NOON + HOUR)
     state = rules.changed(HOURLY, replace(HOURLY, trigger=Cron("*/5 * * * *")), store.state, NOON + HOUR)
@@ -511,6 +511,6 @@ def test_a_one_off_time_is_not_repeated_by_a_change() -> None:
     assert rules.changed(once, later, store.state, NOON + 1).next_us == NOON + HOUR
 
 
-def test_where_a_schedule_comes_from() -> None:
+def test_a_new_state_has_its_origin() -> None:
     state = rules.created(HOURLY, NOON, origin=Origin.CLI, app="shop", declared=b"d")
     assert (state.version, state.origin, state.app, state.declared) == (1, Origin.CLI, "shop", b"d")

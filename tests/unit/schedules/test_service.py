@@ -67,7 +67,7 @@ def test_jitter_delays_the_job_and_not_the_decision(world: World, node: Node) ->
     assert hands.times == pytest.approx([(row.due_us - START_US) / SECOND], abs=0.003)
 
 
-def test_a_change_counts_from_now_on(world: World, node: Node) -> None:
+def test_a_change_applies_from_now_on(world: World, node: Node) -> None:
     hands = node.worker()
     schedule = node.add()
     world.until(57)  # the next time is fetched already
@@ -76,7 +76,7 @@ def test_a_change_counts_from_now_on(world: World, node: Node) -> None:
     assert hands.times == pytest.approx([0, 58], abs=0.002)
 
 
-def test_a_pause_and_a_removal_stop_it(world: World, node: Node) -> None:
+def test_a_pause_and_a_removal_stop_a_schedule(world: World, node: Node) -> None:
     hands = node.worker()
     node.add()
     world.until(57)
@@ -87,11 +87,11 @@ def test_a_pause_and_a_removal_stop_it(world: World, node: Node) -> None:
     node.save(Change("remove", "a"))
     world.until(400)
     assert hands.times == pytest.approx([0, 120], abs=0.002)
-    assert world.told() == ["fired", "paused", "fired"]
+    assert world.results() == ["fired", "paused", "fired"]
 
 
 def test_a_stepped_clock(world: World, node: Node) -> None:
-    """What was fetched is fired when the wall clock says so, whenever that is."""
+    """Fetched schedules fire at their wall time, also after a step of the clock."""
     hands = node.worker()
     node.add(misfire="all")
     world.until(-3)
@@ -116,13 +116,13 @@ def test_after_downtime_the_policy_decides(world: World, node: Node) -> None:
     other = world.node("n2")
     other.worker()
     world.until(191)
-    assert world.told("once") == ["misfire"] * 3 + ["fired"]
-    assert world.told("skip") == ["misfire"] * 4
-    assert world.told("all") == ["fired"] * 4
-    assert world.told("two") == ["misfire"] * 2 + ["fired"] * 2
+    assert world.results("once") == ["misfire"] * 3 + ["fired"]
+    assert world.results("skip") == ["misfire"] * 4
+    assert world.results("all") == ["fired"] * 4
+    assert world.results("two") == ["misfire"] * 2 + ["fired"] * 2
 
 
-def test_a_long_gap_is_worked_off_step_by_step(world: World, node: Node) -> None:
+def test_a_long_gap_is_decided_step_by_step(world: World, node: Node) -> None:
     node.add(trigger=Every(SECOND))
     node.alive = False
     world.until(5000)
@@ -130,7 +130,7 @@ def test_a_long_gap_is_worked_off_step_by_step(world: World, node: Node) -> None
     world.until(5000.1)
     assert len(world.rows()) == 5000 + 30 + 1
     assert [one.limit for one in other.fires()] == [1000] * 6
-    assert world.told()[-3:] == ["misfire", "fired", "fired"]  # both are in time, by less than a second
+    assert world.results()[-3:] == ["misfire", "fired", "fired"]  # both are in time, by less than a second
 
 
 def test_many_due_at_once_are_fired_in_parts(world: World, node: Node) -> None:
@@ -142,7 +142,7 @@ def test_many_due_at_once_are_fired_in_parts(world: World, node: Node) -> None:
     assert max(len(one.due) for one in node.fires()) == service.BATCH
 
 
-def test_an_idle_node_asks_seldom(world: World, node: Node) -> None:
+def test_an_idle_node_reads_rarely(world: World, node: Node) -> None:
     node.add(trigger=At(START_US + 3600 * SECOND))
     node.groups.clear()
     world.until(30)
@@ -153,23 +153,23 @@ def test_an_idle_node_asks_seldom(world: World, node: Node) -> None:
 # ---- the store fails ----
 
 
-def test_a_store_that_is_full_is_tried_again(world: World, node: Node) -> None:
+def test_firing_is_retried_after_a_full_store(world: World, node: Node) -> None:
     hands = node.worker()
     node.add()
     world.until(-1)
     node.full = True
     world.until(0.8)
-    assert world.told() == []
+    assert world.results() == []
     node.full = False
     world.until(2)
     assert len(hands.times) == 1
-    assert world.told() == ["fired"]
-    # What was counted for jobs that were never stored was taken back.
+    assert world.results() == ["fired"]
+    # The counts of jobs that were never stored are corrected.
     queue = node.service.dispatch.queue(b"f")
     assert (queue.live, sum(queue.backlog)) == (1, 0)
 
 
-def test_a_look_that_failed_is_repeated(world: World, node: Node) -> None:
+def test_a_failed_fetch_is_repeated(world: World, node: Node) -> None:
     hands = node.worker()
     node.add(trigger=At(START_US))
     node.full = True
@@ -187,10 +187,10 @@ def test_a_node_that_drains_fires_nothing(world: World, node: Node) -> None:
     world.until(-2)
     node.service.dispatch.pause()
     world.until(70)
-    assert world.told() == []
+    assert world.results() == []
     node.service.dispatch.resume()
     world.until(73)
-    assert world.told() == ["fired", "fired"]
+    assert world.results() == ["fired", "fired"]
 
 
 # ---- jobs ----
@@ -221,7 +221,7 @@ def test_a_retry_has_the_same_fire_time(world: World, node: Node) -> None:
     assert [row.attempt for row in world.rows()] == [2]
 
 
-def test_children_and_queued_runs_are_handed_out(world: World, node: Node) -> None:
+def test_children_and_queued_runs_are_assigned(world: World, node: Node) -> None:
     hands = node.worker("f", "g", places=1)
     node.add(overlap=Overlap.QUEUE)
     node.add("child", parents=("a",), function=b"g")
@@ -230,12 +230,12 @@ def test_children_and_queued_runs_are_handed_out(world: World, node: Node) -> No
     node.service.ready(hands.given[0].worker, 3)  # type: ignore[arg-type]
     node.end(hands.given[0])
     assert sorted(held.job.function for held in hands.given) == [b"f", b"f", b"g"]
-    assert world.told() == ["succeeded", "fired"]
+    assert world.results() == ["succeeded", "fired"]
     queue = node.service.dispatch.queue(b"g")
     assert (queue.live, sum(queue.backlog)) == (1, 0)
 
 
-def test_a_run_is_leased_to_a_worker_that_waits_for_it_as_it_is_made(world: World, node: Node) -> None:
+def test_a_new_run_is_leased_to_a_waiting_worker(world: World, node: Node) -> None:
     hands = node.worker("f", places=1)
     node.add()
     node.groups.clear()
@@ -247,26 +247,26 @@ def test_a_run_is_leased_to_a_worker_that_waits_for_it_as_it_is_made(world: Worl
     assert (queue.live, queue.leased, queue.inflight) == (2, 2, 0), "the next one waits here for the place"
 
 
-def test_a_replaced_run_is_asked_to_stop(world: World, node: Node) -> None:
+def test_a_replaced_run_is_stopped(world: World, node: Node) -> None:
     hands = node.worker()
     node.add(overlap=Overlap.REPLACE)
     world.until(100)
     assert hands.stopped == ["cancelled"]
-    assert world.told() == ["fired", "waiting"]
+    assert world.results() == ["fired", "waiting"]
     node.service.settling.cancelled(hands.given[0], "asked")
     node.settle()
-    assert world.told() == ["cancelled", "fired"]
+    assert world.results() == ["cancelled", "fired"]
     assert len(hands.given) == 2
 
 
 def test_a_replaced_run_that_waits_is_cancelled_at_once(world: World, node: Node) -> None:
     node.add(overlap=Overlap.REPLACE)
     world.until(61)
-    assert world.told() == ["cancelled", "fired"]
+    assert world.results() == ["cancelled", "fired"]
 
 
-def test_a_foreground_job_of_its_unique_comes_first(world: World, node: Node) -> None:
-    """At any time one live job per unique, also where it is nowhere but in memory."""
+def test_a_run_waits_for_a_foreground_job_of_its_unique(world: World, node: Node) -> None:
+    """There is one live job per unique at any time, even if it is only in memory."""
     hands = node.worker(places=1)
     node.add(trigger=At(START_US), unique=b"u")
     world.until(-1)
@@ -274,11 +274,11 @@ def test_a_foreground_job_of_its_unique_comes_first(world: World, node: Node) ->
         Job(node.service.next_id(), b"f", b"", b"u"), _Listener(), lambda _: None, _unexpected
     )
     world.until(4)
-    assert world.told() == ["waiting"]
+    assert world.results() == ["waiting"]
     node.service.ready(hands.given[0].worker, 1)  # type: ignore[arg-type]
     node.end(hands.given[0])
     world.until(10)
-    assert world.told() == ["fired"]
+    assert world.results() == ["fired"]
     assert len(hands.given) == 2
 
 
@@ -299,10 +299,10 @@ def _unexpected(error: object) -> None:
     raise AssertionError(error)
 
 
-# ---- those who ask and change ----
+# ---- requests ----
 
 
-def test_what_cannot_be_right_is_refused(node: Node) -> None:
+def test_invalid_changes_are_refused(node: Node) -> None:
     schedule = node.add()
     with pytest.raises(UsageError, match="cron"):
         node.add("b", trigger=Cron("every day"))
@@ -325,7 +325,7 @@ def test_a_trigger_by_hand(world: World, node: Node) -> None:
     assert world.rows() == [row]
 
 
-def test_no_look_is_asked_for_twice(node: Node) -> None:
+def test_a_fetch_is_not_requested_twice(node: Node) -> None:
     node.groups.clear()
     for _ in range(5):
         node.schedules.fetch()
@@ -335,11 +335,11 @@ def test_no_look_is_asked_for_twice(node: Node) -> None:
     assert not any(isinstance(one, FireSchedules) for group in node.groups for one in group)
 
 
-# ---- what is old ----
+# ---- old history ----
 
 
 def paused(node: Node, *names: str) -> None:
-    """Let schedules have a row for each second, which is skipped."""
+    """Give schedules a skipped row for each second."""
     hands = node.worker()
     for name in names:
         node.add(name, trigger=Every(SECOND))
@@ -348,7 +348,7 @@ def paused(node: Node, *names: str) -> None:
         node.end(held)
 
 
-def test_old_rows_are_dropped_from_time_to_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_rows_are_deleted_periodically(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORGET_INTERVAL", 1500.0)
     node = world.node(retention=60.0)
     paused(node, "a", "b")
@@ -359,7 +359,7 @@ def test_old_rows_are_dropped_from_time_to_time(world: World, monkeypatch: pytes
         assert len(world.rows(name)) == MIN_ROWS, "each had more than one operation drops"
 
 
-def test_a_store_that_refuses_to_forget_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_deletion_of_rows_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORGET_INTERVAL", 200.0)
     node = world.node(retention=0.0)
     paused(node, "a")
@@ -375,7 +375,7 @@ def test_a_store_that_refuses_to_forget_is_asked_again(world: World, monkeypatch
 # ---- a node that fires nothing ----
 
 
-def test_without_schedules_time_alone_starts_nothing(world: World) -> None:
+def test_a_node_that_fires_nothing_starts_no_due_runs(world: World) -> None:
     node = world.node(fires=False)
     hands = node.worker()
     node.add(trigger=Every(10 * SECOND))
@@ -383,7 +383,7 @@ def test_without_schedules_time_alone_starts_nothing(world: World) -> None:
     assert (hands.given, world.rows(), node.fires()) == ([], [], [])
 
 
-def test_without_schedules_a_run_by_hand_and_what_follows_from_it_start(world: World) -> None:
+def test_a_node_that_fires_nothing_starts_runs_by_hand_and_their_consequences(world: World) -> None:
     node = world.node(fires=False)
     hands = node.worker()
     node.add(trigger=Every(10 * SECOND), overlap=Overlap.QUEUE)
@@ -398,7 +398,7 @@ def test_without_schedules_a_run_by_hand_and_what_follows_from_it_start(world: W
     assert sorted(map(str, schedules)) == ["a", "a", "child"], "the run that waited, and the child"
 
 
-def test_without_schedules_code_declares_all_the_same(world: World) -> None:
+def test_a_node_that_fires_nothing_accepts_declarations(world: World) -> None:
     node = world.node(fires=False)
     schedule = replace(node.add("other"), name="declared")
     declaration = node.answer(node.schedules.declare, "app", [schedule])
@@ -406,11 +406,11 @@ def test_without_schedules_code_declares_all_the_same(world: World) -> None:
     assert world.stored("declared").state.app == "app"
 
 
-def test_what_was_missed_while_nothing_fired_is_for_the_next_node(world: World) -> None:
+def test_the_next_node_handles_missed_fire_times(world: World) -> None:
     quiet = world.node(fires=False)
     quiet.add(trigger=Every(60 * SECOND))
     world.until(150)
     quiet.alive = False
     world.node("n2").worker()
     world.until(200)
-    assert world.told() == ["misfire", "misfire", "fired", "fired"], "the newest missed one is made up for"
+    assert world.results() == ["misfire", "misfire", "fired", "fired"], "the newest missed one runs"

@@ -39,23 +39,23 @@ schedules = st.builds(
 
 
 @given(schedules)
-def test_what_is_said_of_a_schedule_makes_that_schedule(schedule: Schedule) -> None:
+def test_a_specification_converts_back_to_its_schedule(schedule: Schedule) -> None:
     text = msgspec.json.encode(specify(schedule))
     assert msgspec.json.decode(text, type=Specification).schedule() == schedule
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_missing_fields_have_their_defaults() -> None:
     assert Specification(name="a", every=60).schedule() == Schedule(name="a", function=b"a", trigger=Every(60_000_000))
 
 
-def test_an_edit_changes_what_it_names() -> None:
+def test_an_edit_changes_only_its_fields() -> None:
     before = Specification(name="a", cron="@daily", start=5, timeout=3, exclude=["2030-12-24"]).schedule()
     after = Specification(name="a", timezone="Europe/Berlin", timeout=None, exclude=[]).schedule(before)
     assert (after.trigger, after.start_us, after.timezone) == (Cron("@daily"), 5_000_000, "Europe/Berlin")
     assert (after.timeout, after.exclude) == (None, ())
 
 
-def test_a_trigger_and_parents_take_each_others_place() -> None:
+def test_a_trigger_replaces_parents_and_parents_a_trigger() -> None:
     root = Specification(name="a", cron="@daily", start=5).schedule()
     child = Specification(name="a", parents=["b"]).schedule(root)
     assert (child.trigger, child.parents, child.start_us) == (None, ("b",), None)
@@ -78,6 +78,6 @@ def test_a_trigger_and_parents_take_each_others_place() -> None:
         (Specification(name="a", every=1e-300), "at least 100ms"),
     ],
 )
-def test_what_cannot_be_right_is_refused(specification: Specification, match: str) -> None:
+def test_invalid_specifications_are_refused(specification: Specification, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         specification.schedule()

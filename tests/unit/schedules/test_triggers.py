@@ -58,7 +58,7 @@ def test_a_one_off_time_fires_once() -> None:
     assert list(triggers.fire_times(once, 0, NOON + DAY)) == [NOON]
 
 
-def test_only_a_one_off_time_that_is_past_is_due_when_it_becomes_known() -> None:
+def test_only_a_past_one_off_time_is_due_at_its_creation() -> None:
     assert triggers.first(schedule(At(NOON - DAY)), NOON) == NOON - DAY
     assert triggers.first(schedule(At(NOON)), NOON) == NOON
     assert triggers.first(schedule(At(NOON), end_us=NOON - 1), NOON) is None
@@ -71,7 +71,7 @@ def test_only_a_one_off_time_that_is_past_is_due_when_it_becomes_known() -> None
 # ---- start and end ----
 
 
-def test_start_and_end_belong_to_it() -> None:
+def test_start_and_end_are_inclusive() -> None:
     hourly = schedule(Cron("@hourly"), start_us=NOON, end_us=NOON + 2 * HOUR)
     assert list(triggers.fire_times(hourly, 0, NOON + DAY)) == [NOON, NOON + HOUR, NOON + 2 * HOUR]
     assert triggers.next_after(hourly, NOON + 2 * HOUR) is None
@@ -79,7 +79,7 @@ def test_start_and_end_belong_to_it() -> None:
 
 @settings(deadline=None)
 @given(INSTANTS, st.sampled_from([Every(HOUR), Cron("*/7 * * * *"), At(NOON)]), INSTANTS, INSTANTS)
-def test_nothing_fires_outside(after_us: int, trigger: At | Cron | Every, one: int, other: int) -> None:
+def test_no_fire_time_is_outside_start_and_end(after_us: int, trigger: At | Cron | Every, one: int, other: int) -> None:
     start_us, end_us = min(one, other), max(one, other)
     found = triggers.next_after(schedule(trigger, start_us=start_us, end_us=end_us), after_us)
     assert found is None or (start_us <= found <= end_us and found > after_us)
@@ -91,14 +91,14 @@ def test_a_child_has_no_fire_times_of_its_own() -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from([Every(7 * DAY), Cron("0 0 29 2 *"), Cron("* * * * * *")]), st.integers(0, 2**62))
-def test_time_ends(trigger: Cron | Every, after_us: int) -> None:
+def test_the_last_year_ends_the_fire_times(trigger: Cron | Every, after_us: int) -> None:
     found = triggers.next_after(schedule(trigger), after_us)
     assert found is None or after_us < found < triggers.LAST_US
 
 
 @settings(deadline=None)
 @given(st.sampled_from([Every(HOUR), Cron("*/7 * * * *")]), INSTANTS)
-def test_fires_at_knows_the_fire_times(trigger: Cron | Every, after_us: int) -> None:
+def test_fires_at_agrees_with_the_fire_times(trigger: Cron | Every, after_us: int) -> None:
     one = schedule(trigger)
     found = triggers.next_after(one, after_us)
     assert found is not None
@@ -119,7 +119,7 @@ def test_days_are_those_of_the_time_zone() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(CHANGES, st.sampled_from([Every(10 * MINUTE), Cron("*/20 * * * *"), Cron("30 0 * * *")]), st.data())
-def test_days_that_are_passed_by_lose_and_add_nothing(
+def test_skipped_days_neither_lose_nor_add_fire_times(
     change: tuple[str, datetime], trigger: Cron | Every, data: st.DataObject
 ) -> None:
     name, moment = change
@@ -131,14 +131,14 @@ def test_days_that_are_passed_by_lose_and_add_nothing(
 
 
 def test_a_day_in_two_parts_is_excluded_in_both() -> None:
-    """At one minute past midnight St. John's went back to 23:01, so that two days took turns."""
+    """At one minute past midnight St. John's went back to 23:01, so that the two days alternated."""
     one = schedule(Every(10 * MINUTE), timezone="America/St_Johns", exclude=("1987-10-25",))
     begin = at("1987-10-24T23:50", "America/St_Johns")
     found = list(triggers.running_times(one, begin - 1, begin + HOUR + 30 * MINUTE))
     assert found == [begin, *(begin + 10 * MINUTE * number for number in range(2, 7))]
 
 
-def test_an_excluded_year_of_seconds_is_passed_by_quickly() -> None:
+def test_an_excluded_year_of_seconds_is_skipped_quickly() -> None:
     days = tuple((datetime(2030, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat() for day in range(364))
     seconds = schedule(Cron("* * * * * *"), timezone="Europe/Berlin", exclude=days)
     found = next(triggers.running_times(seconds, at("2030-01-01", "Europe/Berlin"), at("2031-01-02")))
@@ -150,7 +150,7 @@ def test_an_excluded_year_of_seconds_is_passed_by_quickly() -> None:
 
 @settings(deadline=None)
 @given(st.text(min_size=1), INSTANTS, st.floats(0, 1e6))
-def test_jitter_is_bounded_and_follows_from_name_and_time(name: str, fire_us: int, jitter: float) -> None:
+def test_jitter_is_bounded_and_depends_on_name_and_time(name: str, fire_us: int, jitter: float) -> None:
     one = Schedule(name=name, function=b"f", jitter=jitter)
     found = triggers.jitter_us(one, fire_us)
     assert 0 <= found <= round(jitter * SECOND)
@@ -178,7 +178,7 @@ def test_without_jitter_a_job_is_due_at_its_fire_time() -> None:
 @pytest.mark.parametrize(
     "name", ["Europe/Nowhere", "Europe", "../etc/passwd", "", "/etc/localtime", "a\0b", "x" * 5000]
 )
-def test_an_unknown_time_zone_is_told(name: str) -> None:
+def test_an_unknown_time_zone_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="use an IANA name such as 'Europe/Berlin'"):
         triggers.time_zone(name)
 

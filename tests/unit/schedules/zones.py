@@ -1,4 +1,4 @@
-"""Time zones and the moments at which their clocks change, for tests."""
+"""Time zones and the instants of their clock changes, for tests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MINUTE = 60_000_000
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 SINCE, UNTIL = datetime(1973, 1, 1, tzinfo=UTC), datetime(2045, 1, 1, tzinfo=UTC)
-"""Since 1973 all changes are at whole minutes. After 2037 the rules in force then go on."""
+"""Since 1973 all changes are at whole minutes. After 2037 the rules of that year continue."""
 
-# 'localtime', 'posix/…' and 'right/…' (with leap seconds) are no names of IANA.
+# 'localtime', 'posix/…' and 'right/…' (with leap seconds) are not IANA names.
 ZONES = sorted(name for name in available_timezones() if name[0].isupper())
 
 
@@ -56,7 +56,7 @@ PECULIAR = [
 ]
 NAMES = st.one_of(st.sampled_from(PECULIAR), st.sampled_from(ZONES))
 CHANGES = NAMES.flatmap(lambda name: st.tuples(st.just(name), st.sampled_from(changes(name) or (SINCE,))))
-"""A zone and a moment at which its clock changes; just a moment where it never does."""
+"""A zone and an instant at which its clock changes; any instant if it never does."""
 
 
 def us(instant: datetime) -> int:
@@ -70,6 +70,6 @@ def at(text: str, zone: str = "UTC", fold: int = 0) -> int:
 
 
 def show(instant_us: int, zone: str = "UTC") -> str:
-    """Return what a zone's clock shows, with its offset."""
+    """Return the time on a zone's clock, with its offset."""
     instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant_us)
     return instant.astimezone(ZoneInfo(zone)).isoformat(sep=" ")
