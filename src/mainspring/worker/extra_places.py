@@ -45,7 +45,10 @@ IDLE_TIMEOUT: Final = 10.0
 """Seconds for which connections stay open without need for an extra place."""
 
 REFUSE_AFTER: Final = 2.0
-"""Seconds for which tasks must hold all places and extra places before a wait is refused: another worker may start the job."""
+"""Seconds for which waiting tasks must hold all places, extra ones included, before a wait is refused.
+
+Until then, another worker may start the awaited job.
+"""
 
 QUERIES_PER_POLL: Final = 8
 """Awaited jobs that a server is queried for in one poll."""
@@ -113,7 +116,7 @@ class ExtraPlaces:
     # Called by the worker.
 
     def need(self) -> Need:
-        """Return how many extra places are needed now."""
+        """Return the need for extra places now."""
         if not self._waits.many:
             return Need.NONE
         return self._places.need(self._waits.count(self._owner.running_jobs()))
