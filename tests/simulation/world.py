@@ -130,7 +130,7 @@ class World:
                     invariants.always(self.life)
                 if number % 100 == 99:
                     self.come_to_rest()
-            self.peace()
+            self.run_without_faults()
 
     def step(self) -> None:
         """Do one random action."""
@@ -221,7 +221,7 @@ class World:
         invariants.idle(life)
         invariants.rest(life)
 
-    def peace(self) -> None:
+    def run_without_faults(self) -> None:
         """Run without faults, with a worker for each function, until all jobs have ended and all clients are notified."""
         self.calm = True
         self.life.store.full = False

@@ -200,24 +200,24 @@ class Agenda(Generic[T]):
             return
         now_us = self._now_us()
         mine: list[T] = []
-        others = False
+        has_others = False
         while self._queue and self._queue[0].try_us <= now_us:
             entry = heapq.heappop(self._queue)
             if not entry.first:
-                others = True
+                has_others = True
             elif self._name(entry.item) not in self._under_way:
                 self.lateness = from_us(now_us - entry.at_us)
                 mine.append(entry.item)
         self._begin(mine)
-        if others:
-            self._find(now_us - to_us(TAKEOVER_DELAY), self._left_over, lambda _: None)
+        if has_others:
+            self._find(now_us - to_us(TAKEOVER_DELAY), self._take_over, lambda _: None)
         if self._queue:
             try_us = self._queue[0].try_us
             # One microsecond later: both clocks are floats, and the item has to be due when the timer fires.
             wait = max(from_us(try_us + 1) - self._clock.wall(), 0.0)
             self._next_try.set(try_us, self._clock.monotonic() + wait)
 
-    def _left_over(self, upcoming: Upcoming[T]) -> None:
+    def _take_over(self, upcoming: Upcoming[T]) -> None:
         """Handle late items, which the node that is first in line has not handled."""
         self._begin([item for item, _ in upcoming.due])
 

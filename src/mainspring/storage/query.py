@@ -57,7 +57,7 @@ class Meter:
     def __init__(self, budget: Budget, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._until = monotonic() + budget.seconds
-        self._left = budget.rows
+        self._remaining = budget.rows
         self._part = budget.part
         self._has_begun = False
         self.few = budget.rows // 4
@@ -68,11 +68,11 @@ class Meter:
         if self._has_begun and self._monotonic() >= self._until:
             return 0
         self._has_begun = True
-        return max(min(self._part, self._left), 0)
+        return max(min(self._part, self._remaining), 0)
 
     def spend(self, rows: int) -> None:
         """Subtract rows from the budget."""
-        self._left -= rows
+        self._remaining -= rows
 
 
 async def in_parts(
@@ -87,11 +87,11 @@ async def in_parts(
     items: list[T] = []
     after = query.after
     while len(items) < query.limit and (rows := meter.part()):
-        most = min(rows, query.limit - len(items))
-        found = await read(after, most)
-        meter.spend(most)
+        number = min(rows, query.limit - len(items))
+        found = await read(after, number)
+        meter.spend(number)
         items += [item for _, item in found]
-        if len(found) < most:
+        if len(found) < number:
             return Page(items)
         after = found[-1][0]
     return Page(items, after)

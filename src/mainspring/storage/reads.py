@@ -69,7 +69,7 @@ class Reads:
         Once ``wanted`` returns False, neither is called, and a query that has not begun is dropped.
         """
         self._waiting.append(_QueuedQuery(query, done, failed, wanted))
-        self._hurry()
+        self._schedule()
 
     def gather(
         self,
@@ -86,11 +86,11 @@ class Reads:
 
         def add(page: Page[T]) -> None:
             items.extend(page.items)
-            left = query.limit - len(items)
-            if page.next is None or left <= 0:
+            remaining = query.limit - len(items)
+            if page.next is None or remaining <= 0:
                 done(page._replace(items=items))
             else:
-                self.ask(msgspec.structs.replace(query, after=page.next, limit=left), add, failed, wanted)
+                self.ask(msgspec.structs.replace(query, after=page.next, limit=remaining), add, failed, wanted)
 
         self.ask(query, add, failed, wanted)
 
@@ -99,7 +99,7 @@ class Reads:
         self._is_closed = True
         self._waiting.clear()
 
-    def _hurry(self) -> None:
+    def _schedule(self) -> None:
         if not self._scheduled and not self._under_way:
             self._scheduled = True
             self._call_soon(self._next)
@@ -118,7 +118,7 @@ class Reads:
             return
         self._under_way = False
         if self._waiting:
-            self._hurry()
+            self._schedule()
         if isinstance(outcome, StoreError):
             self._failing(outcome)
             if queued.wanted():

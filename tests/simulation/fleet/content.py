@@ -19,25 +19,25 @@ class Content(SharedTables):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock.wall)
-        self.letters: dict[int, deque[Message]] = {}
+        self.messages: dict[int, deque[Message]] = {}
         """Undelivered messages, by the term of their node."""
 
     def tell(self, term: int, message: Message) -> None:
         """Queue a message for a term."""
         if term in self.ears:
-            self.letters.setdefault(term, deque()).append(message)
+            self.messages.setdefault(term, deque()).append(message)
 
     def deliver(self, term: int, chance: Random | None = None) -> None:
         """Deliver the next message of a node; with ``chance`` it may be lost, repeated, or overtaken by a later one."""
-        letters = self.letters[term]
+        messages = self.messages[term]
         number = 1.0
         if chance is not None:
             number = chance.random()
             if number < 0.1:
-                letters.rotate(-1)
-        message = letters.popleft()
-        if not letters:
-            del self.letters[term]
+                messages.rotate(-1)
+        message = messages.popleft()
+        if not messages:
+            del self.messages[term]
         ear = self.ears.get(term)
         if ear is None or 0.1 <= number < 0.25:
             return

@@ -59,7 +59,7 @@ class FleetWorld:
             "lost_limit": chance.choice((None, None, 3)),
             "wakeup": chance.choice((1, 1, 1, 2, 0)),
         }
-        self.trouble = chance.choice((1.0, 1.0, 0.3))
+        self.fault_rate = chance.choice((1.0, 1.0, 0.3))
         """The probability of a fault."""
         self.promptness = chance.choice((1.0, 1.0, 0.15))
         """The probability that a group is committed; with slow groups, leases end in the meantime."""
@@ -201,7 +201,7 @@ class FleetWorld:
                 self.step()
                 if number % 8 == 0:
                     self.check()
-            self.peace()
+            self.run_without_faults()
 
     def check(self) -> None:
         """Check the invariants of any moment."""
@@ -225,14 +225,14 @@ class FleetWorld:
         elif number < 0.78:
             self._act(chance.choice(self.actors))
         elif number < 0.84:
-            self._deliver_letter()
+            self._deliver_message()
         elif number < 0.86:
             left = [wire for life in lives for wire in life.wires if wire.left and not wire.over]
             if left:
                 self._end(chance.choice(left))
         elif number < 0.97:
             self._pass(chance.choice((0.001, 0.01, 0.1, 0.3, 0.3, 1.1, 2.5)))
-        elif number < 0.97 + 0.03 * self.trouble:
+        elif number < 0.97 + 0.03 * self.fault_rate:
             self._begin_fault()
 
     def _turn(self, life: FleetLife, number: float) -> None:
@@ -277,8 +277,8 @@ class FleetWorld:
             wire.deliver()
         wire.end()
 
-    def _deliver_letter(self) -> bool:
-        terms = [term for term in self.content.letters if self._receives(term)]
+    def _deliver_message(self) -> bool:
+        terms = [term for term in self.content.messages if self._receives(term)]
         if terms:
             self.content.deliver(self.chance.choice(terms), None if self.calm else self.chance)
         return bool(terms)
@@ -407,7 +407,7 @@ class FleetWorld:
                     wire.deliver()
                     did = True
             self._remove_dead()
-            while self._deliver_letter():
+            while self._deliver_message():
                 did = True
             for actor in self.actors:
                 while self._receive(actor):
@@ -417,7 +417,7 @@ class FleetWorld:
                 return
         raise AssertionError("the fleet does not come to rest")
 
-    def peace(self) -> None:
+    def run_without_faults(self) -> None:
         """Run without faults, with a worker for each function, until all jobs have ended and all clients are notified."""
         self._calm_down()
         self._come_to_an_end()
@@ -435,7 +435,7 @@ class FleetWorld:
 
     def _come_to_an_end(self) -> None:
         end = self.clock.monotonic() + CALM_SECONDS
-        while left := self._go_on_in_peace():
+        while left := self._advance_without_faults():
             assert self.clock.monotonic() < end, f"this never ends: {left}"
             self._go_forward()
         for job_id, handle in self._acknowledged.items():
@@ -443,7 +443,7 @@ class FleetWorld:
             assert job is not None, f"{handle!r} is lost"
             assert State(job.state).ended
 
-    def _go_on_in_peace(self) -> list[str]:
+    def _advance_without_faults(self) -> list[str]:
         """Run everything that needs no time. Return the remaining work."""
         if not self.lives:
             self._begin(self.chance.choice(list(self.machines)))

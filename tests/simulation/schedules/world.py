@@ -85,7 +85,7 @@ class ScheduleWorld(FleetWorld):
         super().run(steps)
         self.history.rows.whole()
 
-    def peace(self) -> None:
+    def run_without_faults(self) -> None:
         """Run without faults: overdue times are decided, later ones are punctual, and after a pause all runs end."""
         self._calm_down()
         self._until(30.0, lambda: not self._behind())
@@ -100,7 +100,7 @@ class ScheduleWorld(FleetWorld):
     def _until(self, seconds: float, reached: Callable[[], bool]) -> None:
         end = self.clock.monotonic() + seconds
         while True:
-            self._go_on_in_peace()
+            self._advance_without_faults()
             if reached():
                 return
             assert self.clock.monotonic() < end, f"still behind: {self._behind()}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .history import History
 
-TURN = 0.000_001
+ANSWER_INTERVAL = 0.000_001
 """The smallest number of seconds between two answers of one session, which keeps them in order."""
 
 
@@ -44,17 +44,17 @@ class Way(MemoryTree):
         self._chance = chance
         self._lag = lag
         self._free = 0.0
-        self.trouble = 0.0
+        self.failure_rate = 0.0
         """The probability that the outcome of a commit is lost."""
-        self.letters_lost = 0.0
+        self.message_loss = 0.0
         """The probability that a message to another node is lost, even without other faults: messages are best effort."""
         self.before = self._fate
         self.hangs_up = lambda: chance.random() < 0.5
 
     def _next(self) -> float:
         now = asyncio.get_running_loop().time()
-        delay = TURN if self._chance.random() < 0.85 else self._chance.expovariate(1 / self._lag)
-        self._free = max(self._free + TURN, now + delay)
+        delay = ANSWER_INTERVAL if self._chance.random() < 0.85 else self._chance.expovariate(1 / self._lag)
+        self._free = max(self._free + ANSWER_INTERVAL, now + delay)
         return self._free
 
     async def _pause(self) -> None:
@@ -71,9 +71,9 @@ class Way(MemoryTree):
             self._loop.call_at(self._next(), lambda: None if self._is_killed else call())
 
     def _fate(self, changes: Sequence[Change]) -> Fate | None:
-        if self.letters_lost and _is_letter(changes) and self._chance.random() < self.letters_lost:
+        if self.message_loss and _is_message(changes) and self._chance.random() < self.message_loss:
             return Fate.REQUEST_LOST
-        if self._chance.random() >= self.trouble:
+        if self._chance.random() >= self.failure_rate:
             return None
         fate = self._chance.choice((Fate.REQUEST_LOST, Fate.ANSWER_LOST, Fate.LATE, None))
         if fate is None:  # it arrives after its request has failed
@@ -87,7 +87,7 @@ class Way(MemoryTree):
             self.content.apply(changes, session)
 
 
-def _is_letter(changes: Sequence[Change]) -> bool:
+def _is_message(changes: Sequence[Change]) -> bool:
     return any(
         isinstance(change, Create) and change.sequence and change.path.startswith(f"{paths.MAIL}/")
         for change in changes

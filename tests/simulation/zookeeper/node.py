@@ -44,8 +44,8 @@ class Node:
         self.chance = world.chance
         self.name = name
         self.way = Way(world.content, world.chance, session_timeout=world.session, lag=world.lag)
-        self.way.trouble = world.loss
-        self.way.letters_lost = world.letters_lost
+        self.way.failure_rate = world.loss
+        self.way.message_loss = world.message_loss
         self.engine = ZookeeperEngine(lambda: self.way, patience=None, slices=SLICES)
         self.engine.listen(self._receive)
         self.term = 0

@@ -17,7 +17,7 @@ from .world import World
 SECONDS = 12.0
 BUCKETS = 4
 """Few, because a master lists all of them repeatedly, but more than one."""
-AWAY = "the store refused a group"
+REFUSED_GROUP_EVENT = "the store refused a group"
 """The log message of a node whose term ends while the outcome of a group is unknown."""
 
 
@@ -37,7 +37,7 @@ def simulate_zookeeper(*seeds: int, seconds: float = SECONDS, kind: type[World] 
             try:
                 settled += _run(seed, seconds, kind)
                 for line in logs:
-                    assert line["log_level"] not in {"error", "critical"} or line["event"] == AWAY, line
+                    assert line["log_level"] not in {"error", "critical"} or line["event"] == REFUSED_GROUP_EVENT, line
             except Exception as error:
                 raise SimulationError(f"seed {seed} of the fleet on ZooKeeper: {error!r}") from error
     return settled

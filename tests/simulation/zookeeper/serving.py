@@ -11,7 +11,7 @@ from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority
 
 from .node import FUNCTIONS
 from .served import Client, Served
-from .world import REST, UNIQUES, Answer, World
+from .world import FAULT_AFTERMATH, UNIQUES, Answer, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,11 +166,11 @@ class ServingWorld(World):
 
     # ---- the end ----
 
-    async def _peace(self) -> None:
-        self.loop.call_later(REST / 2, self._take_part)  # a request to drain may still be in flight
+    async def _run_without_faults(self) -> None:
+        self.loop.call_later(FAULT_AFTERMATH / 2, self._take_part)  # a request to drain may still be in flight
         for node in self.served():
             node.employ(*FUNCTIONS)
-        await super()._peace()
+        await super()._run_without_faults()
 
     def _take_part(self) -> None:
         for name in self.nodes:
@@ -187,7 +187,7 @@ class ServingWorld(World):
 class LossyMail(ServingWorld):
     """One run in which half of the messages between nodes are lost: nodes have to read their contents from the store."""
 
-    letters_lost = 0.5
+    message_loss = 0.5
 
 
 def _ignore(_: object) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 START_US = 1_700_000_000_000_000
 CALM_SECONDS = 120.0
 """Seconds without faults after which every job must have ended."""
-REST = 8.0
+FAULT_AFTERMATH = 8.0
 """Seconds after which no effect of an earlier fault is in flight."""
 UNIQUES = (NO_UNIQUE, NO_UNIQUE, b"u", b"v", b"w")
 
@@ -48,7 +48,7 @@ class Answer(Enum):
 class World:
     """One run."""
 
-    letters_lost = 0.0
+    message_loss = 0.0
     """The probability that a message between nodes is lost."""
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
@@ -61,7 +61,7 @@ class World:
         self.lag = chance.choice((0.002, 0.02, 0.2))
         self.pace = chance.choice((0.05, 0.5, 2.0))
         self.loss = chance.choice((0.0, 0.02, 0.1))
-        self.trouble = chance.choice((0.3, 1.0, 3.0))
+        self.fault_interval = chance.choice((0.3, 1.0, 3.0))
         """Mean number of seconds between faults."""
         self.nodes: dict[str, Node | None] = {f"n{number}": None for number in range(1, chance.randint(2, 4) + 1)}
         """The nodes by name; None while the process is down."""
@@ -106,10 +106,10 @@ class World:
             self._act()
             if self.loop.time() > disturbed:
                 self._disturb()
-                disturbed = self.loop.time() + self.chance.expovariate(1 / self.trouble)
-        await self._peace()
+                disturbed = self.loop.time() + self.chance.expovariate(1 / self.fault_interval)
+        await self._run_without_faults()
 
-    async def _peace(self) -> None:
+    async def _run_without_faults(self) -> None:
         self.calm = True
         for name, node in self.nodes.items():
             if node is None:
@@ -118,8 +118,8 @@ class World:
                 node.way.heal()
         for one in self.nodes.values():
             assert one is not None
-            one.way.trouble = 0.0
-        await asyncio.sleep(REST)
+            one.way.failure_rate = 0.0
+        await asyncio.sleep(FAULT_AFTERMATH)
         until = self.loop.time() + CALM_SECONDS
         while left := self._left():
             await asyncio.sleep(0.5)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
 
-LARGEST = 1000
+PAYLOAD_LIMIT = 1000
 """The store's limit for payloads, in bytes."""
-UNKNOWN = "H:n:1000000999999"
+UNKNOWN_HANDLE = "H:n:1000000999999"
 
 
 class Store(MemoryEngine):
@@ -105,7 +105,7 @@ class Node:
             self.jobs.handlers,
             FunctionCalls(self.service).handlers,
             ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
-            SubmitCalls(self.service, largest=LARGEST).handlers,
+            SubmitCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
         )
 
     async def submit(self, function: bytes = b"f", payload: bytes = b"", unique: bytes = b"") -> str:

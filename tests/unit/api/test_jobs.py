@@ -13,7 +13,7 @@ from mainspring.api.submitting import Run
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
 
-from .a_node import UNKNOWN, Node, opened, run
+from .a_node import UNKNOWN_HANDLE, Node, opened, run
 
 if TYPE_CHECKING:
     from mainspring.api.request import Request
@@ -74,9 +74,9 @@ def test_a_running_job_is_shown_before_it_is_committed() -> None:
         (jobs.List(limit=1001), Code.INVALID),
         (jobs.List(before="x"), Code.JOB_NOT_FOUND),
         (jobs.Show("x"), Code.JOB_NOT_FOUND),
-        (jobs.Show(UNKNOWN), Code.JOB_NOT_FOUND),
-        (jobs.Cancel(UNKNOWN), Code.JOB_NOT_FOUND),
-        (jobs.Retry(UNKNOWN), Code.JOB_NOT_FOUND),
+        (jobs.Show(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.Cancel(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.Retry(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
     ],
 )
 def test_problems_have_codes(request_: Request[object], code: Code) -> None:
@@ -87,7 +87,9 @@ def test_problems_have_codes(request_: Request[object], code: Code) -> None:
     run(test())
 
 
-@pytest.mark.parametrize("request_", [jobs.List(), jobs.Show(UNKNOWN), jobs.Cancel(UNKNOWN), jobs.Retry(UNKNOWN)])
+@pytest.mark.parametrize(
+    "request_", [jobs.List(), jobs.Show(UNKNOWN_HANDLE), jobs.Cancel(UNKNOWN_HANDLE), jobs.Retry(UNKNOWN_HANDLE)]
+)
 def test_a_store_that_refuses_is_unavailable(request_: Request[object]) -> None:
     async def test() -> None:
         async with opened() as node:

@@ -16,7 +16,7 @@ from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, Priority, Retry
 
-from .a_node import LARGEST, Node, opened, run
+from .a_node import PAYLOAD_LIMIT, Node, opened, run
 
 
 def test_a_background_job_is_stored_before_the_answer() -> None:
@@ -102,7 +102,7 @@ def test_sizes_have_the_same_limits_as_in_all_faces(kind: type[Submit | Run], un
 
     async def test() -> None:
         async with opened() as node:
-            most = {"function": FUNCTION_LIMIT, "unique": UNIQUE_LIMIT, "payload": LARGEST}[unit]
+            most = {"function": FUNCTION_LIMIT, "unique": UNIQUE_LIMIT, "payload": PAYLOAD_LIMIT}[unit]
             given: dict[str, Any] = {"function": b"f", "payload": b""}
             assert await node.code(kind(**given | {unit: bytes(most + 1)})) is Code.TOO_LARGE
             assert not node.service.queues()

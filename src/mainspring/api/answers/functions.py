@@ -71,10 +71,10 @@ class FunctionCalls:
             if len(found) >= limit:
                 return self._listed(found, _token(place))
         # The last part: functions with limits or pauses, and those that workers of other nodes have registered.
-        after, most = place, limit - len(found)
-        names = heapq.nsmallest(most + 1, (name for name in others if name > after))
-        following = _token(names[-2]) if len(names) > most else None
-        names = names[:most]
+        after, remaining = place, limit - len(found)
+        names = heapq.nsmallest(remaining + 1, (name for name in others if name > after))
+        following = _token(names[-2]) if len(names) > remaining else None
+        names = names[:remaining]
         stored = await self._find(names)
         found.extend(stored.get(name) or FunctionQueue(name) for name in names)
         return self._listed(found, following)
@@ -88,8 +88,8 @@ class FunctionCalls:
         elsewhere = service.registered_elsewhere() or frozenset()
         return {name for name in (*service.said_functions(), *elsewhere) if service.queue_of(name) is None}
 
-    def _page(self, place: Place, most: int) -> Later[Page]:
-        return Later(lambda done, failed: self._service.page_of_functions(place, done, failed, most))
+    def _page(self, place: Place, size: int) -> Later[Page]:
+        return Later(lambda done, failed: self._service.page_of_functions(place, done, failed, size))
 
     def _counted(self) -> Later[None]:
         return Later(lambda done, _: self._service.counted(lambda: done(None)))
@@ -114,8 +114,8 @@ class FunctionCalls:
     # ---- changing ----
 
     async def _limit(self, request: Limit) -> FunctionInfo:
-        asked = {name: getattr(request, name) for name in LimitSpec.__struct_fields__}
-        given = {name: limit for name, limit in asked.items() if limit is not UNSET}
+        requested = {name: getattr(request, name) for name in LimitSpec.__struct_fields__}
+        given = {name: limit for name, limit in requested.items() if limit is not UNSET}
         if bool(given) + request.unlimited + request.declared != 1:
             raise ApiError(
                 Code.INVALID, "give limits, or `unlimited`, or `declared` for its workers' limits: exactly one of these"

@@ -59,7 +59,7 @@ class NodeCalls:
         rows = await self._awaited(self._port.rows())
         return [node_info(row, dead=row.term in dead) for row in rows]
 
-    async def _one(self, node: str) -> NodeInfo:
+    async def _node(self, node: str) -> NodeInfo:
         found = [row for row in await self._rows() if node in {row.name, str(row.term)}]
         if not found:
             raise ApiError(Code.NODE_NOT_FOUND, f"there is no node {node}; mainspring nodes list shows those there are")
@@ -72,16 +72,16 @@ class NodeCalls:
         return Listed(await self._rows())
 
     async def _show(self, request: Show) -> NodeInfo:
-        return await self._one(request.node)
+        return await self._node(request.node)
 
     async def _drain(self, request: Drain) -> NodeInfo:
-        node = await self._one(request.node)
+        node = await self._node(request.node)
         await self._awaited(self._port.ask_to_drain(node.term, draining=request.draining))
         node.state = "draining" if request.draining else "live"
         return node
 
     async def _remove(self, request: Remove) -> NodeInfo:
-        node = await self._one(request.node)
+        node = await self._node(request.node)
         if node.state != "dead" and not request.force:
             raise ApiError(
                 Code.NODE_LIVES,

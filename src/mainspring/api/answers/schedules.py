@@ -89,18 +89,18 @@ class ScheduleCalls:
     async def _list(self, _: List) -> Listed:
         return Listed([_info(one) for one in await self._find()])
 
-    async def _one(self, name: str) -> Stored:
+    async def _schedule(self, name: str) -> Stored:
         found = await self._find(name)
         if not found:
             raise _unknown(f"there is no schedule {name!r}")
         return found[0]
 
     async def _show(self, request: Show) -> ScheduleDetails:
-        return _details(await self._one(request.name))
+        return _details(await self._schedule(request.name))
 
     async def _next(self, request: Next) -> Times:
         check_number("count", request.count)
-        stored = await self._one(request.name)
+        stored = await self._schedule(request.name)
         times = await in_slices(self._service.run_sliced, self._look_ahead(stored, request.count))
         return Times(stored.schedule.name, stored.state.paused, times)
 
@@ -123,7 +123,7 @@ class ScheduleCalls:
         query = ListFires(request.name, after=before_us, limit=request.limit)
         rows = (await read_page(self._reads.gather, query)).items
         if not rows:  # no row yet, or no such schedule
-            await self._one(request.name)
+            await self._schedule(request.name)
         return Runs([self._run(row) for row in rows])
 
     # ---- changing ----
@@ -138,7 +138,7 @@ class ScheduleCalls:
         return await self._edit_once(request)
 
     async def _edit_once(self, request: Edit) -> ScheduleInfo:
-        stored = await self._one(request.name)
+        stored = await self._schedule(request.name)
         change = Change("put", request.name, stored.state.version, request.schedule(stored.schedule))
         return await self._put(change)
 

@@ -64,12 +64,12 @@ class _Waiting:
         self.gone = False
         self._parts: list[bytes] = []
         self._ended: Ended | None = None
-        self._then: Done | None = None
+        self._done: Done | None = None
 
     def until_ended(self, done: Done, _: Failed) -> None:
         """Call ``done`` with the result of the job once it has ended."""
         if self._ended is None:
-            self._then = done
+            self._done = done
         else:
             done(self._ended)
 
@@ -98,5 +98,5 @@ class _Waiting:
         succeeded = job.state == State.SUCCEEDED
         result = b"".join(self._parts) + job.result if succeeded else b""
         self._ended = Ended(handle.decode(), succeeded, result, exception)
-        if self._then is not None:
-            self._then(self._ended)
+        if self._done is not None:
+            self._done(self._ended)

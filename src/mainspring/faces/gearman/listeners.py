@@ -23,12 +23,12 @@ _WORK_COMPLETE = int(Type.WORK_COMPLETE)
 
 
 class _Progress:
-    """Progress, in the same packets for both kinds of peers. A peer with more than ``most`` unread bytes is disconnected."""
+    """Progress, in the same packets for both kinds of peers. Above ``unread_limit`` unread bytes a peer is disconnected."""
 
-    def __init__(self, outbox: Outbox, outgoing: Outgoing, most: int) -> None:
+    def __init__(self, outbox: Outbox, outgoing: Outgoing, unread_limit: int) -> None:
         self._outbox = outbox
         self._outgoing = outgoing
-        self._most = most
+        self._unread_limit = unread_limit
         self.gone = False
 
     def has_room(self) -> bool:
@@ -55,7 +55,7 @@ class _Progress:
 
     def _push(self, data: bytes, body: bytes = b"") -> None:
         """Send data that is no answer to a request, unless the peer has left too much unread."""
-        if self._outgoing.unread > self._most:
+        if self._outgoing.unread > self._unread_limit:
             self._outgoing.abort()
             return
         self._outbox.send(data)
@@ -75,8 +75,8 @@ class _Progress:
 class PlainListener(_Progress):
     """A Gearman client that waits for a foreground job."""
 
-    def __init__(self, outbox: Outbox, outgoing: Outgoing, most: int, *, exceptions: bool) -> None:
-        super().__init__(outbox, outgoing, most)
+    def __init__(self, outbox: Outbox, outgoing: Outgoing, unread_limit: int, *, exceptions: bool) -> None:
+        super().__init__(outbox, outgoing, unread_limit)
         self.exceptions = exceptions
         """Whether it gets WORK_EXCEPTION."""
 

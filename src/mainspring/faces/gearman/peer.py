@@ -46,9 +46,9 @@ class Peer:
         )
         self.outgoing = Outgoing(settings.unsent_bytes, self._unread)
         self.outbox = Outbox(self.outgoing.write, self.unanswered)
-        most = UNREAD_FACTOR * settings.unsent_bytes
-        self.plain = PlainListener(self.outbox, self.outgoing, most, exceptions=settings.exceptions)
-        self.results = ResultListener(self.outbox, self.outgoing, most)
+        unread_limit = UNREAD_FACTOR * settings.unsent_bytes
+        self.plain = PlainListener(self.outbox, self.outgoing, unread_limit, exceptions=settings.exceptions)
+        self.results = ResultListener(self.outbox, self.outgoing, unread_limit)
         self.submits = Submits(face, self.reading, self.outbox, self.unanswered, self.plain, self.results)
         self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name)
         self.end_watch: Callable[[], None] | None = None

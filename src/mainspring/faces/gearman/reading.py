@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 UNREAD = "unread"
 """The reason for a pause that a peer causes by not reading its answers."""
-_TURN = "turn"
+_SLICE = "slice"
 
 
 class Reading:
@@ -60,11 +60,11 @@ class Reading:
             self._next_turn()
 
     def _next_turn(self) -> None:
-        self._reasons.add(_TURN)
+        self._reasons.add(_SLICE)
         self._timers.at(self._clock.monotonic(), self._resume)
 
     def _resume(self) -> None:
-        self._reasons.discard(_TURN)
+        self._reasons.discard(_SLICE)
         if self._reasons:
             return
         rest, self._rest = self._rest, []

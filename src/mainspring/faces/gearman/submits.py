@@ -229,7 +229,7 @@ class Submits:
         job.created_us = round(self._service.wall() * 1_000_000)
         outbox = self._outbox
         if outbox or self._service.asks_the_store(job):
-            self._behind_others(job)
+            self._queue_foreground(job)
             return
         # No answer is pending, and the store is not needed.
         self._service.submit_foreground(
@@ -239,7 +239,7 @@ class Submits:
             lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
         )
 
-    def _behind_others(self, job: Job) -> None:
+    def _queue_foreground(self, job: Job) -> None:
         slot = self._outbox.reserve()
         size = len(job.function) + len(job.payload)
         self._unstored.add(1, size)

@@ -34,28 +34,28 @@ class Connections:
         self.limit = limit
         self.working_limit = working
         self._port = port
-        self._taken: set[Connection] = set()
+        self._occupied: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
         """Idle connections; the one that has been idle longest is first."""
         self._working: set[Connection] = set()
         self._ending: set[Connection] = set()
-        self._left = asyncio.Event()
+        self._freed = asyncio.Event()
         self._ended = LogLimit(LOG_INTERVAL)
         self._refused = LogLimit(LOG_INTERVAL)
 
     def __len__(self) -> int:
         """Return the number of occupied places, including those of sockets that wait for a connection."""
-        return len(self._taken)
+        return len(self._occupied)
 
     async def place(self) -> Connection:
         """Return a place for the next connection once one is free; close an idle connection for it."""
-        while len(self._taken) >= self.limit:
-            self._left.clear()
+        while len(self._occupied) >= self.limit:
+            self._freed.clear()
             if not self._ending:
                 self._end_oldest()
-            await self._left.wait()
+            await self._freed.wait()
         connection = Connection(self)
-        self._taken.add(connection)
+        self._occupied.add(connection)
         return connection
 
     def _end_oldest(self) -> None:
@@ -70,7 +70,7 @@ class Connections:
 
     def set_idle(self, connection: Connection) -> None:
         """Mark a connection as idle."""
-        if connection in self._taken and connection not in self._ending:
+        if connection in self._occupied and connection not in self._ending:
             self._working.discard(connection)
             self._idle.pop(connection, None)
             self._idle[connection] = None
@@ -88,10 +88,10 @@ class Connections:
 
     def release(self, connection: Connection) -> None:
         """Free the place of a connection that has ended."""
-        for among in (self._taken, self._working, self._ending):
+        for among in (self._occupied, self._working, self._ending):
             among.discard(connection)
         self._idle.pop(connection, None)
-        self._left.set()
+        self._freed.set()
 
 
 def _nothing() -> None:

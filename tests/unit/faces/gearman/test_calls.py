@@ -15,7 +15,7 @@ from mainspring.wire.gearman.packets import Type
 
 from .a_face import F, G, Node
 
-UNKNOWN = "H:n:1000000999999"
+UNKNOWN_HANDLE = "H:n:1000000999999"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_invalid_calls_have_faults(node: Node, method: str, params: bytes, code:
 
 @pytest.mark.parametrize("method", ["jobs.show", "jobs.cancel", "jobs.retry"])
 def test_unknown_jobs(node: Node, method: str) -> None:
-    assert node.connect(extended=True).call(method, handle=UNKNOWN) == "not_found"
+    assert node.connect(extended=True).call(method, handle=UNKNOWN_HANDLE) == "not_found"
 
 
 def test_a_worker_declares_its_slots(node: Node) -> None:

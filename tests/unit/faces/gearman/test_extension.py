@@ -11,7 +11,7 @@ from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node, Packet, Peer
 
-DONE = b"done"
+RESULT = b"done"
 
 
 def options(**fields: Any) -> bytes:
@@ -32,7 +32,7 @@ def assigned(worker: Peer) -> tuple[bytes, bytes, dict[str, Any]]:
 
 
 def settle(worker: Peer, handle: bytes, token: bytes, outcome: bytes = b"succeeded", **detail: Any) -> None:
-    worker.request(Type.SETTLE, handle, token, outcome, options(**detail) if detail else b"", DONE)
+    worker.request(Type.SETTLE, handle, token, outcome, options(**detail) if detail else b"", RESULT)
 
 
 def show(node: Node, handle: bytes | str) -> dict[str, Any]:
@@ -302,10 +302,10 @@ def test_an_unreadable_detail_fails_the_job(node: Node, detail: bytes) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, retry={})
     job, token, _ = assigned(worker)
-    worker.request(Type.SETTLE, job, token, b"succeeded", detail, DONE)
+    worker.request(Type.SETTLE, job, token, b"succeeded", detail, RESULT)
     assert worker.answer()[1][2] == "recorded"
     assert "ProtocolError" in show(node, handle)["error"]
-    worker.request(Type.SETTLE, job, token, b"succeeded", detail, DONE)
+    worker.request(Type.SETTLE, job, token, b"succeeded", detail, RESULT)
     assert worker.answer()[1][2] == "recorded", "repeated"
 
 
@@ -327,7 +327,7 @@ def test_a_repeated_settlement_is_recorded_over_another_connection_and_after_a_r
     last = later.stream()
     settle(last, job, token)
     assert last.answer()[1][2] == "recorded"
-    for other in (b"other", b"", DONE + DONE):
+    for other in (b"other", b"", RESULT + RESULT):
         last.request(Type.SETTLE, job, token, b"succeeded", b"", other)
         assert last.answer()[1][2] == "stale", "another outcome was recorded"
     last.request(Type.SETTLE, b"nonsense", token, b"succeeded", b"", b"other")

@@ -16,7 +16,7 @@ from mainspring.wire.gearman.packets import Type
 
 from .a_face import F, Node, Peer
 
-NOTHING = {"concurrency": None, "concurrency_per_key": None, "rate": None, "rate_per_key": None, "source": None}
+NO_LIMITS = {"concurrency": None, "concurrency_per_key": None, "rate": None, "rate_per_key": None, "source": None}
 
 
 @pytest.fixture
@@ -29,7 +29,15 @@ def test_a_function_without_limits_is_shown(tool: Peer) -> None:
     assert tool.call("functions.list") == {"functions": [], "next": None}
     assert tool.call("functions.show", function="f") == "not_found"
     tool.background()
-    shown = {"function": "f", "paused": False, **NOTHING, "waiting": 1, "running": 0, "workers": 0, "registered": None}
+    shown = {
+        "function": "f",
+        "paused": False,
+        **NO_LIMITS,
+        "waiting": 1,
+        "running": 0,
+        "workers": 0,
+        "registered": None,
+    }
     assert tool.call("functions.show", function="f") == shown
     assert tool.call("functions.list") == {"functions": [shown], "next": None}
 
@@ -121,9 +129,9 @@ def test_limits_are_set_one_by_one_and_removed(tool: Peer) -> None:
     info = tool.call("functions.limit", function="f", concurrency=None, rate={"number": 7})
     assert (info["concurrency"], info["rate"]) == (None, {"number": 7, "per": 1.0, "burst": 7})
     info = tool.call("functions.limit", function="f", unlimited=True)
-    assert {name: info[name] for name in NOTHING} == NOTHING | {"source": "command"}
+    assert {name: info[name] for name in NO_LIMITS} == NO_LIMITS | {"source": "command"}
     info = tool.call("functions.limit", function="f", declared=True)
-    assert {name: info[name] for name in NOTHING} == NOTHING
+    assert {name: info[name] for name in NO_LIMITS} == NO_LIMITS
 
 
 def test_functions_are_paused_and_resumed(tool: Peer, node: Node) -> None:

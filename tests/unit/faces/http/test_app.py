@@ -162,18 +162,18 @@ def test_malformed_requests_are_not_logged(sent: bytes, caplog: pytest.LogCaptur
     assert [record.message for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
-async def with_much(scope: Scope, receive: Receive, send: Send) -> None:
+async def large_answers(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer /long with much data, /endless never, and health checks at once."""
     del receive
     if scope["path"] == "/endless":
         await asyncio.Event().wait()
-    body = bytes(MUCH if scope["path"] == "/long" else 1)
+    body = bytes(LARGE_SIZE if scope["path"] == "/long" else 1)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
 
-MUCH = 1 << 22
-ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE_SIZE = 1 << 22
+GET_REQUEST = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
@@ -193,17 +193,17 @@ def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
 def test_health_checks_are_answered_while_all_working_places_are_in_use() -> None:
     async def ask(address: Any) -> None:
         async with connecting(address) as connect:
-            await connect(ASK % b"/endless")
-            long = await connect(ASK % b"/long")
+            await connect(GET_REQUEST % b"/endless")
+            long = await connect(GET_REQUEST % b"/long")
             await long.readuntil(b"\r\n\r\n")
             for _ in range(8):
                 await connect()
             assert (await get(address, "/healthz"))[0] == 200
             assert (await get(address, "/long"))[0] == 503
-            await long.readexactly(MUCH)
+            await long.readexactly(LARGE_SIZE)
             assert (await get(address, "/other"))[0] == 200, "a sent answer occupies no working place"
 
-    listening(30, ask, with_much)
+    listening(30, ask, large_answers)
 
 
 def test_an_answer_is_sent_as_long_as_its_client_reads() -> None:
@@ -211,17 +211,17 @@ def test_an_answer_is_sent_as_long_as_its_client_reads() -> None:
 
     async def ask(address: Any) -> None:
         async with connecting(address) as connect:
-            reads, stopped = [await connect(ASK % b"/long") for _ in range(2)]
+            reads, stopped = [await connect(GET_REQUEST % b"/long") for _ in range(2)]
             await reads.readuntil(b"\r\n\r\n")
             begun = asyncio.get_running_loop().time()
             for _ in range(64):
-                await reads.readexactly(MUCH // 64)
+                await reads.readexactly(LARGE_SIZE // 64)
                 await asyncio.sleep(0.02)  # a slow client
             assert asyncio.get_running_loop().time() - begun > 2 * 0.4
             with contextlib.suppress(ConnectionResetError):
-                assert len(await stopped.read()) < MUCH
+                assert len(await stopped.read()) < LARGE_SIZE
 
-    listening(0.4, ask, with_much)
+    listening(0.4, ask, large_answers)
 
 
 def test_a_request_without_its_body_is_aborted() -> None:

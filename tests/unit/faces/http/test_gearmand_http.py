@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Submission = tuple[bytes, bytes, bytes, str, bool]
-MUCH = 1 << 22
+LARGE_SIZE = 1 << 22
 HANDLE = "H:vm:1"
 
 
@@ -52,7 +52,7 @@ class Jobs:
         if request.function == b"rev":
             return Ended(HANDLE, succeeded=True, result=request.payload[::-1])
         if request.function == b"long":
-            return Ended(HANDLE, succeeded=True, result=bytes(MUCH))
+            return Ended(HANDLE, succeeded=True, result=bytes(LARGE_SIZE))
         if request.function == b"bad":
             return Ended(HANDLE, succeeded=False)
         if request.function == b"throw":
@@ -199,10 +199,10 @@ def test_a_result_is_sent_as_long_as_its_client_reads() -> None:
             reads, stopped = [await connect(b"GET /long HTTP/1.1\r\n\r\n") for _ in range(2)]
             await reads.readuntil(b"\r\n\r\n")
             for _ in range(64):
-                await reads.readexactly(MUCH // 64)
+                await reads.readexactly(LARGE_SIZE // 64)
                 await asyncio.sleep(0.02)  # a slow client: more than the 0.4 seconds
             with contextlib.suppress(ConnectionResetError):
-                assert len(await stopped.read()) < MUCH
+                assert len(await stopped.read()) < LARGE_SIZE
 
     asyncio.run(run())
 
