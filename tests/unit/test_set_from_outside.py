@@ -17,9 +17,9 @@ OWN = {"self", "cls"}
 PART_OF_SELF = re.compile(r"self(\.\w+)+")
 REASONS = {
     "engines/sqlite/schedules.py: self._tx.catalogue": "state that the slice keeps from group to group",
-    "engines/zookeeper/ensemble/client.py: self._questions.is_connected": "the client records events of kazoo",
-    "engines/zookeeper/ensemble/client.py: self._questions.refused": "the same",
-    "engines/zookeeper/ensemble/client.py: self._questions.session": "the same",
+    "engines/zookeeper/ensemble/client.py: self._requests.is_connected": "the client records events of kazoo",
+    "engines/zookeeper/ensemble/client.py: self._requests.refused": "the same",
+    "engines/zookeeper/ensemble/client.py: self._requests.session": "the same",
     "engines/zookeeper/ensemble/multi.py: request.is_due": "kazoo passes it to the code that writes the request",
     "faces/gearman/calls.py: peer.end_watch": "state of a connection: its watch",
     "faces/http/listener.py: self._server.should_exit": "uvicorn's way to stop",
