@@ -300,7 +300,7 @@ def test_a_session_that_waits_for_the_rest_of_a_statement_is_replaced(proxy: Pro
 def test_a_dead_connection_is_replaced_when_the_next_term_begins(
     proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch, *, new_connection: bool
 ) -> None:
-    monkeypatch.setattr(writer, "ANSWER", 0.3)
+    monkeypatch.setattr(writer, "COMMAND_TIMEOUT", 0.3)
 
     async def test() -> None:
         async with node(proxy.through(database), slow=60.0) as node_a:
@@ -312,7 +312,7 @@ def test_a_dead_connection_is_replaced_when_the_next_term_begins(
             began = time.monotonic()
             async with asyncio.timeout(30):
                 await node_a.open()
-            assert time.monotonic() - began >= writer.ANSWER, "the node must have waited for an answer"
+            assert time.monotonic() - began >= writer.COMMAND_TIMEOUT, "the node must have waited for an answer"
             assert await node_a.group(node_a.submit(node_a.job())) == [{}]
 
     asyncio.run(test())
@@ -321,9 +321,9 @@ def test_a_dead_connection_is_replaced_when_the_next_term_begins(
 def test_a_dead_connection_is_replaced_when_a_group_is_rolled_back(
     proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "ANSWER", 0.3)
-    monkeypatch.setitem(connection.SETTINGS, "lock_timeout", "50ms")
-    monkeypatch.setitem(connection.SETTINGS, "idle_in_transaction_session_timeout", "0")
+    monkeypatch.setattr(writer, "COMMAND_TIMEOUT", 0.3)
+    monkeypatch.setitem(connection.SESSION_SETTINGS, "lock_timeout", "50ms")
+    monkeypatch.setitem(connection.SESSION_SETTINGS, "idle_in_transaction_session_timeout", "0")
 
     async def test() -> None:
         async with node(proxy.through(database), slow=60.0) as node_a, session(database) as other:
@@ -342,7 +342,7 @@ def test_a_dead_connection_is_replaced_when_a_group_is_rolled_back(
 
 
 def test_a_group_that_the_server_executes_is_not_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "AGAIN", 0.01)
+    monkeypatch.setattr(watch, "RECHECK_DELAY", 0.01)
 
     async def test() -> None:
         async with node(database, slow=60.0) as node_a, session(database) as other:
@@ -352,7 +352,7 @@ def test_a_group_that_the_server_executes_is_not_given_up(database: str, monkeyp
             assert pid is not None
             await eventually(lambda: waiting_for(database, "jobs"), "the group waits for the table")
             for _ in range(5):
-                assert not await node_a.engine._watch.look(node_a.engine._writer.attempts)
+                assert not await node_a.engine._watch.check(node_a.engine._writer.attempts)
             assert node_a.engine._writer.pid == pid
             await other.execute("COMMIT")
             assert await group == [{}]

@@ -11,7 +11,7 @@ import pytest
 from tests.postgres.server import name_of
 
 from mainspring.engines.postgres import journal, rows
-from mainspring.engines.postgres.fast_path import PAUSE, FastPathBackoff
+from mainspring.engines.postgres.fast_path import BACKOFF, FastPathBackoff
 from mainspring.engines.postgres.migrate import MIGRATIONS
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import store as ops
@@ -158,7 +158,7 @@ def test_what_is_not_usual_has_its_own_outcome(postgres: PostgresServer, databas
             counts = await one.counts()
             assert counts[b"f", State.SUCCEEDED, Priority.NORMAL] == (2 if kind == "waited" else 1)
             # Where only the server could see it, the next group is not tried: what joins others does so in a row.
-            missed = not one.engine._writer.luck.tries(asyncio.get_running_loop().time())  # noqa: SLF001 - when luck is tried shows nowhere else
+            missed = not one.engine._writer.backoff.tries(asyncio.get_running_loop().time())  # noqa: SLF001 - when luck is tried shows nowhere else
             assert missed == (kind in {"joined", "another's", "waited"})
 
     asyncio.run(test())
@@ -181,8 +181,8 @@ def test_the_fast_path_is_not_retried_at_once() -> None:
     backoff = FastPathBackoff()
     assert backoff.tries(100.0)
     backoff.missed(100.0)
-    assert not backoff.tries(100.0 + PAUSE - 0.1)
-    assert backoff.tries(100.0 + PAUSE)
+    assert not backoff.tries(100.0 + BACKOFF - 0.1)
+    assert backoff.tries(100.0 + BACKOFF)
 
 
 def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPat
 
             async def lose(self: object, query: str, *values: object) -> object:
                 found: object = await fetch(self, query, *values)
-                if query == SQL["usual"]:
+                if query == SQL["fast_path"]:
                     writes.terminate()
                     raise ConnectionResetError("the answer is lost")
                 return found
@@ -274,7 +274,7 @@ def test_what_is_too_large_for_one_message_goes_step_by_step(
             steps.clear()
             await one.submitted(2)
             assert steps == []
-            monkeypatch.setattr(rows, "PORTION", 1)
+            monkeypatch.setattr(rows, "PORTION_BYTES", 1)
             await one.submitted(2)
             assert len(steps) == 1, "two payloads of a byte each"
             assert await one.group(one.submit(one.job()), one.settle(old)) == [{}, set()]

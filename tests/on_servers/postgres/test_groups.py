@@ -61,8 +61,8 @@ def test_nodes_that_do_the_same_at_once_share_it(database: str, postgres: Postgr
 
 
 def test_a_lock_that_somebody_holds_is_waited_for_and_spoken_of(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.SETTINGS, "lock_timeout", "50ms")
-    monkeypatch.setattr(writer, "SAY_AFTER", 0.2)
+    monkeypatch.setitem(connection.SESSION_SETTINGS, "lock_timeout", "50ms")
+    monkeypatch.setattr(writer, "LOG_AFTER", 0.2)
 
     async def test() -> None:
         async with node(database) as one, session(database) as other:

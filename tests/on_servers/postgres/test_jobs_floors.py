@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.postgres.connection import SETTINGS
-from mainspring.engines.postgres.floors import LOWEST, SETTLES, SHARE, SLOW, Floors
+from mainspring.engines.postgres.connection import SESSION_SETTINGS
+from mainspring.engines.postgres.floors import COMMITTED_AFTER, LOWEST, SCAN_SHARE, SLOW_SCAN, Floors
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
@@ -66,7 +66,7 @@ async def rise(one: Node, clock: SlowClock, slots: frozenset[int] | None = None)
     """Claim until the floor has risen above what was there; returns the floors."""
     await claim(one, slots=slots)
     await claim(one, slots=slots)
-    clock.now += SETTLES
+    clock.now += COMMITTED_AFTER
     await claim(one, slots=slots)
     (floor,) = remembered(one).functions.values()
     assert floor.places[1] > LOWEST
@@ -108,7 +108,7 @@ def test_what_another_node_gives_back_is_found_by_the_next_whole_scan(database: 
             await rise(one, clock)
             await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)]))
             assert await claim(one) == [], "below the floor, and it is not time for a whole scan"
-            clock.now += SHARE * clock.scan
+            clock.now += SCAN_SHARE * clock.scan
             assert [job.id for job in await claim(one)] == [held.id]
 
     asyncio.run(test())
@@ -117,7 +117,7 @@ def test_what_another_node_gives_back_is_found_by_the_next_whole_scan(database: 
 def test_as_long_as_scans_are_quick_it_is_found_at_once(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, node(database, "n2") as two:
-            slow(one).scan = SLOW / 2
+            slow(one).scan = SLOW_SCAN / 2
             for _ in range(3):
                 (held,) = await two.submitted(state=State.LEASED)
                 await one.submitted(3)
@@ -136,7 +136,7 @@ def test_a_claim_that_was_rolled_back_has_taken_nothing(database: str, monkeypat
             await one.submitted(1, function=b"g")
             await claim(one, 1)
             await claim(one, 1)
-            clock.now += SETTLES
+            clock.now += COMMITTED_AFTER
             await other.execute("ALTER TABLE journal ADD CONSTRAINT spoiled CHECK (number < 0) NOT VALID")
             with pytest.raises(Exception, match="spoiled"):
                 await claim(one)
@@ -165,7 +165,7 @@ def test_what_is_due_is_found_below_the_floor(database: str) -> None:
             assert await wake(one) == 2, "its own"
             await two.submitted(1, state=State.SCHEDULED, due_us=5)
             await two.submitted(1, expires_us=5)
-            clock.now += 2 * SHARE * clock.scan
+            clock.now += 2 * SCAN_SHARE * clock.scan
             assert await wake(one) == 2, "another node's, by a whole scan"
 
     asyncio.run(test())
@@ -192,7 +192,7 @@ async def pages(connection: asyncpg.Connection[asyncpg.Record], statement: str, 
 
 def test_a_claim_from_its_floor_passes_no_dead_entries(database: str) -> None:
     async def test() -> None:
-        async with node(database) as one, session(database, **SETTINGS) as other, session(database) as pin:
+        async with node(database) as one, session(database, **SESSION_SETTINGS) as other, session(database) as pin:
             await one.submitted(1)
             await claim(one)
             # Neighbours in the queue lie on different pages, as they do after a while.
@@ -224,7 +224,7 @@ def test_a_claim_from_its_floor_passes_no_dead_entries(database: str) -> None:
             clock = slow(one)
             await claim(one, 1)
             await claim(one, 1)
-            clock.now += SETTLES
+            clock.now += COMMITTED_AFTER
             await one.submitted(1)
             await claim(one, 97)
             (found,) = remembered(one).functions.values()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.rows import SQL
 
 from .a_fleet import node, session
@@ -24,7 +24,7 @@ WRITTEN = set(SQL) - {"partitions", "top", "now"}
 """Those about jobs; the others read the catalogue, or nothing."""
 LISTS = {"list_jobs", "list_ended", "list_dead"}
 """They pass over jobs in the order of ids until enough match."""
-FIRST = {"next", "look", "sweep", "take_inbox", "few_held", "few_pending", "few_pending_of", "few_scheduled"}
+FIRST = {"next", "read_backlog", "sweep", "take_inbox", "few_held", "few_pending", "few_pending_of", "few_scheduled"}
 """They take the first entries of an index."""
 ALL = {"held_elsewhere"}
 """They pass over all that is held, which is bounded by what runs."""
@@ -82,7 +82,7 @@ async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> lis
 @pytest.mark.parametrize("state", STATES)
 def test_rows_are_looked_up_by_indexes(database: str, state: str) -> None:
     async def test() -> None:
-        async with node(database), session(database, **SETTINGS) as other:
+        async with node(database), session(database, **SESSION_SETTINGS) as other:
             await other.execute("SELECT nextval('places')")
             for statement in filter(None, STATES[state].split(";")):
                 await other.execute(statement)
@@ -105,7 +105,7 @@ INDEXES = {
     "submit_unique": set[str](),
     "live": {"live"},
     "succeed": {"jobs_pkey"},
-    "bury": {"jobs_pkey"},
+    "end_unsuccessful": {"jobs_pkey"},
     "give_back": {"jobs_pkey"},
     "assign": {"jobs_pkey"},
     "cancel": {"jobs_pkey"},
@@ -128,7 +128,7 @@ INDEXES = {
 @pytest.mark.parametrize("state", STATES)
 def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) -> None:
     async def test() -> None:
-        async with node(database), session(database, **SETTINGS) as other:
+        async with node(database), session(database, **SESSION_SETTINGS) as other:
             await other.execute("SELECT nextval('places')")
             for statement in filter(None, STATES[state].split(";")):
                 await other.execute(statement)
@@ -144,7 +144,7 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
                 "lowest",
                 "next",
                 "take_inbox",
-                "look",
+                "read_backlog",
                 "list_jobs",
                 "mark_jobs",
             ):

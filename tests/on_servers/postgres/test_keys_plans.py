@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.statements import load
 
 from .a_fleet import node, session
@@ -69,7 +69,7 @@ async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> lis
 def test_claims_by_key_have_an_index(database: str, state: str) -> None:
     async def test() -> None:
         async with node(database), session(database) as other:
-            for name, value in SETTINGS.items():
+            for name, value in SESSION_SETTINGS.items():
                 await other.execute(f"SELECT set_config('{name}', '{value}', false)")
             for statement in filter(None, map(str.strip, STATES[state].split(";"))):
                 await other.execute(statement)

@@ -55,8 +55,8 @@ def test_who_leaves_without_a_term_ends_none(database: str) -> None:
         async with session(database) as other:
             assert await other.fetchval("SELECT ended FROM terms WHERE term = 0") is False, "that of the inbox"
 
-    async def away(term: int, patience: float | None) -> None:
-        raise StoreUnavailableError(f"{term} {patience}")
+    async def away(term: int, open_timeout: float | None) -> None:
+        raise StoreUnavailableError(f"{term} {open_timeout}")
 
     asyncio.run(test())
 

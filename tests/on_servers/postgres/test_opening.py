@@ -20,7 +20,7 @@ def refused(dsn: str, message: str, kind: type[StoreError] = StoreError) -> None
 
     async def test() -> None:
         with pytest.raises(kind, match=message):
-            async with node(dsn, patience=0.0):
+            async with node(dsn, open_timeout=0.0):
                 pass
 
     asyncio.run(test())
@@ -157,7 +157,7 @@ def test_a_server_that_comes_up_later_is_waited_for(postgres_programs: Path) -> 
 def test_patience_has_an_end(free_port: int) -> None:
     async def test() -> None:
         with pytest.raises(StoreUnavailableError):
-            async with node(f"postgresql://postgres@127.0.0.1:{free_port}/x", patience=0.3):
+            async with node(f"postgresql://postgres@127.0.0.1:{free_port}/x", open_timeout=0.3):
                 pass
 
     asyncio.run(asyncio.wait_for(test(), 10))

@@ -138,7 +138,7 @@ def test_what_was_cancelled_goes_before_what_failed(database: str) -> None:
 
 
 def test_a_partition_is_counted_piece_by_piece(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "BLOCKS", 1)
+    monkeypatch.setattr(partitions, "BLOCKS_PER_COUNT", 1)
 
     async def test() -> None:
         async with node(database) as one, session(database) as other:
@@ -146,9 +146,9 @@ def test_a_partition_is_counted_piece_by_piece(database: str, monkeypatch: pytes
             await end(one, Event.SUCCEED, OLD * DAY_US, 500)
             memory = Retired()
             pieces = 0
-            assert await partitions.take_off(other, ENDED, ENDED.name(OLD))
-            assert await partitions.take_off(other, ENDED, ENDED.name(OLD)), "another node was faster"
-            while await partitions.count_off(other, budget=0):
+            assert await partitions.detach(other, ENDED, ENDED.name(OLD))
+            assert await partitions.detach(other, ENDED, ENDED.name(OLD)), "another node was faster"
+            while await partitions.drop_retired(other, budget=0):
                 pieces += 1
                 assert pieces < 100
             assert pieces > 2

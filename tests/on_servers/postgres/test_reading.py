@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.lists import READERS
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
@@ -83,7 +83,7 @@ def test_a_search_of_all_tables_takes_the_newest_of_each(database: str) -> None:
     """Of whole tables PostgreSQL would sort everything, once they are large."""
 
     async def test() -> None:
-        async with node(database), session(database, **SETTINGS) as other:
+        async with node(database), session(database, **SESSION_SETTINGS) as other:
             steps = await plan(other, "mark_all")
             assert [step["Node Type"] for step in steps].count("Limit") == 4
 

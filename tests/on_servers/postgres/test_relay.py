@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres.address import parse
-from mainspring.engines.postgres.relay import PIECE
+from mainspring.engines.postgres.relay import PIECE_LENGTH
 from mainspring.events.relay import Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
 
@@ -58,7 +58,7 @@ def test_stores_of_one_database_do_not_receive_each_others_messages(database: st
             await another.wait_for(lambda messages: messages == [Pending([b"other"])])
             await one.submitted(function=b"one")
             await two.wait_for(lambda messages: messages == [Pending([b"one"])])
-            assert len(PIECE * "x") < 8000
+            assert len(PIECE_LENGTH * "x") < 8000
 
     asyncio.run(test())
 

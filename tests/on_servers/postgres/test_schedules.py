@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.proxy import Proxy
 
-from mainspring.engines.postgres.connection import SETTINGS
-from mainspring.engines.postgres.floors import LOWEST, SHARE
+from mainspring.engines.postgres.connection import SESSION_SETTINGS
+from mainspring.engines.postgres.floors import LOWEST, SCAN_SHARE
 from mainspring.engines.postgres.schedule_tables import SQL, DueFloor
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as job_ops
@@ -322,7 +322,7 @@ def test_what_is_due_before_the_floor_is_found_by_the_next_whole_scan(database: 
             await save(two, Schedule(name="other", function=b"f", trigger=Every(SECOND)))
             assert await due_names(two, later) == ["other", "late"]
             assert await due_names(one, later) == ["late"]
-            clock.now += SHARE * clock.scan
+            clock.now += SCAN_SHARE * clock.scan
             assert await due_names(one, later) == ["other", "late"]
             assert await due_names(one, later) == ["other", "late"], "the floor is no obstacle to what was there before"
             await save(
@@ -337,7 +337,7 @@ def test_from_the_floor_no_dead_entries_are_passed(database: str) -> None:
     number, times = 100, 40
 
     async def test() -> None:
-        async with node(database) as one, session(database, **SETTINGS) as other, session(database) as pin:
+        async with node(database) as one, session(database, **SESSION_SETTINGS) as other, session(database) as pin:
             await save(one, *(Schedule(name=f"s{at}", function=b"f", trigger=Every(SECOND)) for at in range(number)))
             await pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM schedules")
             for _ in range(times):

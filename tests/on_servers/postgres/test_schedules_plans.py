@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.schedule_tables import SQL
 
 from .a_fleet import node, session
@@ -97,7 +97,7 @@ async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> lis
 @pytest.mark.parametrize("state", STATES)
 def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) -> None:
     async def test() -> None:
-        async with node(database), session(database, **SETTINGS) as other:
+        async with node(database), session(database, **SESSION_SETTINGS) as other:
             for statement in filter(None, map(str.strip, STATES[state].split(";"))):
                 await other.execute(statement)
             for name, indexes in INDEXES.items():

@@ -72,7 +72,7 @@ def test_a_migration_that_fails_leaves_nothing(database: str) -> None:
         connection = await connect(database)
         broken = [*MIGRATIONS, Migration(VERSION + 1, 1, "CREATE TABLE half (); SELECT 1 / 0")]
         with pytest.raises(asyncpg.DivisionByZeroError):
-            await prepare(connection, "mainspring", known=broken)
+            await prepare(connection, "mainspring", migrations=broken)
         assert await connection.fetchval("SELECT max(number) FROM migrations") == VERSION
         assert await connection.fetchval("SELECT to_regclass('half')") is None
         connection.terminate()
@@ -85,7 +85,7 @@ def test_beside_a_newer_schema_only_compatible_nodes_run(database: str, compatib
     async def test() -> None:
         connection = await connect(database)
         newer = Migration(VERSION + 1, compatible, "CREATE TABLE brand_new ()")
-        await prepare(connection, "mainspring", known=[*MIGRATIONS, newer])
+        await prepare(connection, "mainspring", migrations=[*MIGRATIONS, newer])
         connection.terminate()
         if compatible > VERSION:
             with pytest.raises(StoreForeignError, match=f"version {VERSION + 1} of a newer Mainspring"):
@@ -113,7 +113,7 @@ def test_an_older_schema_is_refused_where_it_may_not_be_changed(database: str) -
 
 
 def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate, "WAIT", "50ms")
+    monkeypatch.setattr(migrate, "LOCK_TIMEOUT", "50ms")
 
     async def test() -> None:
         connection = await connect(database)
@@ -121,7 +121,7 @@ def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, mo
         async with session(database) as other:
             await other.execute("BEGIN; SELECT FROM functions")
             newer = [*MIGRATIONS, Migration(VERSION + 1, 1, "ALTER TABLE functions ADD COLUMN more int")]
-            applying = asyncio.ensure_future(prepare(connection, "mainspring", known=newer))
+            applying = asyncio.ensure_future(prepare(connection, "mainspring", migrations=newer))
 
             async def gave_way() -> bool:
                 async with session(database) as third:

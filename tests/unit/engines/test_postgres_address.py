@@ -37,7 +37,7 @@ def test_the_schema_has_a_default(url: str) -> None:
         ("postgresql://db/app?schema=", "name of a schema"),
         ("postgresql://db/app?schema=pg_jobs", "name of a schema"),
         ("postgresql://db/app?schema=" + "x" * 64, "name of a schema"),
-        ("postgresql://db/app?unsafe=everything", "known are fsync"),
+        ("postgresql://db/app?unsafe=everything", "is unknown: use fsync"),
         ("postgresql://db/app?schema", "cannot be read"),
     ],
 )

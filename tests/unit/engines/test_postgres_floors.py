@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.postgres.floors import LOWEST, SHARE, SLOW, Floor, Scans, risen
+from mainspring.engines.postgres.floors import LOWEST, SCAN_SHARE, SLOW_SCAN, Floor, Scans, risen
 
 
 def test_whole_scans_take_a_share_of_the_time() -> None:
@@ -14,18 +14,18 @@ def test_whole_scans_take_a_share_of_the_time() -> None:
     for _ in range(1000):
         seconds = 0.1
         if scans.whole(now):
-            scans.took(now, seconds)
+            scans.note_cost(now, seconds)
             whole += seconds
         now += seconds
         all_of_it += seconds
-    assert 0.5 / SHARE < whole / all_of_it < 1.5 / SHARE
+    assert 0.5 / SCAN_SHARE < whole / all_of_it < 1.5 / SCAN_SHARE
 
 
 def test_as_long_as_scans_are_quick_all_are_whole() -> None:
     scans = Scans()
     for now in range(10):
         assert scans.whole(now)
-        scans.took(now, SLOW / 2)
+        scans.note_cost(now, SLOW_SCAN / 2)
     assert not scans.slow
 
 

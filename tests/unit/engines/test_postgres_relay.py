@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.postgres.relay import BACKLOG, Relay, decode, encode
+from mainspring.engines.postgres.relay import BACKLOG_LIMIT, Relay, decode, encode
 from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.nodes.model import NodeRow
 
@@ -118,27 +118,27 @@ def test_what_strangers_say_is_passed_over(payload: str) -> None:
 
 def test_a_node_does_not_hear_itself() -> None:
     one = Member()
-    one.relay.tell_pending([b"f"])
+    one.relay.notify_pending([b"f"])
     assert one.hear(one.sent()) == []
 
 
 def test_what_gathers_is_bounded() -> None:
     one = Member()
-    piece = BACKLOG // 10
+    piece = BACKLOG_LIMIT // 10
     for _ in range(30):
         one.relay.send(4, Progress(1, "data", b"x" * piece))
     assert one.relay.dropped > 15
-    assert sum(map(len, one.sent())) < 1.3 * BACKLOG
+    assert sum(map(len, one.sent())) < 1.3 * BACKLOG_LIMIT
     one.relay.send(4, Stop(1, ""))
     assert one.sent(), "there is room again"
 
 
 def test_many_ended_jobs_are_told_in_several_messages() -> None:
     one = Member()
-    one.relay.tell_settled({4: list(range(2000))})
+    one.relay.notify_settled({4: list(range(2000))})
     told = content(one.sent())
     assert [len(message.ids) for message in told if isinstance(message, Settled)] == [500] * 4
-    one.relay.tell_settled({5: [1]})
+    one.relay.notify_settled({5: [1]})
     assert content(one.sent()) == [Settled([1])]
 
 
@@ -169,6 +169,6 @@ def test_the_cluster_carries_what_is_for_its_nodes_and_notify_the_rest(*, mixed:
     one.relay.observe([NodeRow(term=5, name="n5", counter=1, cluster="" if mixed else "c")])
     one.relay.send(4, Settled([1]))
     one.relay.send(5, Settled([2]))
-    one.relay.tell_pending({b"f"})
+    one.relay.notify_pending({b"f"})
     assert cluster.told == [(4, Settled([1])), (0, Pending([b"f"]))]
     assert content(one.sent()) == [Settled([2]), *([Pending([b"f"])] if mixed else [])]

@@ -10,31 +10,31 @@ from mainspring.errors import SettingsError
 
 SCHEMA: Final = "mainspring"
 UNSAFE: Final = frozenset({"fsync", "synchronous_commit", "full_page_writes"})
-"""Settings of a server that may be off where ``?unsafe=`` names them, with commas between."""
+"""The server settings that may be off if ``?unsafe=`` names them, separated by commas."""
 
 
 class Address(NamedTuple):
-    """Where a store is."""
+    """The servers, the schema and the accepted risks of a store."""
 
     dsns: tuple[str, ...]
-    """One for each server that may be the primary, in the order in which they are tried."""
+    """One for each server that may be the primary, in the order of the attempts."""
     schema: str
     unsafe: frozenset[str]
-    """What the server may have switched off."""
+    """The settings that the server may have switched off."""
     shown: str
-    """How messages call it: without the password."""
+    """The address as messages show it: without the password."""
 
     @property
     def checksum(self) -> int:
-        """A number of 32 bits for the schema: locks and channels are the whole database's and carry it."""
+        """The schema's checksum of 32 bits. Locks and channels belong to the whole database, so they carry it."""
         return zlib.crc32(self.schema.encode())
 
 
 def parse(url: str) -> Address:
-    """Read an address; what is not ours in its query goes to the client library as it is. Raises SettingsError.
+    """Parse an address; parameters that are not Mainspring's go to the client library unchanged. Raises SettingsError.
 
-    Of several hosts with commas between, each gets a DSN of its own, and so a time-out of its own: in the library's list, one
-    that swallows packets would use up the time of all.
+    Of several hosts, separated by commas, each gets its own DSN and so its own time-out: in the library's list, one host that
+    swallows packets would use up the time of all.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"postgresql", "postgres"}:
@@ -46,12 +46,12 @@ def parse(url: str) -> Address:
     schema = query.pop("schema", [SCHEMA])[-1]
     if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_"):
         raise SettingsError(
-            f"{schema!r} cannot be the name of a schema: PostgreSQL takes 1 to 63 bytes, not beginning with pg_"
+            f"{schema!r} cannot be the name of a schema: it needs 1 to 63 bytes and must not begin with pg_"
         )
     unsafe = frozenset(name for value in query.pop("unsafe", []) for name in value.split(",") if name)
     if not unsafe <= UNSAFE:
-        raise SettingsError(f"unsafe={','.join(sorted(unsafe - UNSAFE))}: known are {', '.join(sorted(UNSAFE))}")
-    query.pop("target_session_attrs", None)  # there is only one that we can use
+        raise SettingsError(f"unsafe={','.join(sorted(unsafe - UNSAFE))} is unknown: use {', '.join(sorted(UNSAFE))}")
+    query.pop("target_session_attrs", None)  # only a primary can be used
     rest = urlencode(query, doseq=True)
     credentials, at, hosts = parts.netloc.rpartition("@")
     dsns = tuple(parts._replace(netloc=f"{credentials}{at}{host}", query=rest).geturl() for host in hosts.split(","))

@@ -1,4 +1,4 @@
-"""All specifications of schedules, as this node knows them: read once, and then only what has changed."""
+"""A node's cache of all schedules' specifications: read once; after that only changes are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SQL = load("schedules.sql")
 
 
 class CatalogueCache:
-    """The catalogue at a version of the store's. What a node remembers of one group is right for the next."""
+    """The catalogue at a version of the store. It stays valid from one group to the next."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -25,7 +25,7 @@ class CatalogueCache:
         self._leaders: Mapping[str, str] = {}
 
     async def refresh(self, connection: Connection[Record], version: int) -> None:
-        """Be at a version; nobody changes it as long as the transaction lasts."""
+        """Read the changes up to a version. The transaction holds a lock, so the version stays current until it ends."""
         if version == self._version:
             return
         schedules = dict(self.catalogue.schedules)
@@ -38,12 +38,12 @@ class CatalogueCache:
         self._leaders = leaders(schedules)
         self._version = version
 
-    def turns(self, name: str) -> tuple[str, ...]:
-        """Return the schedules whose rows are to be locked before anything that a fire time of this one may touch."""
+    def rows_to_lock(self, name: str) -> tuple[str, ...]:
+        """Return the schedules whose rows must be locked before anything that a fire time of this one may change."""
         leader = self._leaders.get(name)
         return (name,) if leader is None or leader == name else (leader, name)
 
-    def minds_ends(self, name: str) -> bool:
+    def end_affects_others(self, name: str) -> bool:
         """Return whether the end of a run may change other rows: relatives, waiting runs, runs that joined it."""
         schedule = self.catalogue.schedules.get(name)
         return schedule is not None and (name in self._leaders or bool(schedule.unique) or self.catalogue.queues(name))

@@ -1,4 +1,4 @@
-"""Leases: jobs are claimed, and recorded as running."""
+"""Claims: they lease due jobs; assignments record them as running."""
 
 from __future__ import annotations
 
@@ -19,83 +19,83 @@ if TYPE_CHECKING:
 from mainspring.jobs.owners import Started, note
 
 _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
-_PLACE, _WANT = 20, 21
-"""Where these columns are in the rows of the statement ``claim``."""
+_PLACE, _REQUEST = 20, 21
+"""The indexes of these columns in the rows of the statement ``claim``."""
 
 
-class _Wanted(NamedTuple):
-    """A want on its way to the store."""
+class _Request(NamedTuple):
+    """A request for jobs of one function, with its place in the outcomes."""
 
     operation: int
     at: int
     function: int
-    want: ops.ClaimRequest
+    request: ops.ClaimRequest
 
 
 async def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:
     """Lease due jobs; see ``Claim``."""
-    await tx.functions.find({("default", want.function) for one in operations for want in one.wants})
+    await tx.functions.load({("default", request.function) for placed in operations for request in placed.wants})
     outcomes: list[list[list[Job]]] = [[[] for _ in operation.wants] for operation in operations]
-    # Wants of one function take turns: a statement does not see what it has taken itself.
-    rounds: list[dict[int, _Wanted]] = []
+    # Requests for one function run in separate rounds: a statement does not see the rows that it locks itself.
+    rounds: list[dict[int, _Request]] = []
     for number, operation in enumerate(operations):
-        for index, want in enumerate(operation.wants):
-            function = tx.functions.numbers.get(("default", want.function))
-            if function is None or want.limit <= 0:
-                continue  # never submitted: workers may ask for any name, and only submitted ones get a number
-            for turn in rounds:
-                if function not in turn:
+        for index, request in enumerate(operation.wants):
+            function = tx.functions.numbers.get(("default", request.function))
+            if function is None or request.limit <= 0:
+                continue  # never submitted: workers may request any name, and only submitted functions have a number
+            for batch in rounds:
+                if function not in batch:
                     break
             else:
-                turn = {}
-                rounds.append(turn)
-            turn[function] = _Wanted(number, index, function, want)
-    for turn in rounds:
-        wanted = sorted(turn.values(), key=lambda one: one.function)
-        term = operations[wanted[0].operation].term
-        for one, jobs in zip(wanted, await _claim(tx, term, wanted), strict=True):
-            outcomes[one.operation][one.at] = jobs
+                batch = {}
+                rounds.append(batch)
+            batch[function] = _Request(number, index, function, request)
+    for batch in rounds:
+        requests = sorted(batch.values(), key=lambda placed: placed.function)
+        term = operations[requests[0].operation].term
+        for placed, jobs in zip(requests, await _claim(tx, term, requests), strict=True):
+            outcomes[placed.operation][placed.at] = jobs
     return outcomes
 
 
-async def _claim(tx: Transaction, term: int, wanted: list[_Wanted]) -> list[list[Job]]:
+async def _claim(tx: Transaction, term: int, requests: list[_Request]) -> list[list[Job]]:
     floors = tx.memory(Floors)
-    known = [floors.of(one.function) for one in wanted]
+    current = [floors.of(placed.function) for placed in requests]
     now = floors.clock()
-    if any(floor.scans.slow for floor in known) and floors.wants_top(now):
-        floors.top(now, await tx.connection.fetchval(SQL["top"]))
-    begins = [floor.begin(now) for floor in known]
+    if any(floor.scans.slow for floor in current) and floors.needs_top(now):
+        floors.note_top(now, await tx.connection.fetchval(SQL["top"]))
+    begins = [floor.begin(now) for floor in current]
     records = await tx.connection.fetch(
         SQL["claim"],
         term,
-        [one.function for one in wanted],
-        [one.want.limit for one in wanted],
+        [placed.function for placed in requests],
+        [placed.request.limit for placed in requests],
         *([begin[1][level] for begin in begins] for level in range(3)),
-        [None if one.want.slots is None else bitmap(one.want.slots) for one in wanted],
-        [one.want.overdue_us for one in wanted],
+        [None if placed.request.slots is None else bitmap(placed.request.slots) for placed in requests],
+        [placed.request.overdue_us for placed in requests],
     )
     seconds = floors.clock() - now
-    claimed: list[list[Job]] = [[] for _ in wanted]
-    taken: list[list[tuple[int, int]]] = [[] for _ in wanted]
-    # of one function per want, so that the order of priorities and places is the one of the claim
-    records.sort(key=lambda record: (record[_WANT], record[3], record[_PLACE]))
+    claimed: list[list[Job]] = [[] for _ in requests]
+    taken: list[list[tuple[int, int]]] = [[] for _ in requests]
+    # one function per request, so this order of priorities and places is the order of the claim
+    records.sort(key=lambda record: (record[_REQUEST], record[3], record[_PLACE]))
     for record, job in zip(records, await rows.stored(tx, records), strict=True):
-        at = record[_WANT] - 1
+        at = record[_REQUEST] - 1
         claimed[at].append(job)
         taken[at].append((job.priority, record[_PLACE]))
-    for at, one in enumerate(wanted):
+    for at, placed in enumerate(requests):
         for priority in range(3):
             number = sum(level == priority for level, _ in taken[at])
             if number:
-                tx.count(one.function, _PENDING, priority, -number)
-                tx.count(one.function, _LEASED, priority, number)
+                tx.count(placed.function, _PENDING, priority, -number)
+                tx.count(placed.function, _LEASED, priority, number)
         whole, places = begins[at]
-        await _learn(tx, one, known[at], _Scan(whole, places, taken[at], now, seconds))
+        await _raise_floor(tx, placed, current[at], _Scan(whole, places, taken[at], now, seconds))
     return claimed
 
 
 class _Scan(NamedTuple):
-    """What a claim has met."""
+    """The result of one claim's scan of a function."""
 
     whole: bool
     places: list[int]
@@ -104,22 +104,24 @@ class _Scan(NamedTuple):
     seconds: float
 
 
-async def _learn(tx: Transaction, one: _Wanted, floor: Floor, scan: _Scan) -> None:
-    """Let the floor rise."""
+async def _raise_floor(tx: Transaction, placed: _Request, floor: Floor, scan: _Scan) -> None:
+    """Raise the floor of a function after a claim."""
     floors = tx.memory(Floors)
     if scan.whole:
-        floor.scans.took(scan.at, scan.seconds)
+        floor.scans.note_cost(scan.at, scan.seconds)
     if not floor.scans.slow:
         return
-    settled = floors.settled(scan.at)
-    if one.want.slots is None:
-        full = len(scan.taken) >= one.want.limit
-        after = risen(scan.places, scan.taken, settled, full=full)
+    committed_place = floors.committed_place(scan.at)
+    if placed.request.slots is None:
+        full = len(scan.taken) >= placed.request.limit
+        after = risen(scan.places, scan.taken, committed_place, full=full)
     else:
-        # What other nodes are to take was passed over: nothing is known of it but where it begins.
-        found = await tx.connection.fetch(SQL["lowest"], one.function, [0, 1, 2], scan.places)
+        # Jobs for other nodes were skipped. Only the first place of the remaining jobs is certain.
+        found = await tx.connection.fetch(SQL["lowest"], placed.function, [0, 1, 2], scan.places)
         lowest: dict[int, int] = {row[0]: row[1] for row in found}
-        after = [max(scan.places[level], min(lowest.get(level, settled), settled)) for level in range(3)]
+        after = [
+            max(scan.places[level], min(lowest.get(level, committed_place), committed_place)) for level in range(3)
+        ]
     floor.places = after
     tx.after_rollback(floor.forget)
 
@@ -133,7 +135,7 @@ def bitmap(slots: frozenset[int]) -> bytes:
 
 
 async def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
-    """Record what runs; see ``Assign``. Of a job that is named twice the last record counts."""
+    """Record jobs as running; see ``Assign``. If a job is named twice, the last record counts."""
     running = {
         (job.id, job.term): job
         for operation in operations

@@ -1,4 +1,4 @@
-"""A connection to the store's primary, with the settings that groups rely on."""
+"""A connection to the store's primary, with the settings that groups depend on."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("mainspring.postgres")
 
-CONNECT: Final = 5.0
-"""Seconds for one server to let us in."""
-CLOSE: Final = 1.0
-"""Seconds for a polite end; after that the connection is dropped."""
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to connect to one server."""
+CLOSE_TIMEOUT: Final = 1.0
+"""Seconds for an orderly close; after that the connection is dropped."""
 FIRST_DELAY: Final = 0.05
 LAST_DELAY: Final = 2.0
-EVERY: Final = 60.0
-"""Seconds between lines in the log while the store is away."""
+LOG_INTERVAL: Final = 60.0
+"""Seconds between lines in the log while the store is unavailable."""
 
-SETTINGS: Final = {
-    "jit": "off",  # compiling a statement takes longer than any of ours
-    # Every statement looks rows up by an index. A plan is made once and kept: made while a table was empty, it would pass over
-    # all of it for as long as a million rows may come before statistics say so.
+SESSION_SETTINGS: Final = {
+    "jit": "off",  # compiling a statement takes longer than running any of these
+    # Every statement finds its rows by an index. PostgreSQL plans it once: a plan made while a table was empty would scan the
+    # whole table until the statistics are renewed, which may be a million rows later.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -44,7 +44,7 @@ SETTINGS: Final = {
     "enable_bitmapscan": "off",
     "enable_indexonlyscan": "off",
     "lock_timeout": "2s",
-    # A node that is cut off or frozen must not hold its term's lock for long: whoever recovers its jobs waits for it.
+    # A node that is cut off or frozen must not hold its term's lock for long: the node that recovers its jobs waits for the lock.
     "idle_in_transaction_session_timeout": "5s",
     "statement_timeout": "0",
     "tcp_keepalives_idle": "5",
@@ -55,79 +55,79 @@ SETTINGS: Final = {
 }
 
 
-def _see(ended: asyncio.Future[bool]) -> None:
+def _retrieve(ended: asyncio.Future[bool]) -> None:
     if not ended.cancelled():
         ended.exception()
 
 
 class _Upgrade(connect_utils.TLSUpgradeProto):
-    """The library's question whether a server speaks TLS.
+    """The library's request whether a server supports TLS.
 
-    Where an attempt is given up just when the server has accepted it, the library forgets that it has asked, and what becomes of
-    that would stand in the log as an exception that was never retrieved. Nothing else tells of it, and no option avoids the
-    question; so it takes the library's place there.
+    If an attempt times out just after the server has accepted it, the library drops the future of this request, and its exception
+    would appear in the log as one that was never retrieved. No option avoids the request, so this class replaces the library's
+    and retrieves the exception.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.on_data.add_done_callback(_see)
+        self.on_data.add_done_callback(_retrieve)
 
 
 connect_utils.TLSUpgradeProto = _Upgrade  # type: ignore[misc]
 
 
 def delays() -> Iterator[float]:
-    """Give the seconds to wait before each further attempt: doubling, and spread so that nodes do not come at once."""
+    """Yield the seconds to wait before each further attempt: doubling, with jitter so that nodes do not connect at once."""
     delay = FIRST_DELAY
     while True:
-        yield delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+        yield delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, not a secret
         delay = min(delay * 2, LAST_DELAY)
 
 
 async def connect(address: Address, name: str) -> Connection[Record]:
-    """Connect to the first of the servers that can be written to; ``name`` is shown in ``pg_stat_activity``.
+    """Connect to the first server that accepts writes; ``name`` is shown in ``pg_stat_activity``.
 
-    The connection's ``synchronous_commit`` stays what it is now, whatever the server's becomes. Raises StoreError, and
-    StoreUnavailableError where another try may help.
+    The connection keeps the server's present ``synchronous_commit``, even if the server's setting changes later. Raises
+    StoreError, or StoreUnavailableError if another attempt may succeed.
     """
     failure: StoreError | None = None
     for dsn in address.dsns:
         try:
             connection = await asyncpg.connect(
                 dsn,
-                timeout=CONNECT,
-                # `_check` tells a standby from a server on which transactions may not write; the library does not.
+                timeout=CONNECT_TIMEOUT,
+                # `_check` distinguishes a standby from a server whose transactions may not write; the library does not.
                 target_session_attrs=SessionAttribute.any,
                 statement_cache_size=500,
                 max_cached_statement_lifetime=0,
-                server_settings={**SETTINGS, "application_name": name, "search_path": quoted(address.schema)},
+                server_settings={**SESSION_SETTINGS, "application_name": name, "search_path": quoted(address.schema)},
             )
         except failures.ERRORS as error:
-            failure = _worse(failure, failures.explain(error, address))
+            failure = _to_report(failure, failures.explain(error, address))
             failure.__cause__ = error
-            await asyncio.sleep(0)  # what the library dropped is closed in the loop's next turn
+            await asyncio.sleep(0)  # the event loop closes the library's dropped sockets in its next iteration
             continue
         try:
-            async with asyncio.timeout(CONNECT):
+            async with asyncio.timeout(CONNECT_TIMEOUT):
                 await _check(connection, address)
         except BaseException as error:
             connection.terminate()
             if not isinstance(error, (*failures.ERRORS, StoreError)):
                 raise
-            failure = _worse(failure, failures.explain(error, address))
+            failure = _to_report(failure, failures.explain(error, address))
         else:
             return connection
     assert failure is not None
     raise failure
 
 
-def _worse(one: StoreError | None, other: StoreError) -> StoreError:
-    """Of two servers' refusals, the one to tell: where one of them may be back soon, that one."""
+def _to_report(one: StoreError | None, other: StoreError) -> StoreError:
+    """Return the failure to report of two servers: the first that may be available again soon."""
     return one if isinstance(one, StoreUnavailableError) else other
 
 
 async def _check(connection: Connection[Record], address: Address) -> None:
-    """Refuse a server that cannot be written to, or would lose what it has acknowledged."""
+    """Refuse a server that does not accept writes, or could lose acknowledged jobs."""
     shown = await connection.fetchrow(
         "SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only,"
         " current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,"
@@ -146,44 +146,44 @@ async def _check(connection: Connection[Record], address: Address) -> None:
     if off:
         names = ",".join(sorted(off))
         raise StoreError(
-            f"{address.shown} has {names} off: a crash of its host would lose jobs that were acknowledged, or damage the store."
+            f"{address.shown} has {names} off: a crash of its host would lose acknowledged jobs or damage the store."
             f" Switch it on there, or accept the loss by adding unsafe={names} to the address, after a '?' or a '&'"
         )
     await connection.execute(f"SET synchronous_commit = '{shown['synchronous_commit']}'")
 
 
-async def connect_patiently(address: Address, name: str, patience: float | None) -> Connection[Record]:
-    """Connect, also where that takes several attempts; raises StoreUnavailableError after ``patience`` seconds, None: never."""
+async def connect_repeatedly(address: Address, name: str, open_timeout: float | None) -> Connection[Record]:
+    """Connect in as many attempts as needed; raise StoreUnavailableError after ``open_timeout`` seconds (None: never)."""
     clock = asyncio.get_running_loop().time
-    began, said = clock(), 0.0
+    began, logged = clock(), 0.0
     for delay in delays():
         try:
             connection = await connect(address, name)
         except StoreError as error:
             away = clock() - began
-            if not isinstance(error, StoreUnavailableError) and patience is not None:
+            if not isinstance(error, StoreUnavailableError) and open_timeout is not None:
                 raise
-            if patience is not None and away + delay > patience:
+            if open_timeout is not None and away + delay > open_timeout:
                 raise
-            if not said or clock() - said >= EVERY:
-                said = clock()
+            if not logged or clock() - logged >= LOG_INTERVAL:
+                logged = clock()
                 log.warning(
                     "the store is away: waiting for it", connection=name, reason=str(error), seconds=round(away, 1)
                 )
             await asyncio.sleep(delay)
         else:
-            if said:
+            if logged:
                 log.info("the store is back", connection=name, seconds=round(clock() - began, 1))
             return connection
     raise AssertionError
 
 
 async def disconnect(connection: Connection[Any] | None) -> None:
-    """End a connection politely where that is soon done, and in any case at once."""
+    """Close a connection: orderly within a second, or else by dropping it."""
     if connection is None or connection.is_closed():
         return
     try:
-        async with asyncio.timeout(CLOSE):
-            await connection.close(timeout=CLOSE)
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await connection.close(timeout=CLOSE_TIMEOUT)
     except failures.ERRORS:
         connection.terminate()

@@ -1,4 +1,4 @@
-"""The control connection: heartbeats, messages, folding, partitions. Groups have another one, and neither waits for the other."""
+"""The control connection: heartbeats, messages, folding, partitions. It and the groups' connection do not block each other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from mainspring.engines.postgres import failures
-from mainspring.engines.postgres.connection import connect_patiently, disconnect
+from mainspring.engines.postgres.connection import connect_repeatedly, disconnect
 from mainspring.errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -25,43 +25,44 @@ T = TypeVar("T")
 
 
 class Control:
-    """Keeps one connection, and makes another one where it is lost; one piece of work at a time has it."""
+    """Keeps one connection open and replaces it when it is lost; runs one piece of work at a time on it."""
 
     def __init__(self, address: Address, name: str, greet: Callable[[Connection[Record]], Awaitable[object]]) -> None:
-        """``greet`` is called with each new connection, before anybody else has it."""
+        """``greet`` is called with each new connection before any other use."""
         self._address = address
         self._name = name
         self._greet = greet
         self._connection: Connection[Record] | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
 
-    async def open(self, patience: float | None) -> Connection[Record]:
-        """Connect for the first time; raises StoreError. The connection is the caller's alone until `start`."""
-        self._connection = await connect_patiently(self._address, self._name, patience)
+    async def open(self, open_timeout: float | None) -> Connection[Record]:
+        """Connect for the first time; raises StoreError. The caller has the connection to itself until `start`."""
+        self._connection = await connect_repeatedly(self._address, self._name, open_timeout)
         return self._connection
 
     @property
     def started(self) -> bool:
-        """Whether it keeps a connection."""
+        """Whether the connection is kept open."""
         return self._keeper is not None
 
     async def start(self) -> None:
-        """Greet the connection, and keep one from now on."""
+        """Greet the connection, and keep one open from now on."""
         assert self._connection is not None
         await self._greet(self._connection)
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="postgres control")
 
     async def run(self, work: Callable[[Connection[Record]], Awaitable[T]], timeout: float) -> T:  # noqa: ASYNC109
-        """Run something on the connection, waiting for it to be there; a connection that does not answer in time is given up.
+        """Run work on the connection once there is one; drop a connection that does not answer in time.
 
-        Raises StoreUnavailableError where the store is away for ``timeout`` seconds or goes away meanwhile, or any StoreError.
+        Raises StoreUnavailableError if the store is unavailable for ``timeout`` seconds or becomes so during the work, or any
+        StoreError.
         """
         connection: Connection[Record] | None = None
         try:
-            async with asyncio.timeout(timeout), self._turn:
+            async with asyncio.timeout(timeout), self._lock:
                 await self._ready.wait()
                 connection = self._connection
                 assert connection is not None
@@ -71,35 +72,35 @@ class Control:
             if connection is not None and away:
                 connection.terminate()
                 if connection is self._connection:
-                    self._gone(connection)  # at once: the next piece of work waits for another
+                    self._on_lost(connection)  # at once, so that the next piece of work waits for a new connection
             raise failures.explain(error, self._address) from error
         except asyncio.CancelledError:
             if connection is not None:
-                connection.terminate()  # in the middle of something
+                connection.terminate()  # its state is unknown
             raise
         finally:
             if connection is not None and not connection.is_closed() and connection.is_in_transaction():
-                connection.terminate()  # whatever was begun is undone, and the next finds none open
+                connection.terminate()  # rolls back, so that the next piece of work finds no open transaction
 
-    async def greet_again(self) -> None:
-        """Greet the present connection once more: what there is to say to it has changed."""
+    async def greet_current(self) -> None:
+        """Greet the present connection once more, for example for another term."""
         await self.run(self._greet, 10.0)
 
     async def _keep(self) -> None:
         while True:
             connection = self._connection
             if connection is None or connection.is_closed():
-                connection = self._connection = await self._another()
+                connection = self._connection = await self._reconnect()
             self._lost.clear()
-            connection.add_termination_listener(self._gone)
+            connection.add_termination_listener(self._on_lost)
             if not connection.is_closed():
                 self._ready.set()
                 await self._lost.wait()
             self._ready.clear()
 
-    async def _another(self) -> Connection[Record]:
+    async def _reconnect(self) -> Connection[Record]:
         while True:
-            connection = await connect_patiently(self._address, self._name, None)
+            connection = await connect_repeatedly(self._address, self._name, None)
             try:
                 async with asyncio.timeout(10.0):
                     await self._greet(connection)
@@ -110,12 +111,12 @@ class Control:
             else:
                 return connection
 
-    def _gone(self, _: Any) -> None:
+    def _on_lost(self, _: Any) -> None:
         self._ready.clear()
         self._lost.set()
 
     async def close(self) -> None:
-        """Keep it no longer, and disconnect."""
+        """Stop keeping a connection, and disconnect."""
         if self._keeper is not None:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -127,11 +128,11 @@ class Control:
 
 
 async def best_effort(what: str, work: Awaitable[object], limit: CauseLimit) -> None:
-    """Do something that is repeated anyway: where it fails, there is a line in the log, unless the limit leaves it out."""
+    """Do repeated work; log a failure, unless the limit suppresses the line."""
     try:
         await work
     except StoreUnavailableError as error:
-        log.debug("upkeep has to wait", what=what, reason=str(error))
+        log.debug("maintenance is delayed", what=what, reason=str(error))
     except StoreError as error:
         if limit.allows(f"{what}: {error}", asyncio.get_running_loop().time()):
-            log.warning("upkeep failed", what=what, reason=str(error))
+            log.warning("maintenance failed", what=what, reason=str(error))

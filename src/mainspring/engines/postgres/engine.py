@@ -1,4 +1,4 @@
-"""A store that a fleet shares: PostgreSQL, three connections for each node."""
+"""The store of a fleet: PostgreSQL, with three connections for each node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mainspring.engines.postgres.lists import READERS
 from mainspring.engines.postgres.reading import Reader
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.statements import load
-from mainspring.engines.postgres.watch import SLOW, Watch
+from mainspring.engines.postgres.watch import SLOW_GROUP, Watch
 from mainspring.engines.postgres.writer import Writer
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.ids import Term
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
 
-PATIENCE: Final = 60.0
-"""Seconds to wait at the start for a server that is not up yet."""
-FOLD: Final = 5.0
+OPEN_TIMEOUT: Final = 60.0
+"""Seconds to wait at the start for a server that is unavailable."""
+FOLD_INTERVAL: Final = 5.0
 """Seconds between two foldings of the journal."""
-IDLE: Final = 4
-"""Times as long at most between foldings that find nothing."""
-FORGET: Final = 12
-"""Ended terms are looked through with every so many foldings."""
-FOLDING: Final = 8.0
-"""Seconds for one folding, which takes a limited number of groups."""
-PARTITIONS: Final = 3600.0
-"""Seconds between two looks at the partitions."""
-LEAVE: Final = 2.0
-"""Seconds at the end to tell the others that this node leaves."""
-WORK: Final = 30.0
-"""Seconds for a piece of work on the control connection."""
+MAX_FOLD_PAUSE: Final = 4
+"""The longest pause after foldings that find nothing, in intervals."""
+FOLDS_PER_FORGET: Final = 12
+"""Foldings after which ended terms are checked."""
+FOLD_TIMEOUT: Final = 8.0
+"""Seconds for one folding, which handles a limited number of groups."""
+PARTITIONS_INTERVAL: Final = 3600.0
+"""Seconds between two checks of the partitions."""
+LEAVE_TIMEOUT: Final = 2.0
+"""Seconds at the end to notify the other nodes that this node leaves."""
+WORK_TIMEOUT: Final = 30.0
+"""Seconds for other work on the control connection."""
 
 
 class PostgresEngine:
-    """One node's way to the store: the engine, the relay and the membership in one."""
+    """One node's access to the store: the engine, the relay and the membership in one."""
 
     durable = True
     shared = True
@@ -76,21 +76,21 @@ class PostgresEngine:
         url: str,
         *,
         migrate: bool = True,
-        patience: float | None = PATIENCE,
-        fold: float = FOLD,
-        slow: float = SLOW,
+        open_timeout: float | None = OPEN_TIMEOUT,
+        fold: float = FOLD_INTERVAL,
+        slow: float = SLOW_GROUP,
         cluster: Cluster | None = None,
         slices: Sequence[Slice[Transaction]] = (),
     ) -> None:
-        """``url`` is as `mainspring.engines.postgres.address` says; raises SettingsError.
+        """``url`` is described in `mainspring.engines.postgres.address`; raises SettingsError.
 
-        ``migrate`` says whether an older schema is brought up to date or refused, ``patience`` for how many seconds `open` waits
-        for a server that is away (None: as long as it takes), ``fold`` is the time between two foldings of the journal, and after
-        ``slow`` seconds the server is asked about a group that has no answer. ``cluster`` is who else knows which nodes live.
+        ``migrate``: upgrade an older schema, or refuse it. ``open_timeout``: seconds that `open` waits for an unavailable server
+        (None: for ever). ``fold``: seconds between two foldings of the journal. ``slow``: seconds after which the server is asked
+        for the state of a group without an answer. ``cluster``: a second source for the liveness of nodes.
         """
         self._address = address.parse(url)
         self._migrate = migrate
-        self._patience = patience
+        self._open_timeout = open_timeout
         self._fold = fold
         self._slow = slow
         self._cluster = cluster
@@ -101,28 +101,28 @@ class PostgresEngine:
         self._nodes = Nodes()
         self._limit = CauseLimit()
         self._term = 0
-        """The term under which groups are committed; 0 where none has begun."""
+        """The term under which groups are committed; 0 if none has begun."""
         self._group: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._control: Control | None = None
         self._reader: Reader | None = None
-        self._ear: Callable[[Message], None] | None = None
+        self._listener: Callable[[Message], None] | None = None
 
     # ---- opening ----
 
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
-        """Connect, look at the server, bring the schema up to date, and begin the node's next term.
+        """Connect, check the server, upgrade the schema, and begin the node's next term.
 
-        A server that cannot be reached is waited for, with lines in the log. Called again on an open engine, it begins another
-        term on the same connections.
+        It waits for an unavailable server and logs that. On an open engine, a further call begins another term on the same
+        connections.
         """
-        del deliver  # all of it happens on the node's own loop
+        del deliver  # everything runs on the node's own event loop
         if self._control is not None:
-            # It stays open where that fails: the store went away again, and another attempt follows.
+            # The engine stays open after a failure: the store became unavailable again, and another attempt follows.
             try:
-                await self._begin_again(node)
+                await self._begin_next_term(node)
             except failures.ERRORS as error:
                 raise failures.explain(error, self._address) from error
             return Opened(Term(self._term), self._nodes)
@@ -140,48 +140,48 @@ class PostgresEngine:
         name = f"mainspring:{node}"
         control = self._control = Control(self._address, name, self._greet)
         self._relay = Relay(control, self._address.checksum, self._cluster)
-        if self._ear is not None:
-            self._relay.listen(self._ear)
+        if self._listener is not None:
+            self._relay.listen(self._listener)
         self._membership = membership.Membership(control, self._address.checksum)
         self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self._slices, lifecycle)
-        connection = await control.open(self._patience)
+        connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         await _warn(connection)
-        await partitions.upkeep(connection)
+        await partitions.maintain(connection)
         term = await self._begin(connection, node)
-        await self._writer.begin(term, self._patience)
+        await self._writer.begin(term, self._open_timeout)
         self._term = term
         self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory, self._readers)
-        await self._reader.open(self._patience)
+        await self._reader.open(self._open_timeout)
         await control.start()
         self._start(self._relay.run(), "messages")
-        self._start(self._fold_on(), "folding")
-        self._start(self._partition_on(), "partitions")
+        self._start(self._fold_regularly(), "folding")
+        self._start(self._maintain_partitions(), "partitions")
         self._watch = Watch(control, self._writer, slow=self._slow)
         self._start(self._watch.run(), "watch")
         if self._cluster is not None:
-            await self._cluster.open(self._hear)
+            await self._cluster.open(self._deliver)
             await self._cluster.join(node, term)
 
-    async def _begin_again(self, node: NodeId) -> None:
+    async def _begin_next_term(self, node: NodeId) -> None:
         assert self._control is not None
         self._term = 0
         if self._group is not None:
-            # It cannot be committed any more, or has been; either way its end is known as soon as the server is asked.
+            # It can no longer be committed, or it has been; the server can answer which as soon as it is reachable.
             self._writer.give_up()
             await asyncio.wait({self._group})
-        term = await self._control.run(lambda connection: self._begin(connection, node), WORK)
-        await self._writer.begin(term, self._patience)
+        term = await self._control.run(lambda connection: self._begin(connection, node), WORK_TIMEOUT)
+        await self._writer.begin(term, self._open_timeout)
         self._term = term
-        await self._control.greet_again()
+        await self._control.greet_current()
         if self._cluster is not None:
             await self._cluster.join(node, term)
 
     async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
         row = NodeRow(term=0, name=node, counter=0)
-        term: int = await connection.fetchval(_SQL["begin_term"], node, membership.about(row))
-        for known, name in await connection.fetch(_SQL["terms"]):
-            self._nodes[known] = name
+        term: int = await connection.fetchval(_SQL["begin_term"], node, membership.encode_row(row))
+        for number, name in await connection.fetch(_SQL["terms"]):
+            self._nodes[number] = name
         return term
 
     async def _greet(self, connection: Connection[Record]) -> None:
@@ -190,16 +190,16 @@ class PostgresEngine:
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"postgres {name}")
         self._tasks.append(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
     # ---- committing ----
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
-        """Run a group; ``committed`` is called once it is known how it has ended, however long the store is away."""
+        """Run a group; ``committed`` is called with its result, however long the store is unavailable."""
         del answer
         assert self._group is None, "one group at a time"
         if not self._term:
-            committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
+            committed(StoreFencedError("the last term has ended, and the next has not begun yet"))
             return
         self._group = asyncio.get_running_loop().create_task(self._run(group, committed))
 
@@ -207,28 +207,28 @@ class PostgresEngine:
         outcomes: list[Any] | StoreError
         try:
             outcomes = await self._writer.run(group)
-        except Exception as error:  # noqa: BLE001 - without an answer, the node would wait for this group for ever
-            outcomes = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a group: {error!r}")
+        except Exception as error:  # noqa: BLE001 - without a result, the node would wait for this group for ever
+            outcomes = StoreBrokenError(f"a defect in the store's code: the result of a group is unknown: {error!r}")
             outcomes.__cause__ = error
         self._group = None
         committed(outcomes)
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
-        """Answer a query on a connection of its own, whatever has become of the term."""
+        """Answer a query on a separate connection, even if the term has ended."""
         assert self._reader is not None, "the store is open"
         self._reader.read(query, budget, answered)
 
     def _committed(self, tx: Transaction) -> None:
         if tx.settlements:
-            # After the outcomes: progress that waits for one of them is to be heard before the end of its job.
-            asyncio.get_running_loop().call_soon(self._relay.tell_settled, tx.settlements)
+            # After the outcomes: queued progress of a job must arrive before its end.
+            asyncio.get_running_loop().call_soon(self._relay.notify_settled, tx.settlements)
         if tx.pendings:
-            self._relay.tell_pending(tx.pendings)
+            self._relay.notify_pending(tx.pendings)
         for work in tx.works:
             assert self._control is not None
-            self._start(best_effort("work after a group", self._control.run(work, WORK), self._limit), "work")
+            self._start(best_effort("work after a group", self._control.run(work, WORK_TIMEOUT), self._limit), "work")
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks:
             self._tasks.remove(task)
         if not task.cancelled() and task.exception() is not None:
@@ -236,18 +236,18 @@ class PostgresEngine:
 
     # ---- the relay ----
 
-    def listen(self, ear: Callable[[Message], None]) -> None:
+    def listen(self, listener: Callable[[Message], None]) -> None:
         """Call a function with every message for this node; see ``Relay``."""
-        self._ear = ear
+        self._listener = listener
         if self._control is not None:
-            self._relay.listen(ear)
+            self._relay.listen(listener)
 
-    def _hear(self, message: Message) -> None:
-        if self._ear is not None:
-            self._ear(message)
+    def _deliver(self, message: Message) -> None:
+        if self._listener is not None:
+            self._listener(message)
 
     def send(self, to: int, message: Message) -> None:
-        """Tell another node something; see ``Relay``."""
+        """Send a message to another node; see ``Relay``."""
         self._relay.send(to, message)
 
     # ---- the membership ----
@@ -257,14 +257,14 @@ class PostgresEngine:
         cluster = self._cluster
         if cluster is not None and cluster.joined(row.term):
             row = msgspec.structs.replace(row, cluster=cluster.id)
-        return await self._judged(await self._membership.beat(row))
+        return await self._mark_lost(await self._membership.beat(row))
 
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes."""
-        return await self._judged(await self._membership.rows())
+        return await self._mark_lost(await self._membership.rows())
 
-    async def _judged(self, rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
-        """Mark those of whom the cluster says that they are gone."""
+    async def _mark_lost(self, rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
+        """Mark the nodes that the cluster reports as gone."""
         cluster = self._cluster
         self._relay.observe(rows)
         watched = [row.term for row in rows if cluster is not None and cluster.id and row.cluster == cluster.id]
@@ -282,52 +282,52 @@ class PostgresEngine:
         return await self._membership.end(term, counter)
 
     async def abandoned(self) -> Sequence[int]:
-        """Return the ended terms that something is left of."""
+        """Return the ended terms that still have jobs or waiters."""
         return await self._membership.abandoned()
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Note that a node shall drain, or no longer; see ``MembershipPort``."""
+        """Set or clear a node's request to drain; see ``MembershipPort``."""
         return await self._membership.ask_to_drain(term, draining=draining)
 
-    # ---- upkeep ----
+    # ---- maintenance ----
 
     async def fold_once(self) -> int:
-        """Fold the journal into the counts; says how many groups were folded, 0 also where the store was away."""
+        """Fold the journal into the counts; return the number of folded groups, 0 if the store is unavailable."""
         control, checksum = self._control, self._address.checksum
         assert control is not None
         folded = 0
 
         async def fold() -> None:
             nonlocal folded
-            folded = await control.run(lambda connection: journal.fold(connection, checksum), FOLDING)
+            folded = await control.run(lambda connection: journal.fold(connection, checksum), FOLD_TIMEOUT)
 
         await best_effort("folding", fold(), self._limit)
         return folded
 
     async def forget_once(self) -> None:
-        """Mark the terms that nothing is left of."""
+        """Mark the ended terms that have neither jobs nor waiters left."""
         assert self._control is not None
-        await best_effort("terms", self._control.run(journal.forget_terms, FOLDING), self._limit)
+        await best_effort("terms", self._control.run(journal.forget_terms, FOLD_TIMEOUT), self._limit)
 
-    async def _fold_on(self) -> None:
+    async def _fold_regularly(self) -> None:
         pause = 1
         while True:
-            for _ in range(FORGET):
+            for _ in range(FOLDS_PER_FORGET):
                 await asyncio.sleep(pause * self._fold)
-                # Where nothing is done, or others fold what is, nobody misses a folding or two.
-                pause = 1 if await self.fold_once() else min(pause + 1, IDLE)
+                # If there is nothing to fold, or other nodes fold it, a longer pause costs nothing.
+                pause = 1 if await self.fold_once() else min(pause + 1, MAX_FOLD_PAUSE)
             await self.forget_once()
 
-    async def _partition_on(self) -> None:
+    async def _maintain_partitions(self) -> None:
         while True:
-            await asyncio.sleep(PARTITIONS)
+            await asyncio.sleep(PARTITIONS_INTERVAL)
             assert self._control is not None
-            await best_effort("partitions", self._control.run(partitions.upkeep, WORK), self._limit)
+            await best_effort("partitions", self._control.run(partitions.maintain, WORK_TIMEOUT), self._limit)
 
     # ---- closing ----
 
     async def close(self) -> None:
-        """Leave, and disconnect. It takes some seconds at most, also where the store is away."""
+        """Leave, and disconnect. It takes some seconds at most, even if the store is unavailable."""
         tasks, self._tasks = [*self._tasks], []
         if self._group is not None:
             tasks.append(self._group)
@@ -341,28 +341,28 @@ class PostgresEngine:
         if self._reader is not None:
             await self._reader.close()
             self._reader = None
-        await self._writer.close()  # whatever is under way there has the term's lock
+        await self._writer.close()  # a group under way would hold the term's lock
         if control.started and self._term:
             with contextlib.suppress(StoreError):
-                await control.run(lambda connection: membership.leave(connection, self._term), LEAVE)
+                await control.run(lambda connection: membership.leave(connection, self._term), LEAVE_TIMEOUT)
         await control.close()
         if self._cluster is not None:
             await self._cluster.close()
 
 
 async def _warn(connection: Connection[Record]) -> None:
-    """Say so where a failover would lose what was acknowledged."""
+    """Log a warning if a failover would lose acknowledged jobs."""
     attached, names = await connection.fetchrow(_SQL["standbys"])  # type: ignore[misc]
     if attached and not names:
         log.warning(
-            "no standby is synchronous: a failover would lose the jobs of the last moments, although they were acknowledged",
+            "no standby is synchronous: a failover would lose the most recently acknowledged jobs",
             standbys=attached,
             advice="set synchronous_standby_names on the primary",
         )
 
 
 async def migrate_store(url: str) -> list[int]:
-    """Bring a store's schema up to date, and return the numbers of the migrations that were applied.
+    """Upgrade a store's schema, and return the numbers of the migrations that were applied.
 
     Raises SettingsError and StoreError.
     """

@@ -6,7 +6,7 @@ JOIN unnest($1::text[], $2::bytea[]) AS asked (namespace, name)
 -- name: functions_numbered
 SELECT id, namespace, name FROM functions WHERE id = ANY ($1::int[]);
 
--- Sorted by the caller: two groups that name the same functions take turns instead of waiting for each other.
+-- Sorted by the caller: two groups that name the same functions run one after the other and do not deadlock.
 -- name: functions_new
 INSERT INTO functions (namespace, name)
 SELECT namespace, name FROM unnest($1::text[], $2::bytea[]) AS asked (namespace, name)
@@ -20,8 +20,8 @@ SELECT term, node FROM terms WHERE term = ANY ($1::bigint[]);
 WITH begun AS (INSERT INTO terms (node) VALUES ($1) RETURNING term)
 INSERT INTO nodes (term, counter, about) SELECT term, 0, $2::json FROM begun RETURNING term;
 
--- The first table of the store, by its name, to which the role lacks a right. Partitions are written through their tables, and
--- what belongs to somebody else is none of ours.
+-- The first table of the store, by name, to which the role lacks a right. Partitions are written through their tables. Tables of
+-- other owners are not checked.
 -- name: withheld
 SELECT min(c.relname) FROM pg_class c, pg_class store
 WHERE store.oid = 'jobs'::regclass AND c.relnamespace = store.relnamespace AND c.relowner = store.relowner
@@ -32,7 +32,7 @@ WHERE store.oid = 'jobs'::regclass AND c.relnamespace = store.relnamespace AND c
 -- name: terms
 SELECT term, node FROM terms ORDER BY term DESC LIMIT 10000;
 
--- A session that runs groups has this lock until it ends.
+-- A session that runs groups holds this lock until it ends.
 -- name: lock_term
 SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::bigint::int);
 
@@ -41,11 +41,11 @@ SELECT pg_terminate_backend(pid) FROM pg_locks
 WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND classid = $1::bigint::oid AND objid = $2::bigint::oid AND objsubid = 2 AND granted AND pid <> pg_backend_pid();
 
--- Whether a session waits for what its client says next. Between the parts of a statement it does so while it counts as active.
+-- Whether a session waits for its client's next message. Between the parts of a statement it waits so and counts as active.
 -- name: activity
 SELECT state LIKE 'idle%' OR wait_event = 'ClientRead' AS waits, state_change FROM pg_stat_activity WHERE pid = $1;
 
--- The journal is read from behind what is folded: its index begins with rows that are dead, at times with many.
+-- The journal is read from above the last folded group: the head of its index holds dead tuples, sometimes many.
 -- name: counts
 SELECT function, state, priority, sum(number)::bigint FROM (
     SELECT function, state, priority, number FROM counts
@@ -57,7 +57,7 @@ SELECT function, state, priority, sum(number)::bigint FROM (
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) <> 0;
 
--- All in one statement: whoever reads sees each group in the journal or in the counts, never in both, never in none.
+-- One statement, so that a reader sees each group in the journal or in the counts, never in both and never in none.
 -- name: fold
 WITH due AS MATERIALIZED (
     SELECT t.term, t.last_group,
@@ -99,7 +99,7 @@ SELECT term, counter, about, EXISTS (SELECT FROM drains WHERE node = about ->> '
 -- name: now
 SELECT extract(epoch FROM clock_timestamp())::float8;
 
--- The lock of the term comes first: groups and heartbeats of it end before, or find that it has ended.
+-- This lock comes first: the term's groups and heartbeats end before it, or find the term ended.
 -- name: close_term
 SELECT ended FROM terms WHERE term = $1 FOR UPDATE;
 

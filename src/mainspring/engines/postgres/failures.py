@@ -1,4 +1,4 @@
-"""PostgreSQL's errors: what each means for a group under way, and as the store's, in sentences that say what to do."""
+"""PostgreSQL's errors: the consequence of each for a group under way, and its translation into the store's errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ERRORS: Final = (
     OSError,
     TimeoutError,
 )
-"""Whatever a call of the library may raise."""
+"""Every error that a call of the library may raise."""
 
 FENCED: Final = "MS001"
 COMMITTED: Final = "MS002"
@@ -27,41 +27,41 @@ OVERTAKEN: Final = "MS003"
 _FULL: Final = frozenset({"53100"})
 _READ_ONLY: Final = "25006"
 _BUSY: Final = frozenset({"40001", "40P01", "55P03", "57014", "25P03", "0A000"})
-"""Somebody else was faster, holds a lock, or broke a statement off; 0A000 where it is a cached plan that is out of date."""
+"""Another session was faster, holds a lock, or cancelled a statement; 0A000 only for a cached plan that is out of date."""
 _RACES: Final = frozenset({"23505", "42P01", "XX000", "53200", "53400", OVERTAKEN})
-"""What a new snapshot may resolve: a unique that was taken or a row that was changed meanwhile, a partition that was dropped, no
-memory at this moment."""
+"""Conflicts that a new snapshot may resolve: a unique that was taken or a row that was changed in between, a dropped partition, a
+momentary lack of memory."""
 _AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300", "25P03"})
-"""The server ends sessions, or has no room for one."""
+"""The server ends sessions, or has no connection left."""
 
 
 class OvertakenError(Exception):
-    """Rows are not as the group has read them."""
+    """Rows have changed since the group read them."""
 
     sqlstate = OVERTAKEN
 
 
 class Verdict(Enum):
-    """What an error says of a group that has met it."""
+    """The consequence of an error for the group that met it."""
 
     COMMITTED = auto()
-    """It was committed by an earlier attempt."""
+    """An earlier attempt was committed."""
     FENCED = auto()
     """The node's term has ended."""
     AWAY = auto()
-    """The connection is gone, or useless: connect again, then run the group again."""
+    """The connection is lost or useless: connect again, then run the group again."""
     BUSY = auto()
-    """Run it again, as often as it takes."""
+    """Run it again, as often as needed."""
     RACE = auto()
-    """Run it again, a few times; then it is no race but a defect."""
+    """Run it again, a few times; after that it is a defect."""
     FULL = auto()
     """The server's disk is full."""
     DEFECT = auto()
-    """Ours, or of who has changed the schema."""
+    """A defect of this code, or of a changed schema."""
 
 
 def judge(error: BaseException, *, connected: bool) -> Verdict:
-    """Say what an error means; ``connected`` says whether the connection is still there."""
+    """Return the verdict on an error; ``connected``: the connection is still open."""
     code = getattr(error, "sqlstate", None) or ""
     if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "journal_pkey":
         return Verdict.COMMITTED
@@ -83,7 +83,7 @@ def judge(error: BaseException, *, connected: bool) -> Verdict:
 
 
 def explain(error: BaseException, address: Address) -> StoreError:
-    """Return what an error means for the store at an address."""
+    """Translate an error into one for the store at an address."""
     at = address.shown
     if isinstance(error, StoreError):
         return error
@@ -117,39 +117,39 @@ def explain(error: BaseException, address: Address) -> StoreError:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error says that the server cannot be reached for now: trying again may help."""
-    # The library's internal errors: the server said something when it was not asked, which is mostly its farewell.
+    """Return whether an error means that the server is unreachable for now: another attempt may succeed."""
+    # The library's internal errors: the server sent an unexpected message, mostly the end of its session.
     if isinstance(error, (OSError, TimeoutError, asyncpg.exceptions.InternalClientError, StoreUnavailableError)):
         return True
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""
         return code in _AWAY or code == _READ_ONLY or code.startswith("08")
-    # asyncpg's own: the connection is closed, or was closed in the middle of something
+    # asyncpg's own: the connection is closed, or was closed during a command
     return isinstance(error, asyncpg.InterfaceError) and "connection" in str(error)
 
 
 def standby(address: Address) -> StoreUnavailableError:
-    """It follows another server."""
+    """Return the error for a server that follows another one."""
     return StoreUnavailableError(
-        f"{address.shown} is a standby, which cannot be written to: name the primary in the address, or all servers of the"
+        f"{address.shown} is a standby, which does not accept writes: name the primary in the address, or all servers of the"
         " cluster with commas between them"
     )
 
 
 def read_only(address: Address) -> StoreUnavailableError:
-    """It is no standby, but its transactions may not write."""
+    """Return the error for a server that is no standby, but whose transactions may not write."""
     return StoreUnavailableError(
-        f"{address.shown} has default_transaction_read_only on, and is not a standby: switch it off where it was set, which is in"
+        f"{address.shown} has default_transaction_read_only on, and is not a standby: switch it off where it was set: in"
         " the server's settings, for the database (ALTER DATABASE … RESET default_transaction_read_only), or for the role"
         " (ALTER ROLE …)"
     )
 
 
 def full(address: Address, error: BaseException) -> StoreFullError:
-    """Its disk is full."""
+    """Return the error for a server whose disk is full."""
     return StoreFullError(
-        f"no space is left for {address.shown} ({error}): free some on the database's host; what was accepted is safe, and the"
-        " node goes on by itself once there is space"
+        f"no space is left for {address.shown} ({error}): free some on the database's host; accepted jobs are safe, and the"
+        " node continues as soon as there is space"
     )
 
 

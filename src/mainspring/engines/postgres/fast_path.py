@@ -1,13 +1,13 @@
-"""Groups as nearly all are: jobs that have succeeded, and new ones. They go to the server in one statement, which commits them.
+"""The fast path for most groups: successes and new jobs, sent to the server in one statement that also commits them.
 
-The statement does what the handlers would do, if every guard holds and no unique conflicts: each job is still held under its
+The statement has the effect of the handlers if every guard holds and no unique conflicts: each job is still held under its
 term, no client waits at another node, each unique is free. Outcomes and counts follow from that. Otherwise it writes nothing; the
 group runs step by step, and so do the groups of the next second, since joins come in series (`FastPathBackoff`).
 
-A function of the schema does it (`migrations/0008.sql`). Only an error undoes what was written before the group turned out to be
-otherwise, and an error that ends a statement stands in the database's log; so the function catches its own. To ask first would
-be another trip for each group, as would be a ROLLBACK in place of the error, and could be overtaken; to keep what held of a
-group would need counts that depend on it.
+A function of the schema does it (`migrations/0008.sql`). Only an error undoes the writes that precede a failed guard, and an
+error that ends a statement appears in the database's log; so the function catches its own. To check first would cost another
+round trip for each group, as would a ROLLBACK in place of the error, and could be overtaken; to keep the valid part of a group
+would need counts that depend on it.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ if TYPE_CHECKING:
     from mainspring.storage.plan import Plan
 
 KINDS: Final = frozenset({ops.Settle, ops.Submit})
-PAUSE: Final = 1.0
-"""Seconds for which groups are run step by step after one that was not as usual."""
+BACKOFF: Final = 1.0
+"""Seconds for which groups run step by step after a group that the fast path refused."""
 
 
 class FastPathBackoff:
-    """Whether it is worth trying. Times are seconds of a monotonic clock."""
+    """Decides whether to try the fast path. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._until = 0.0
 
     def tries(self, now: float) -> bool:
-        """Return whether a group is tried."""
+        """Return whether to try it for a group."""
         return now >= self._until
 
     def missed(self, now: float) -> None:
-        """A group was not as usual."""
-        self._until = now + PAUSE
+        """Note that it refused a group."""
+        self._until = now + BACKOFF
 
 
 class FastPath(NamedTuple):
-    """A group on its way: the arguments of the statement ``fast_path``, and what becomes of its operations."""
+    """A group for the fast path: the arguments of the statement ``fast_path``, and the outcomes of its operations."""
 
     arguments: list[Any]
     outcomes: list[Any]
 
 
 async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> FastPath | None:
-    """Return a group as one statement, with its counts noted in ``tx``; None where it may be none of these."""
+    """Return a group as one statement, with its counts noted in ``tx``; None if the group does not qualify."""
     if not KINDS.issuperset(plan):
         return None
     settlements = _settlements(tx, plan)
-    news = None if settlements is None else _news(tx, plan)
-    if settlements is None or news is None:
+    new_jobs = None if settlements is None else _new_jobs(tx, plan)
+    if settlements is None or new_jobs is None:
         return None
-    if sum(len(new.job.payload) for new in news) + sum(len(one.result) for one in settlements) > rows.PORTION:
+    if sum(len(new.job.payload) for new in new_jobs) + sum(len(one.result) for one in settlements) > rows.PORTION_BYTES:
         return None
     await settling.count(tx, settlements)
-    await submitting.note_stored(tx, news)
+    await submitting.note_stored(tx, new_jobs)
     deltas = [(*key, delta) for key, delta in tx.deltas.items() if delta]
     arguments = [
         tx.term,
         number,
         *settling.columns_of(settlements),
-        *submitting.columns_of(tx, news),
-        *rows.uniques([new.job for new in news]),
+        *submitting.columns_of(tx, new_jobs),
+        *rows.uniques([new.job for new in new_jobs]),
         *([delta[at] for delta in deltas] for at in range(4)),
     ]
     outcomes: list[Any] = [None] * size
@@ -97,7 +97,7 @@ def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
     return [found[job_term] for job_term in sorted(found)] if len(found) == number else None
 
 
-def _news(tx: Transaction, plan: Plan) -> list[New] | None:
+def _new_jobs(tx: Transaction, plan: Plan) -> list[New] | None:
     jobs = []
     for _, operation in plan.get(ops.Submit, ()):
         assert isinstance(operation, ops.Submit)
@@ -106,6 +106,6 @@ def _news(tx: Transaction, plan: Plan) -> list[New] | None:
         jobs += operation.jobs
     if not all((job.namespace, job.function) in tx.functions.numbers for job in jobs):
         return None
-    news = submitting.news_of(tx, jobs, [0] * len(jobs))
-    apart = submitting.apart([new for new in news if new.job.unique])
-    return None if apart is None else [*(new for new in news if not new.job.unique), *apart]
+    new_jobs = submitting.new_jobs_of(tx, jobs, [0] * len(jobs))
+    independent = submitting.independent([new for new in new_jobs if new.job.unique])
+    return None if independent is None else [*(new for new in new_jobs if not new.job.unique), *independent]

@@ -1,4 +1,4 @@
-"""Names that rows carry as numbers: functions, and the nodes of terms. Each is read once and remembered."""
+"""Numbers of functions, and nodes of terms, as rows store them: each is read once and cached."""
 
 from __future__ import annotations
 
@@ -14,94 +14,94 @@ if TYPE_CHECKING:
 
 _SQL = load("engine.sql")
 
-REMEMBERED = 20_000
-"""Functions whose numbers are remembered from group to group at most: any client can name new ones."""
+CACHE_LIMIT = 20_000
+"""The most functions whose numbers are cached between groups: any client can name new ones."""
 
 Key = tuple[str, bytes]
 """Namespace and name of a function."""
 
 
 class Functions:
-    """Function names to numbers and back, as far as this node has met them of late.
+    """A cache of the numbers of functions, in both directions.
 
-    A number that a group gives is known for good once the group is committed; until then `rolled_back` takes it back.
+    A number that a group allocates is final once the group is committed; until then `rolled_back` removes it.
     """
 
     def __init__(self) -> None:
         self._connection: Connection[Record]
         self.numbers: dict[Key, int] = {}
         self.names: dict[int, Key] = {}
-        self._given: list[int] = []
+        self._allocated: list[int] = []
 
     def use(self, connection: Connection[Record]) -> None:
-        """Ask on a connection from now on: that of the group under way."""
+        """Read on a connection from now on: that of the group under way."""
         self._connection = connection
 
-    async def learn(self, keys: Iterable[Key]) -> None:
-        """Know the numbers of these functions from now on; those that have none get one."""
-        missing = await self._look_up(keys)
+    async def ensure(self, keys: Iterable[Key]) -> None:
+        """Load the numbers of these functions, and allocate those that are missing."""
+        missing = await self._load(keys)
         if not missing:
             return
         rows = await self._connection.fetch(_SQL["functions_new"], *_columns(missing))
-        self._given += [row[0] for row in rows]
-        self._know(rows)
-        # What another node has stored since the first look is there for a new snapshot.
-        missing = await self._look_up(missing)
+        self._allocated += [row[0] for row in rows]
+        self._cache(rows)
+        # A new snapshot sees the numbers that another node has allocated since the first read.
+        missing = await self._load(missing)
         assert not missing, "functions are never removed"
 
-    async def find(self, keys: Iterable[Key]) -> None:
-        """Know the numbers of these functions from now on, of those that have one."""
-        await self._look_up(keys)
+    async def load(self, keys: Iterable[Key]) -> None:
+        """Load the numbers of these functions, as far as they have one."""
+        await self._load(keys)
 
-    async def meet(self, numbers: Iterable[int]) -> None:
-        """Know the names of these numbers from now on: rows of other nodes' jobs carry them."""
+    async def load_names(self, numbers: Iterable[int]) -> None:
+        """Load the names for these numbers: rows of other nodes' jobs carry them."""
         missing = set(numbers) - self.names.keys()
         if missing:
-            self._know(await self._connection.fetch(_SQL["functions_numbered"], sorted(missing)))
+            self._cache(await self._connection.fetch(_SQL["functions_numbered"], sorted(missing)))
 
     def number(self, namespace: str, name: bytes) -> int:
-        """Return the number of a function that was learnt; KeyError for any other."""
+        """Return the number of a cached function; KeyError for any other."""
         return self.numbers[namespace, name]
 
-    async def _look_up(self, keys: Iterable[Key]) -> list[Key]:
+    async def _load(self, keys: Iterable[Key]) -> list[Key]:
         missing = sorted(set(keys) - self.numbers.keys())
         if missing:
-            self._know(await self._connection.fetch(_SQL["functions_named"], *_columns(missing)))
+            self._cache(await self._connection.fetch(_SQL["functions_named"], *_columns(missing)))
             missing = [key for key in missing if key not in self.numbers]
         return missing
 
-    def _know(self, rows: Iterable[Record]) -> None:
+    def _cache(self, rows: Iterable[Record]) -> None:
         for number, namespace, name in rows:
             self.numbers[namespace, name] = number
             self.names[number] = (namespace, name)
 
     def committed(self) -> None:
-        """Keep the numbers that the group gave."""
-        self._given.clear()
-        if len(self.names) > REMEMBERED:
+        """Keep the numbers that the group allocated."""
+        self._allocated.clear()
+        if len(self.names) > CACHE_LIMIT:
             self.names.clear()
             self.numbers.clear()
 
     def rolled_back(self) -> None:
-        """Forget the numbers that the group gave: the next to name these functions gets others."""
-        for number in self._given:
+        """Remove the numbers that the group allocated: these functions will get others."""
+        for number in self._allocated:
             del self.numbers[self.names.pop(number)]
-        self._given.clear()
+        self._allocated.clear()
 
 
 class Nodes(dict[int, str]):
-    """The nodes of terms, as far as this node has met them; the handles of their jobs are made of both."""
+    """A cache of the nodes of terms; a job's handle needs both."""
 
     def __init__(self) -> None:
         super().__init__()
         self._connection: Connection[Record]
 
     def use(self, connection: Connection[Record]) -> None:
-        """Ask on a connection from now on: that of the group under way."""
+        """Read on a connection from now on: that of the group under way."""
         self._connection = connection
 
-    async def meet(self, ids: Iterable[int]) -> None:
-        """Know the nodes of these jobs' terms from now on: to be called before a job is returned."""
+    async def load(self, ids: Iterable[int]) -> None:
+        """Load the nodes of these jobs' terms; call it before a job is returned."""
         missing = {job_id // TERM_SPAN for job_id in ids} - self.keys()
         if missing:
             for term, node in await self._connection.fetch(_SQL["nodes_of"], sorted(missing)):

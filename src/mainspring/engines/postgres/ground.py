@@ -1,4 +1,4 @@
-"""What slices stand on in an attempt to run a group."""
+"""The interface of slices to an attempt to run a group."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ class PostgresGround:
 
     @property
     def lifecycle(self) -> JobLifecycle:
-        """The node's own."""
-        assert self._tx.lifecycle is not None, "a node with slices says who gives its jobs their ids"
+        """The node's job lifecycle."""
+        assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
         return self._tx.lifecycle
 
     @property
     def term(self) -> int:
-        """The node's."""
+        """The node's own term."""
         return self._tx.term
 
     def node(self, term: int) -> str:
-        """Return the node of a term that was met; those of ends that are followed have to be."""
+        """Return the node of a term, if it is cached; the terms of followed ends must be."""
         return self._tx.nodes.get(term, "")
 
     async def meet(self, terms: Iterable[int]) -> None:
-        """Know the nodes of these terms from now on."""
-        await self._tx.nodes.meet(term * TERM_SPAN for term in terms if term)
+        """Load the nodes of these terms."""
+        await self._tx.nodes.load(term * TERM_SPAN for term in terms if term)
 
     def after_commit(self, function: Callable[[], object]) -> None:
         """Call a function after the commit."""
         self._tx.after_commit(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where this attempt is not committed."""
+        """Call a function if this attempt is rolled back."""
         self._tx.after_rollback(function)
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:

@@ -1,4 +1,4 @@
-"""Which handler each kind of operation has."""
+"""The handlers by kind of operation, and the runner of groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.storage.plan import Plan
 
 Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
-"""Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
+"""Runs all operations of its kind in a group, in their order, and returns their outcomes."""
 
 HANDLERS: Final[dict[type[Operation], Handler]] = {
     **jobs.HANDLERS,
@@ -25,7 +25,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
 
 
 class Runner:
-    """Runs groups, with the slices that are registered."""
+    """Runs groups, with the handlers of the registered slices."""
 
     def __init__(self, slices: Sequence[Slice[Transaction]]) -> None:
         self._slices = slices

@@ -1,7 +1,7 @@
-"""Transactional submits: rows that users' own transactions insert into the inbox, which nodes move on into the queue.
+"""Transactional submits: users' transactions insert rows into the inbox, and nodes move them into the queue.
 
-The inbox has no unique index on what is submitted, so that no node ever waits for a user's open transaction: uniques are resolved
-when a row is moved, and one that joins another job leaves an alias by which its id leads there.
+The inbox has no index on uniques, so no node ever waits for a user's open transaction. Uniques are resolved when a row is moved;
+a row that joins another job leaves an alias, by which its id leads to that job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from mainspring.engines.postgres.floors import Floors
-from mainspring.engines.postgres.rows import SQL, told
+from mainspring.engines.postgres.rows import SQL, decode_stored_options
 from mainspring.engines.postgres.submitting import store
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
@@ -31,7 +31,7 @@ _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 
 
 async def drain_inbox(tx: Transaction, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
-    """Move committed submissions on; see ``DrainInbox``."""
+    """Move committed submissions into the queue; see ``DrainInbox``."""
     return [await _take(tx, operation.rows) for operation in operations]
 
 
@@ -42,9 +42,9 @@ async def _take(tx: Transaction, limit: int) -> ops.DrainedInbox:
     whole, (place,) = floor.begin(now)
     records = await tx.connection.fetch(SQL["take_inbox"], limit, place)
     if whole:
-        floor.scans.took(now, floors.clock() - now)
+        floor.scans.note_cost(now, floors.clock() - now)
     if floor.scans.slow and records:
-        # Ids are given before their transactions commit: one that is late is found by a whole scan.
+        # Ids are allocated before their transactions commit; a full scan finds late ones.
         floor.rise(max(record[0] for record in records) + 1 - limit)
         tx.after_rollback(floor.forget)
     stored = await _move(tx, records)
@@ -54,14 +54,14 @@ async def _take(tx: Transaction, limit: int) -> ops.DrainedInbox:
 
 
 async def admit(tx: Transaction, ids: Iterable[int]) -> None:
-    """Move these submissions on now, those of them that are in the inbox."""
+    """Move those of these submissions that are in the inbox into the queue now."""
     wanted = _submitted(ids)
     if wanted:
         await _move(tx, await tx.connection.fetch(SQL["take_from_inbox"], wanted))
 
 
 async def _move(tx: Transaction, records: Sequence[Record]) -> list[Job]:
-    """Store what was taken out of the inbox; returns the jobs that were stored, without those that joined others."""
+    """Store rows of the inbox as jobs; return the stored jobs, without those that joined others."""
     if not records:
         return []
     jobs = await _jobs(tx, records)
@@ -78,7 +78,7 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
     for job_id, namespace, function, unique, priority, created, due, expires, options, payload in sorted(
         map(tuple, records)
     ):
-        said, key = _options(job_id, options)
+        job_options, key = _options(job_id, options)
         jobs.append(
             Job(
                 job_id,
@@ -90,7 +90,7 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
                 created,
                 due,
                 expires,
-                said,
+                job_options,
                 input_size=len(payload),
                 namespace=namespace,
                 key=key,
@@ -100,37 +100,37 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
 
 
 def _options(job_id: int, data: bytes | None) -> tuple[Options | None, bytes]:
-    """Read a submission's options, and its key.
+    """Decode a submission's options, and its key.
 
-    Those that cannot be read are left out: the job waits for nobody, nor do those behind it.
+    Unreadable options are left out, so that the job blocks neither itself nor the rows behind it.
     """
     try:
-        return told(data)
+        return decode_stored_options(data)
     except ValueError as error:  # a MsgspecError, or text that is not UTF-8
         log.warning("the options of a submission cannot be read: it runs without them", id=job_id, error=str(error))
         return None, b""
 
 
 async def peek(tx: Transaction, ids: Iterable[int]) -> list[Job]:
-    """Look submissions up that are still in the inbox, as the jobs that they become; without their payloads."""
+    """Return submissions that are still in the inbox as the jobs that they become, without payloads."""
     wanted = _submitted(ids)
     records = await tx.connection.fetch(SQL["peek_inbox"], wanted) if wanted else ()
     if not records:
         return []
     jobs = await _jobs(tx, records)
-    await tx.nodes.meet(wanted)
+    await tx.nodes.load(wanted)
     for job in jobs:
         job.payload = b""
     return jobs
 
 
 async def aliases(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:
-    """Return the jobs that submissions of the inbox have joined."""
+    """Return the jobs that submissions of the inbox have joined, by the submissions' ids."""
     wanted = _submitted(ids)
     found = await tx.connection.fetch(SQL["aliases"], wanted) if wanted else ()
     return {row[0]: row[1] for row in found}
 
 
 def _submitted(ids: Iterable[int]) -> list[int]:
-    """Of some ids those that the inbox has given."""
+    """Return those of some ids that the inbox has allocated."""
     return sorted({job_id for job_id in ids if 0 < job_id < TERM_SPAN})

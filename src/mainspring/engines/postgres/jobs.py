@@ -1,4 +1,4 @@
-"""The jobs slice on PostgreSQL: a handler for each kind of operation, given all of a group's operations of that kind."""
+"""The jobs slice on PostgreSQL: a handler for each kind of operation, called with all of a group's operations of that kind."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     ops.Subscribe: waiting.wait,
     ops.Find: queries.find,
     ops.FindUnique: queries.find_unique,
-    ops.FindSubscribers: waiting.watchers,
-    ops.ReadBacklog: queries.look,
+    ops.FindSubscribers: waiting.find_subscribers,
+    ops.ReadBacklog: queries.read_backlog,
     ops.Count: queries.count,
     ops.CountLive: queries.count_live,
 }

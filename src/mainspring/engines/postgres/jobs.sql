@@ -1,10 +1,10 @@
--- The statements of the job operations. Each is about many rows at once: parallel arrays, an empty one where all its values would be
--- NULL. What locks rows is sorted by the caller, so that two nodes' groups do not wait for each other in a circle.
+-- The statements of the job operations. Each takes many rows at once: parallel arrays, an empty one if all its values would be
+-- NULL. The caller sorts rows that are locked, so that two nodes' groups do not deadlock.
 -- Jobs are read in one order of columns, that of mainspring.engines.postgres.rows.
 --
--- Rows are looked up by `id = ANY (ARRAY[s.id])`, which means `id = s.id`, and which nothing but an index can answer. With the plain
--- equality, a plan that was made while the table was empty, or full of what is dead, would pass over all of it and look each row up
--- in the arrays.
+-- Rows are looked up by `id = ANY (ARRAY[s.id])`, which means `id = s.id`, and which only an index can answer. With the plain
+-- equality, a plan made while the table was empty, or full of dead tuples, would scan the whole table and look each row up in
+-- the arrays.
 
 -- ---- submissions ----
 
@@ -19,8 +19,8 @@ FROM (SELECT CASE WHEN $17 THEN nextval('places') ELSE currval('places') END << 
 AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
     payload, key);
 
--- This waits for groups of other nodes that take or free the same uniques at this moment. Where such a group waits for this one
--- too, the first that gives up is run again: rather soon than after the second in which the server looks for deadlocks.
+-- This waits for groups of other nodes that take or free the same uniques now. If such a group waits for this one too, the first
+-- to time out is run again: sooner than after the second until PostgreSQL checks for deadlocks.
 -- name: submit_unique
 INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
     options, payload, key, uniq, keep)
@@ -52,7 +52,7 @@ CROSS JOIN LATERAL (
     WHERE keep AND function = s.function AND uniq = s.uniq AND ended_us > s.since_us
     ORDER BY ended_us DESC, id DESC LIMIT 1) AS e;
 
--- The row is locked, so that whoever settles or drops it meanwhile sees the change, or is seen.
+-- The row is locked, so that a concurrent end of the job sees the change, or is seen.
 -- name: join
 UPDATE jobs SET foreground = CASE WHEN s.background THEN NULL ELSE jobs.foreground END, waited = s.waited OR jobs.waited
 FROM unnest($1::bigint[], $2::boolean[], $3::boolean[]) AS s (id, background, waited)
@@ -65,7 +65,7 @@ ON CONFLICT DO NOTHING;
 
 -- ---- the ends of leases ----
 
--- A job that nobody holds has the term 0, and no settlement names it: `term` alone is the guard.
+-- A job that no node holds has the term 0, and no settlement names it: `term` alone is the guard.
 -- name: succeed
 WITH gone AS (
     DELETE FROM jobs USING unnest(
@@ -87,12 +87,12 @@ SELECT count(*), array_agg(id) FILTER (WHERE waited),
     CASE WHEN count(*) < cardinality($1::bigint[]) THEN array_agg(term) END
 FROM gone;
 
--- Both in one, and the fence and the journal with them: migrations/0008.sql.
--- name: usual
+-- Both in one, with the fence and the journal: migrations/0008.sql.
+-- name: fast_path
 SELECT usual($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
     $27, $28, $29, $30, $31, $32, $33);
 
--- name: bury
+-- name: end_unsuccessful
 WITH gone AS (
     DELETE FROM jobs USING unnest(
         $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[])
@@ -120,8 +120,8 @@ AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
 WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
 RETURNING jobs.id, s.term, jobs.place;
 
--- After the rows of the jobs were locked, and in a new snapshot: whoever began to wait meanwhile is seen. Submissions of the inbox
--- that have joined a job are told by their own ids too: somebody may wait for those.
+-- After the rows of the jobs were locked, and in a new snapshot: it sees clients that began to wait in between. Submissions of
+-- the inbox that have joined a job are reported by their own ids too: clients may wait for those.
 -- name: end_waiting
 WITH gone AS (DELETE FROM waits WHERE job_id = ANY ($1::bigint[]) RETURNING job_id, term)
 SELECT job_id, term FROM gone
@@ -130,8 +130,8 @@ SELECT aliases.id, gone.term FROM gone JOIN aliases ON aliases.job_id = ANY (ARR
 
 -- ---- claims and recovery ----
 
--- Each want has a row; its three places are where to begin in each priority. Rows are locked as they are taken, and no others: the
--- outer limit ends the scans.
+-- One row per request, with the start place for each of the three priorities. Rows are locked as they are read, and no others:
+-- the outer limit ends the scans.
 -- name: claim
 WITH picked AS MATERIALIZED (
     SELECT w.want, p.id
@@ -152,7 +152,7 @@ FROM picked WHERE jobs.id = ANY (ARRAY[picked.id])
 RETURNING jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, payload, foreground, place, want;
 
--- Everything below what is pending now may be passed over from now on.
+-- From now on scans may skip everything below the first pending place.
 -- name: lowest
 SELECT level.priority, q.place
 FROM unnest($2::smallint[], $3::bigint[]) AS level (priority, place)
@@ -205,7 +205,7 @@ INSERT INTO waits (job_id, term)
 SELECT s.job_id, s.term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term) WHERE (s.job_id IN (SELECT id FROM found)) IS TRUE
 ON CONFLICT DO NOTHING;
 
--- Not by the index of terms, as `+ 0` says: a node may wait for many.
+-- Not by the index of terms (hence `+ 0`): a node may wait for many jobs.
 -- name: leave
 DELETE FROM waits USING unnest($1::bigint[], $2::bigint[]) AS s (job_id, term)
 WHERE waits.job_id = ANY (ARRAY[s.job_id]) AND waits.term + 0 = s.term;
@@ -213,17 +213,17 @@ WHERE waits.job_id = ANY (ARRAY[s.job_id]) AND waits.term + 0 = s.term;
 -- name: lock_foreground
 SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND foreground ORDER BY id FOR UPDATE;
 
--- In a new snapshot, once the rows are locked: who waits by now is seen, and nobody can begin to.
+-- In a new snapshot, once the rows are locked: it sees all waiting clients, and no other can begin to wait.
 -- name: drop_foreground
 DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[]) AS s (id, term)
 WHERE jobs.id = ANY (ARRAY[s.id]) AND foreground AND (state < 2 OR state = 2 AND jobs.term = s.term)
     AND NOT EXISTS (SELECT FROM waits WHERE job_id = ANY (ARRAY[s.id]))
 RETURNING jobs.id, function, state, priority;
 
--- name: watchers
+-- name: subscribers
 SELECT job_id, term FROM waits WHERE job_id = ANY ($1::bigint[]) ORDER BY job_id, term;
 
--- ---- jobs that nobody holds ----
+-- ---- jobs that no node holds ----
 
 -- name: cancel
 WITH gone AS (
@@ -254,13 +254,13 @@ ORDER BY function, uniq, rank
 ON CONFLICT DO NOTHING
 RETURNING id;
 
--- name: undead
+-- name: delete_dead
 DELETE FROM dead WHERE id = ANY ($1::bigint[]);
 
 -- name: results
 SELECT id, result FROM ended WHERE id = ANY ($1::bigint[]);
 
--- A node whose clock is ahead fires nothing early: `now` is the earlier of its clock and the database's.
+-- `now` is the earlier of the node's clock and the database's: a node whose clock is ahead fires nothing early.
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
@@ -329,7 +329,7 @@ CROSS JOIN LATERAL (
     WHERE s.function IS NULL
     LIMIT 1) AS j;
 
--- The counts of what has not ended, of some functions, as the statement `counts` reads all.
+-- The counts of unfinished jobs of some functions, read as the statement `counts` reads all.
 -- name: counts_of
 SELECT function, state, priority, sum(number)::bigint FROM (
     SELECT function, state, priority, number FROM counts WHERE function = ANY ($1::int[]) AND state < 4
@@ -344,8 +344,8 @@ GROUP BY function, state, priority HAVING sum(number) <> 0;
 -- name: functions_after
 SELECT id, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;
 
--- The counts of what has not ended, as the statement `counts` reads them; the next times are in a row without a function.
--- name: look
+-- The counts of unfinished jobs, as the statement `counts` reads them; the next times are in a row without a function.
+-- name: read_backlog
 SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
     SELECT function, state, priority, number FROM counts WHERE state < 4 AND ($4::int[] IS NULL OR function = ANY ($4))
     UNION ALL
@@ -361,8 +361,8 @@ SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
     (SELECT expires_us FROM jobs
         WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
 
--- Lists are in the order of ids. Jobs are passed from the newest on until enough match; where few are in the state that is asked
--- for, its index gives them sooner.
+-- Lists are in the order of ids. Jobs are read from the newest on until enough match; if few jobs are in the requested state, the
+-- index of that state finds them sooner.
 -- name: mark_jobs
 SELECT id, created_us FROM jobs WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2;
 
@@ -372,7 +372,7 @@ SELECT id, created_us FROM ended WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $
 -- name: mark_dead
 SELECT id, created_us FROM dead WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2;
 
--- Each table gives its newest: of whole tables, PostgreSQL would sort all that there is.
+-- Each table returns its newest: over whole tables, PostgreSQL would sort all rows.
 -- name: mark_all
 SELECT id, created_us FROM (
     (SELECT id, created_us FROM jobs WHERE id < $1 ORDER BY id DESC LIMIT $2 + 1)
@@ -389,7 +389,7 @@ WHERE id < $1 AND id >= $6
     AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
 ORDER BY id DESC LIMIT $5;
 
--- Where few jobs are in a state, its index gives all of them sooner.
+-- If few jobs are in a state, its index returns all of them sooner.
 -- name: few_scheduled
 SELECT id FROM jobs WHERE state = 0 AND due_us > -1 LIMIT $1;
 
@@ -425,10 +425,10 @@ WHERE id < $1 AND id >= $6
     AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
 ORDER BY id DESC LIMIT $5;
 
--- ---- what is old ----
+-- ---- retention ----
 
--- Whole partitions are dropped elsewhere. Row by row goes what they do not cover: jobs that were cancelled or expired have another
--- time than the failed ones beside which they lie, and what ended at odd times is in the partitions for all others.
+-- Whole partitions are dropped elsewhere. This deletes other rows one by one: cancelled and expired jobs have another retention
+-- than the failed ones in the same partition, and jobs that ended at odd times are in the partitions for all other times.
 -- name: sweep
 WITH old AS MATERIALIZED (
     (SELECT 4 AS state, id, ended_us FROM ended_other WHERE ended_us < $1 ORDER BY ended_us LIMIT $3)

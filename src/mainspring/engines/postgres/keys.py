@@ -1,4 +1,4 @@
-"""Claims in turns of keys."""
+"""Claims that take turns between the jobs' keys."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _SQL = load("resources.sql")
 _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
 _TURN, _PLACE = 20, 21
-"""Where these columns are in the rows of the claims."""
+"""The indexes of these columns in the rows of the claims."""
 _PRIORITIES = (0, 1, 2)
 
 
 async def claim_by_key(tx: Transaction, operations: Sequence[ops.ClaimByKey]) -> list[ops.ClaimedByKey]:
-    """Lease due jobs in turns of their keys; see ``ClaimByKey``."""
-    await tx.functions.find({("default", operation.function) for operation in operations})
+    """Lease due jobs, taking turns between their keys; see ``ClaimByKey``."""
+    await tx.functions.load({("default", operation.function) for operation in operations})
     return [await _claim(tx, operation) for operation in operations]
 
 
@@ -34,11 +34,11 @@ async def _claim(tx: Transaction, operation: ops.ClaimByKey) -> ops.ClaimedByKey
     function = tx.functions.numbers.get(("default", operation.function))
     if function is None or operation.limit <= 0:
         return ops.ClaimedByKey([], operation.after, more=False)
-    known = tx.memory(rows.Keyed)
-    if function not in known:
-        # Others may be claimed without keys beside it: from now on jobs without a key are stored as those of the empty one.
-        known.add(function)
-    met, more = await _meet(tx, function, operation)
+    keyed = tx.memory(rows.Keyed)
+    if function not in keyed:
+        # Other nodes may claim this function without keys. From now on jobs without a key are stored under the empty key.
+        keyed.add(function)
+    met, more = await _next_keys(tx, function, operation)
     claimed: list[Job] = []
     after = list(operation.after)
     for priority in _PRIORITIES:
@@ -57,15 +57,15 @@ async def _claim(tx: Transaction, operation: ops.ClaimByKey) -> ops.ClaimedByKey
     return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more)
 
 
-async def _meet(tx: Transaction, function: int, operation: ops.ClaimByKey) -> tuple[dict[int, list[bytes]], bool]:
-    """Return the keys of each priority in the order of their turns, and whether there may be more of them."""
+async def _next_keys(tx: Transaction, function: int, operation: ops.ClaimByKey) -> tuple[dict[int, list[bytes]], bool]:
+    """Return the keys of each priority in the order of their turns, and whether there may be more."""
     most = min(operation.limit + len(operation.enough) + 1, ops.KEYS_AT_MOST)
     met: dict[int, list[bytes]] = {priority: [] for priority in _PRIORITIES}
     behind = [b"" if key is None else rows.key_column(key) for key in operation.after]
     await _fill(tx, function, met, list(_PRIORITIES), behind, [None] * 3, most)
-    again = [priority for priority in _PRIORITIES if behind[priority] and len(met[priority]) < most]
-    if again:
-        await _fill(tx, function, met, again, [b""] * len(again), [behind[priority] for priority in again], most)
+    wrapped = [priority for priority in _PRIORITIES if behind[priority] and len(met[priority]) < most]
+    if wrapped:
+        await _fill(tx, function, met, wrapped, [b""] * len(wrapped), [behind[priority] for priority in wrapped], most)
     return met, any(len(keys) >= ops.KEYS_AT_MOST for keys in met.values())
 
 

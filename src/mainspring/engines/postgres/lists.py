@@ -20,17 +20,17 @@ from mainspring.storage.query import Meter, Page, Query, in_parts
 if TYPE_CHECKING:
     from mainspring.resources.model import FunctionLimits
 
-_FEW: Final = {
+_BY_STATE: Final = {
     State.SCHEDULED: "few_scheduled",
     State.PENDING: "few_pending",
     State.LEASED: "few_held",
     State.RUNNING: "few_held",
 }
-"""The index of a state."""
+"""The statement that reads a state by its index."""
 _ALL: Final = ("mark_all", "list_jobs", "list_ended", "list_dead")
 _LIVE: Final = ("mark_jobs", "list_jobs")
 _DEAD: Final = ("mark_dead", "list_dead")
-_ONE: Final = {
+_BY_TABLE: Final = {
     State.SUCCEEDED: ("mark_ended", "list_ended"),
     State.FAILED: _DEAD,
     State.CANCELLED: _DEAD,
@@ -47,12 +47,12 @@ class _Jobs:
         self._query = query
         self._function = function
         state = query.state
-        self._mark, *self._lists = _ALL if state is None else _ONE.get(state, _LIVE)
+        self._mark, *self._lists = _ALL if state is None else _BY_TABLE.get(state, _LIVE)
 
     async def few(self, most: int) -> list[Job] | None:
-        """Read by the index of the state that is asked for."""
+        """Return the jobs of the requested state by its index; None if there are more than ``most``."""
         query, function = self._query, self._function
-        statement = None if query.state is None else _FEW.get(query.state)
+        statement = None if query.state is None else _BY_STATE.get(query.state)
         if statement is None:
             return None
         values = [most + 1]
@@ -63,15 +63,15 @@ class _Jobs:
         return None if len(ids) > most else await self._list("list_these", query.after, query.limit, ids)
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Return where a part ends; the node of that job is known then."""
+        """Return the end of a part, with the node of that job loaded."""
         found = await self._tx.connection.fetchrow(SQL[self._mark], _id(before), rows - 1)
         if found is None:
             return None
-        await self._tx.nodes.meet([found[0]])
+        await self._tx.nodes.load([found[0]])
         return Mark(*found)
 
     async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return what matches of a part."""
+        """Return the matching jobs of a part."""
         found = [job for statement in self._lists for job in await self._list(statement, before, most, low)]
         return sorted(found, key=lambda job: -job.id)[:most]
 
@@ -90,7 +90,7 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
     """List jobs, newest first."""
     function = None
     if query.function is not None:
-        await tx.functions.find([("default", query.function)])
+        await tx.functions.load([("default", query.function)])
         function = tx.functions.numbers.get(("default", query.function))
         if function is None:
             return Page([])
@@ -98,10 +98,10 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
 
 
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
-    """Read since when the first ones have waited; see ``FirstInLine``. Slow scans begin where claims did."""
-    await tx.functions.find(("default", name) for name in query.functions)
-    known = tx.functions.numbers
-    numbers = {known["default", name]: name for name in sorted(set(query.functions)) if ("default", name) in known}
+    """Return since when the first job of each function waits; see ``FirstInLine``. Slow scans begin at the floors of claims."""
+    await tx.functions.load(("default", name) for name in query.functions)
+    cached = tx.functions.numbers
+    numbers = {cached["default", name]: name for name in sorted(set(query.functions)) if ("default", name) in cached}
     floors = tx.memory(Floors).functions
     begins = [
         floor.places if (floor := floors.get(number)) is not None and floor.scans.slow else [LOWEST] * 3
@@ -113,17 +113,17 @@ async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[b
 
 
 async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[FunctionLimits]:
-    """Read what is said of functions, in the order of their numbers."""
+    """List the limits of functions, in the order of their numbers."""
 
     async def behind(after: int | None, most: int) -> list[tuple[int, FunctionLimits]]:
         found = await tx.connection.fetch(resources.SQL["limits"], after or 0, most)
-        return [(function, decode_limits(said)) for function, said in found]
+        return [(function, decode_limits(encoded)) for function, encoded in found]
 
     return await in_parts(query, meter, behind)
 
 
 async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
-    """Read the counts of a page of functions. A page comes after the number of a function."""
+    """Return the counts of a page of functions. A page begins after the number of a function."""
     found = await tx.connection.fetch(SQL["functions_after"], numbered(query.after), query.limit)
     counts = await live(tx, {row[0]: row[1] for row in found})
     return Counted(counts, b"%d" % found[-1][0] if len(found) == query.limit else None)

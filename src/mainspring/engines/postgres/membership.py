@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 _SQL = load("engine.sql")
 _decode = msgspec.json.Decoder(NodeRow).decode
 
-BEAT: Final = 4.0
-"""Seconds for a heartbeat; another one can be tried within the lease."""
-END: Final = 10.0
-TRIES: Final = 5
-"""How often the term's lock is asked for, each time for `PATIENCE`, before its end is given up for now."""
-PATIENCE: Final = "500ms"
-"""How long a group of the term may go on once it is to end; then its session is ended."""
+BEAT_TIMEOUT: Final = 4.0
+"""Seconds for a heartbeat; the lease leaves time for a second attempt."""
+END_TIMEOUT: Final = 10.0
+LOCK_ATTEMPTS: Final = 5
+"""Attempts to lock a term, each for `LOCK_TIMEOUT`, before its end is postponed."""
+LOCK_TIMEOUT: Final = "500ms"
+"""The longest that a group of the term may continue once the term shall end; then its session is terminated."""
 
 
-def about(row: NodeRow) -> str:
+def encode_row(row: NodeRow) -> str:
     """Return a row as JSON."""
     return msgspec.json.encode(row).decode()
 
@@ -44,60 +44,60 @@ class Membership:
 
     async def beat(self, row: NodeRow) -> list[NodeRow]:
         """Write a node's own row and return all; see ``MembershipPort``."""
-        work = (_SQL["beat"], row.term, row.counter, about(row))
-        rows = await self._control.run(lambda connection: connection.fetch(*work), BEAT)
+        work = (_SQL["beat"], row.term, row.counter, encode_row(row))
+        rows = await self._control.run(lambda connection: connection.fetch(*work), BEAT_TIMEOUT)
         if all(found["term"] != row.term for found in rows):
             raise StoreFencedError(f"term {row.term} was ended by another node")
         return _rows(rows)
 
     async def rows(self) -> list[NodeRow]:
         """Return the rows of all nodes."""
-        return _rows(await self._control.run(lambda connection: connection.fetch(_SQL["nodes"]), BEAT))
+        return _rows(await self._control.run(lambda connection: connection.fetch(_SQL["nodes"]), BEAT_TIMEOUT))
 
     async def now(self) -> float:
         """Return the server's wall time, in seconds."""
-        now: float = await self._control.run(lambda connection: connection.fetchval(_SQL["now"]), BEAT)
+        now: float = await self._control.run(lambda connection: connection.fetchval(_SQL["now"]), BEAT_TIMEOUT)
         return now
 
     async def end(self, term: int, counter: int | None = None) -> bool:
-        """End a term, breaking off a group of it that does not end by itself; see ``MembershipPort``."""
-        return await self._control.run(lambda connection: self._end(connection, term, counter), END)
+        """End a term, and terminate the session of a group that does not end by itself; see ``MembershipPort``."""
+        return await self._control.run(lambda connection: self._end(connection, term, counter), END_TIMEOUT)
 
     async def _end(self, connection: Connection[Record], term: int, counter: int | None) -> bool:
-        for _ in range(TRIES):
+        for _ in range(LOCK_ATTEMPTS):
             try:
                 return await end(connection, term, counter)
             except asyncpg.LockNotAvailableError:
                 await connection.execute(_SQL["break_off"], self._checksum, term)
         raise StoreUnavailableError(
-            f"a group of term {term} does not end: its session could not be ended {TRIES} times"
+            f"a group of term {term} does not end: {LOCK_ATTEMPTS} attempts to end its session failed"
         )
 
     async def abandoned(self) -> list[int]:
-        """Return the ended terms that something is left of."""
-        rows = await self._control.run(lambda connection: connection.fetch(_SQL["abandoned"]), END)
+        """Return the ended terms that still have jobs or waiters."""
+        rows = await self._control.run(lambda connection: connection.fetch(_SQL["abandoned"]), END_TIMEOUT)
         return [row[0] for row in rows]
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Note that a node shall drain, or no longer; see ``MembershipPort``."""
+        """Set or clear a node's request to drain; see ``MembershipPort``."""
         work = (_SQL["ask_to_drain"], term, draining)
-        return await self._control.run(lambda connection: connection.fetchval(*work), BEAT) is not None
+        return await self._control.run(lambda connection: connection.fetchval(*work), BEAT_TIMEOUT) is not None
 
 
-async def end(connection: Connection[Record], term: int, counter: int | None, *, unless_it_holds: bool = False) -> bool:
-    """End a term in a transaction, unless its row's counter is another one, or it still holds jobs; says whether it has ended.
+async def end(connection: Connection[Record], term: int, counter: int | None, *, unless_holding: bool = False) -> bool:
+    """End a term in a transaction, unless its row has another counter or it still holds jobs; return whether it has ended.
 
-    Raises LockNotAvailableError where a group of it is under way for too long.
+    Raises LockNotAvailableError if a group of the term is under way for too long.
     """
     async with connection.transaction():
-        await connection.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         ended: bool | None = await connection.fetchval(_SQL["close_term"], term)
         if ended is not False:
             return ended is True
         seen = await connection.fetchval(_SQL["close_row"], term)
         if counter is not None and seen is not None and seen != counter:
             return False
-        if unless_it_holds and await connection.fetchval(_SQL["holds"], term):
+        if unless_holding and await connection.fetchval(_SQL["holds"], term):
             return False
         await connection.execute(_SQL["end_row"], term)
         await connection.execute(_SQL["end_term"], term)
@@ -105,8 +105,8 @@ async def end(connection: Connection[Record], term: int, counter: int | None, *,
 
 
 async def leave(connection: Connection[Record], term: int) -> None:
-    """End a term unless it still holds jobs; its node drains no longer. Raises as `end` does."""
-    if await end(connection, term, None, unless_it_holds=True):
+    """End a term unless it still holds jobs, and clear its node's request to drain. Raises as `end` does."""
+    if await end(connection, term, None, unless_holding=True):
         await connection.execute(_SQL["end_drain"], term)
 
 

@@ -1,8 +1,8 @@
-"""Ended jobs by the time of their end: partitions are made ahead and dropped whole; what they do not cover is swept row by row.
+"""Ended jobs, partitioned by the time of their end: partitions are created ahead and dropped whole; the sweep deletes other rows.
 
-A partition is dropped in steps, so that nobody waits for it: it is taken off, which takes a lock on all of them for a moment, or
-not at all for now; then what was in it is counted out of the counts, a piece at a time; then it is dropped. Its jobs are
-forgotten with the first step.
+A partition is dropped in steps, so that no group waits for it. First it is detached, which locks the table for a moment, or is
+postponed if the lock is not free. Then its jobs are subtracted from the counts, a piece at a time. Then it is dropped. Its jobs
+are forgotten with the first step.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from mainspring.jobs import store as ops
 
 DAY_US: Final = 86_400_000_000
-PATIENCE: Final = "200ms"
-"""How long everybody may wait behind the lock that a partition needs to be attached or taken off."""
-TRIES: Final = 3
-BLOCKS: Final = 2000
-"""Blocks of a retired partition that are counted at a time."""
-BUDGET: Final = 0.5
-"""Seconds after which counting lets others have the connection."""
+LOCK_TIMEOUT: Final = "200ms"
+"""The longest that groups may wait behind the lock that attaches or detaches a partition."""
+LOCK_ATTEMPTS: Final = 3
+BLOCKS_PER_COUNT: Final = 2000
+"""Blocks of a retired partition that one transaction counts."""
+COUNT_BUDGET: Final = 0.5
+"""Seconds after which counting releases the connection for other work."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,12 +41,12 @@ class Kind(NamedTuple):
 
     table: str
     days: int
-    """In one partition."""
+    """Days in one partition."""
     ahead: int
-    """Partitions that are made before their time."""
+    """Partitions that are created before their time."""
 
     def begins(self, at_us: int) -> int:
-        """Return the day since 1970 with which the partition for a time begins."""
+        """Return the first day, since 1970, of the partition for a time."""
         return at_us // DAY_US // self.days * self.days
 
     def name(self, day: int) -> str:
@@ -54,7 +54,7 @@ class Kind(NamedTuple):
         return f"{self.table}_{_EPOCH + timedelta(days=day):%Y%m%d}"
 
     def day(self, name: str) -> int | None:
-        """Return the day with which a partition begins; None where it is none of these."""
+        """Return the first day of a partition by its name; None for other tables."""
         match = re.fullmatch(rf"{self.table}_(\d{{8}})", name)
         return None if match is None else (datetime.strptime(match[1], "%Y%m%d").replace(tzinfo=UTC) - _EPOCH).days
 
@@ -64,14 +64,14 @@ DEAD: Final = Kind("dead", 7, 1)
 _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
-async def upkeep(connection: Connection[Record]) -> None:
-    """Make the partitions of today and of some days to come. What finds no lock is left for the next time."""
+async def maintain(connection: Connection[Record]) -> None:
+    """Create the partitions for today and the next days. A partition whose lock is not free is left for the next time."""
     now_us = await connection.fetchval(SQL["now"])
-    there = await _names(connection)
+    existing = await _names(connection)
     for kind in (ENDED, DEAD):
         first = kind.begins(now_us)
         for day in range(first, first + (kind.ahead + 1) * kind.days, kind.days):
-            if kind.name(day) not in there:
+            if kind.name(day) not in existing:
                 await attach(connection, kind, day)
 
 
@@ -80,15 +80,15 @@ async def _names(connection: Connection[Record]) -> set[str]:
 
 
 async def attach(connection: Connection[Record], kind: Kind, day: int) -> None:
-    """Make a partition, with what is in the one for all other times already."""
+    """Create a partition, and move its rows from the partition for all other times into it."""
     name, table = quoted(kind.name(day)), kind.table
     lower, upper = day * DAY_US, (day + kind.days) * DAY_US
-    for _ in range(TRIES):
+    for _ in range(LOCK_ATTEMPTS):
         try:
             async with connection.transaction():
                 await connection.execute(
-                    f"SET LOCAL lock_timeout = '{PATIENCE}';"
-                    # in the order in which groups lock them; nobody else makes partitions meanwhile
+                    f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}';"
+                    # in the order in which groups lock them; no other node creates partitions now
                     f"LOCK TABLE ONLY {table} IN SHARE UPDATE EXCLUSIVE MODE;"
                     f"LOCK TABLE {table}_other IN ACCESS EXCLUSIVE MODE"
                 )
@@ -97,7 +97,7 @@ async def attach(connection: Connection[Record], kind: Kind, day: int) -> None:
                 await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING STORAGE)")
                 move = f"DELETE FROM {table}_other WHERE ended_us >= $1 AND ended_us < $2 RETURNING *"  # noqa: S608
                 await connection.execute(
-                    f"WITH moved AS ({move}) INSERT INTO {name} SELECT * FROM moved",  # noqa: S608 - names of ours
+                    f"WITH moved AS ({move}) INSERT INTO {name} SELECT * FROM moved",  # noqa: S608 - internal names
                     lower,
                     upper,
                 )
@@ -109,21 +109,21 @@ async def attach(connection: Connection[Record], kind: Kind, day: int) -> None:
             continue
 
 
-# ---- what is old ----
+# ---- retention ----
 
 
 class Retired:
-    """What one engine remembers of old partitions."""
+    """One engine's progress with old partitions."""
 
     def __init__(self) -> None:
         self.days: tuple[int, int] | None = None
-        """The days up to which ended and dead jobs' partitions have been taken off."""
+        """The days up to which the partitions of ended and dead jobs are detached."""
         self.left = False
-        """Whether any are not counted yet."""
+        """Whether detached partitions remain to be counted."""
 
 
 async def sweep(tx: Transaction, operations: Sequence[ops.Sweep]) -> list[int]:
-    """Forget ended jobs; see ``Sweep``. Partitions are dropped after the commit, and are not in the outcome."""
+    """Forget ended jobs; see ``Sweep``. Partitions are dropped after the commit; the outcome does not count them."""
     return [await _sweep(tx, operation) for operation in operations]
 
 
@@ -132,7 +132,7 @@ async def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
     gone = await tx.connection.fetch(SQL["sweep"], ended_us, dead_us, operation.rows)
     for function, state, priority, number in gone:
         tx.count(function, state, priority, -number)
-    # What was cancelled or expired lies beside what failed: the partition goes when the time of both has come.
+    # Cancelled and expired jobs share partitions with failed ones: a partition is dropped when both retentions are over.
     days = ended_us // DAY_US, min(ended_us, dead_us) // DAY_US
     memory = tx.memory(Retired)
     if memory.days != days or memory.left:
@@ -145,27 +145,27 @@ def _bounded(time_us: int) -> int:
 
 
 async def retire(connection: Connection[Record], days: tuple[int, int], memory: Retired) -> None:
-    """Take off the partitions that end by some days, and count and drop what was taken off, for as long as the budget lasts.
+    """Detach the partitions that end by some days, and count and drop detached ones until the budget is spent.
 
-    One on which somebody has a lock is left for the next time.
+    A partition that another session has locked is left for the next time.
     """
     locked = False
-    there = await _names(connection)
+    existing = await _names(connection)
     for kind, before in zip((ENDED, DEAD), days, strict=True):
-        for name in sorted(there):
+        for name in sorted(existing):
             day = kind.day(name)
             if day is not None and day + kind.days <= before:
-                locked |= not await take_off(connection, kind, name)
-    memory.left = await count_off(connection) or locked
+                locked |= not await detach(connection, kind, name)
+    memory.left = await drop_retired(connection) or locked
     memory.days = days
 
 
-async def take_off(connection: Connection[Record], kind: Kind, name: str) -> bool:
-    """Take a partition off, unless a lock is in the way; says whether it is off."""
+async def detach(connection: Connection[Record], kind: Kind, name: str) -> bool:
+    """Detach a partition, unless it is locked; return whether it is detached."""
     try:
         async with connection.transaction():
             await connection.execute(
-                f"SET LOCAL lock_timeout = '{PATIENCE}'; LOCK TABLE ONLY {kind.table} IN ACCESS EXCLUSIVE MODE"
+                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'; LOCK TABLE ONLY {kind.table} IN ACCESS EXCLUSIVE MODE"
             )
             if name in await _names(connection):
                 await connection.execute(f"ALTER TABLE {kind.table} DETACH PARTITION {quoted(name)}")
@@ -175,29 +175,29 @@ async def take_off(connection: Connection[Record], kind: Kind, name: str) -> boo
     return True
 
 
-async def count_off(connection: Connection[Record], budget: float = BUDGET) -> bool:
-    """Count retired partitions out of the counts and drop them; says whether any is left when the budget of seconds is spent."""
+async def drop_retired(connection: Connection[Record], budget: float = COUNT_BUDGET) -> bool:
+    """Subtract detached partitions from the counts and drop them; return whether any is left after ``budget`` seconds."""
     until = time.monotonic() + budget
     while True:
         async with connection.transaction():
             found = await connection.fetchrow(SQL["retired"])
             if found is None:
                 return False
-            await _count_piece(connection, found["name"], found["block"])
+            await _count_blocks(connection, found["name"], found["block"])
         if time.monotonic() >= until:
             return True
 
 
-async def _count_piece(connection: Connection[Record], name: str, block: int) -> None:
-    # Before version 14, a range of blocks cannot be read without reading all of them.
-    step = BLOCKS if connection.get_server_version().major >= 14 else 2**31
+async def _count_blocks(connection: Connection[Record], name: str, block: int) -> None:
+    # Before version 14, PostgreSQL reads the whole table for a range of blocks.
+    step = BLOCKS_PER_COUNT if connection.get_server_version().major >= 14 else 2**31
     blocks = await connection.fetchval(
         "SELECT pg_relation_size($1::regclass) / current_setting('block_size')::int", quoted(name)
     )
     state = "4::smallint" if ENDED.day(name) is not None else "state"
     upto = min(block + step, 2**32 - 1)
     numbers = await connection.fetch(
-        f"SELECT function, {state}, priority, count(*) FROM {quoted(name)}"  # noqa: S608 - a name of ours
+        f"SELECT function, {state}, priority, count(*) FROM {quoted(name)}"  # noqa: S608 - an internal name
         f" WHERE ctid >= '({block},0)' AND ctid < '({upto},0)' GROUP BY 1, 2, 3"
     )
     await connection.execute(SQL["count_off"], *_columns(numbers))

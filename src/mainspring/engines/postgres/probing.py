@@ -1,4 +1,4 @@
-"""Finding out whether the server takes what is written."""
+"""The probe: checks that the server accepts writes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SQL = load("engine.sql")
 
 
 async def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
-    """Look at the rights to all tables; the group's entry in the journal is what is written."""
+    """Check the rights to all tables; the group's row in the journal is the write."""
     withheld = await tx.connection.fetchval(_SQL["withheld"])
     if withheld is not None:
-        # As the server says it of the statement that needs the right: one cause has one text.
+        # The server's own text for a statement that needs the right: one cause has one text.
         raise asyncpg.InsufficientPrivilegeError(f"permission denied for table {withheld}")
     return [None] * len(operations)

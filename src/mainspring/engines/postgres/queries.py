@@ -1,4 +1,4 @@
-"""What only reads, with all that came before it. Lists are in `lists`."""
+"""Operations that only read, after the group's writes. Lists are in `lists`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _PENDING, _SUCCEEDED = int(State.PENDING), int(State.SUCCEEDED)
 
 
 async def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
-    """Look jobs up; see ``Find``."""
+    """Return jobs by their ids; see ``Find``."""
     return await with_results(tx, operations)
 
 
 async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Subscribe]) -> list[dict[int, Job]]:
-    """Look jobs up for operations. A result that has room in any of them is read once, for all of them."""
+    """Return jobs for operations. A result that fits into any outcome is read once, for all of them."""
     found = await look_up(tx, (job_id for operation in operations for job_id in operation.ids))
     outcomes = [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
     fit: dict[int, Job] = {}
     for operation, outcome in zip(operations, outcomes, strict=True):
         fit.update((job.id, job) for job in ops.fitting(outcome, operation.room))
-    # A job is here under each id that was asked for: one object, and one copy of its result.
+    # An outcome has a job under each requested id: one object, and one copy of its result.
     for job_id, result in await tx.connection.fetch(SQL["results"], sorted(fit)) if fit else ():
         fit[job_id].result = result or b""
     return outcomes
 
 
 async def look_up(tx: Transaction, ids: Iterable[int]) -> dict[int, Job]:
-    """Return jobs by the ids that were asked for, without results: of one that has joined another, that other."""
+    """Return jobs by the requested ids, without results. For a submission that has joined a job, return that job."""
     wanted = rows.known_ids(ids)
     found = await _by_id(tx, wanted)
     missing = [job_id for job_id in wanted if job_id not in found]
@@ -57,30 +57,34 @@ async def _by_id(tx: Transaction, ids: list[int]) -> dict[int, Job]:
 
 
 async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
-    """Look live jobs up; see ``FindUnique``."""
+    """Return live jobs by their uniques; see ``FindUnique``."""
     keys = [key for operation in operations for key in operation.keys]
-    await tx.functions.find({("default", function) for function, _ in keys if function is not None})
+    await tx.functions.load({("default", function) for function, _ in keys if function is not None})
     columns: tuple[list[int | None], list[bytes]] = ([], [])
     for function, unique in keys:
-        # a function that has no number was never submitted, and no row has the number 0
+        # a function without a number was never submitted, and no row has the number 0
         columns[0].append(None if function is None else tx.functions.numbers.get(("default", function), 0))
         columns[1].append(unique)
     found: dict[int, ops.Found] = {}
     for key, job_id, state, attempt in await tx.connection.fetch(SQL["find_unique"], *columns) if keys else ():
         found[key - 1] = ops.Found(job_id, state, attempt)
-    await tx.nodes.meet(other.id for other in found.values())
+    await tx.nodes.load(other.id for other in found.values())
     ends = iter(range(len(keys)))
     return [[found.get(next(ends)) for _ in operation.keys] for operation in operations]
 
 
-async def look(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
-    """Look at what waits; see ``ReadBacklog``."""
+async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
+    """Return the backlog; see ``ReadBacklog``."""
     floors = tx.memory(Floors)
     only = None
     if all(operation.functions is not None for operation in operations):
         only = await _numbers(tx, (name for operation in operations for name in operation.functions or ()))
     records = await tx.connection.fetch(
-        SQL["look"], floors.due.place, floors.expiring.place, floors.inbox.place, None if only is None else list(only)
+        SQL["read_backlog"],
+        floors.due.place,
+        floors.expiring.place,
+        floors.inbox.place,
+        None if only is None else list(only),
     )
     counts = {key: number for key, number in tx.deltas.items() if only is None or key[0] in only}
     times: list[int] = []
@@ -92,7 +96,7 @@ async def look(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -> list[o
         else:
             key = (function, state, priority)
             counts[key] = counts.get(key, 0) + number
-    await tx.functions.meet({function for function, _, _ in counts})
+    await tx.functions.load_names({function for function, _, _ in counts})
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     for (function, state, priority), number in counts.items():
@@ -105,9 +109,9 @@ async def look(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -> list[o
 
 
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
-    """Read the counts; see ``Count``."""
+    """Return the counts; see ``Count``."""
     numbers = await journal.counts(tx)
-    await tx.functions.meet({function for function, _, _ in numbers})
+    await tx.functions.load_names({function for function, _, _ in numbers})
     counts: dict[tuple[bytes, int, int], int] = {}
     for (function, state, priority), number in numbers.items():
         key = (tx.functions.names[function][1], state, priority)
@@ -116,12 +120,12 @@ async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[t
 
 
 async def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Read the counts of some functions; see ``CountLive``."""
+    """Return the counts of some functions; see ``CountLive``."""
     return [ops.Counted(await live(tx, await _numbers(tx, operation.functions))) for operation in operations]
 
 
 async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes, int, int], int]:
-    """Return how many jobs of some functions, given by number and name, have not ended."""
+    """Return the numbers of unfinished jobs of some functions, given by number and name."""
     counts = {key: number for key, number in tx.deltas.items() if key[0] in names and key[1] < _SUCCEEDED}
     for *key, number in await tx.connection.fetch(SQL["counts_of"], list(names)) if names else ():
         counts[key[0], key[1], key[2]] = counts.get((key[0], key[1], key[2]), 0) + number
@@ -129,8 +133,8 @@ async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes,
 
 
 async def _numbers(tx: Transaction, functions: Iterable[bytes]) -> dict[int, bytes]:
-    """Return the numbers of those functions that have one, with their names."""
+    """Return the numbers of these functions, as far as they have one, with their names."""
     names = set(functions)
-    await tx.functions.find(("default", name) for name in names)
-    known = tx.functions.numbers
-    return {known["default", name]: name for name in names if ("default", name) in known}
+    await tx.functions.load(("default", name) for name in names)
+    numbers = tx.functions.numbers
+    return {numbers["default", name]: name for name in names if ("default", name) in numbers}

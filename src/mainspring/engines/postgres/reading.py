@@ -1,7 +1,7 @@
-"""Queries on a connection of their own: no group waits for them, and none of them for a group.
+"""Queries on their own connection: they do not block groups, and groups do not block them.
 
-Each is one transaction that cannot write, with one snapshot. It ends with its budget, so that it keeps vacuum only from what
-died since then. What every node asks for all the time is one statement, and needs no more around it.
+Each is one read-only transaction with one snapshot. It ends with its budget, so it keeps vacuum from few tuples. Queries that
+every node repeats all the time are one statement, without a transaction around it.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Answered
     from mainspring.storage.query import Budget, Query
 
-ANSWER: Final = 3.0
-"""Seconds for an answer: no statement takes so long. A way that is dead shows only here; the next try makes another one."""
-REGULAR: Final = frozenset({ListLimits})
-"""Queries that each node repeats every few seconds. The parts of a very long answer may be of different moments."""
-ATTEMPTS: Final = 3
-"""How often a read that meets what may be a race is tried."""
-SETTINGS: Final = """
+READ_TIMEOUT: Final = 3.0
+"""Seconds for an answer, more than a statement may take. It detects a dead connection; the next attempt uses a new one."""
+SINGLE_STATEMENT: Final = frozenset({ListLimits})
+"""Queries that each node repeats every few seconds. The parts of a very long answer may be of different snapshots."""
+READ_ATTEMPTS: Final = 3
+"""Attempts to run a query that meets a possible race."""
+READ_SETTINGS: Final = """
     SET default_transaction_read_only = on; SET default_transaction_isolation = 'repeatable read';
     SET statement_timeout = '2s'
 """
 
 
 async def _greet(connection: Connection[Record]) -> None:
-    await connection.execute(SETTINGS)
+    await connection.execute(READ_SETTINGS)
 
 
 class Reader:
-    """Answers queries, one at a time; ``nodes`` learns the nodes of what it finds, ``memory`` is that of the node's groups."""
+    """Answers queries, one at a time; it adds the nodes it finds to ``nodes``, and shares ``memory`` with the node's groups."""
 
     def __init__(self, address: Address, name: str, nodes: Nodes, memory: Memory, readers: Readers) -> None:
         self._readers = readers
         self._control = Control(address, name, _greet)
-        self._known = nodes
-        self._nodes = Nodes()  # with a connection of its own
+        self._shared_nodes = nodes
+        self._nodes = Nodes()  # a cache that reads on this connection
         self._functions = Functions()
         self._memory = memory
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self, patience: float | None) -> None:
+    async def open(self, open_timeout: float | None) -> None:
         """Connect; raises StoreError."""
-        await self._control.open(patience)
+        await self._control.open(open_timeout)
         await self._control.start()
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
-        """Answer a query, or say why not within some seconds."""
+        """Answer a query, or report an error, within some seconds."""
         if type(query) not in self._readers:
             raise unknown("PostgreSQL", [type(query)])
         self._task = asyncio.get_running_loop().create_task(self._run(query, budget, answered), name="postgres read")
@@ -72,27 +72,29 @@ class Reader:
         answer: Any
         try:
             try:
-                answer = await self._ask(query, budget)
+                answer = await self._attempt(query, budget)
             except StoreUnavailableError:
-                answer = await self._ask(query, budget)
+                answer = await self._attempt(query, budget)
         except StoreError as error:
             answer = error
-        except Exception as error:  # noqa: BLE001 - whoever asked would wait for ever
+        except Exception as error:  # noqa: BLE001 - without an answer, the caller would wait for ever
             answer = StoreBrokenError(f"a defect in the store's code: a read has failed: {error!r}")
             answer.__cause__ = error
         answered(answer)
 
-    async def _ask(self, query: Query[Any], budget: Budget) -> Any:
-        return await self._control.run(lambda connection: self._patiently(connection, query, budget), ANSWER)
+    async def _attempt(self, query: Query[Any], budget: Budget) -> Any:
+        return await self._control.run(
+            lambda connection: self._read_repeatedly(connection, query, budget), READ_TIMEOUT
+        )
 
-    async def _patiently(self, connection: Connection[Record], query: Query[Any], budget: Budget) -> Any:
+    async def _read_repeatedly(self, connection: Connection[Record], query: Query[Any], budget: Budget) -> Any:
         attempt = 1
         while True:
             try:
                 return await self._read(connection, query, budget)
             except failures.ERRORS as error:
                 verdict = failures.judge(error, connected=not connection.is_closed())
-                if verdict not in {Verdict.BUSY, Verdict.RACE} or attempt == ATTEMPTS:
+                if verdict not in {Verdict.BUSY, Verdict.RACE} or attempt == READ_ATTEMPTS:
                     raise
             attempt += 1
 
@@ -100,14 +102,14 @@ class Reader:
         self._functions.use(connection)
         self._nodes.use(connection)
         tx = Transaction(connection, 0, self._functions, self._nodes, self._memory)
-        async with contextlib.nullcontext() if type(query) in REGULAR else connection.transaction():
+        async with contextlib.nullcontext() if type(query) in SINGLE_STATEMENT else connection.transaction():
             answer = await self._readers[type(query)](tx, query, Meter(budget, asyncio.get_running_loop().time))
         self._functions.committed()
-        self._known.update(self._nodes)
+        self._shared_nodes.update(self._nodes)
         return answer
 
     async def close(self) -> None:
-        """End what is under way, and disconnect."""
+        """End the query under way, and disconnect."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

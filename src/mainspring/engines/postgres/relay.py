@@ -1,11 +1,11 @@
-"""What nodes tell each other, over LISTEN and NOTIFY: best effort, in order, never part of a transaction that does other work.
+"""Messages between nodes, over LISTEN and NOTIFY: best effort, in order, never in a transaction that does other work.
 
-A NOTIFY takes a lock of the whole server at its commit, so what gathers goes out together, and hints that jobs are pending wait
-for more of them first. A payload has less than 8,000 bytes, so a batch is cut into pieces::
+A NOTIFY takes a lock of the whole server at its commit, so queued messages are sent in one batch, and hints about pending jobs
+wait for more of them first. A payload has less than 8,000 bytes, so a batch is cut into pieces::
 
     <sender's term> <batch> <number of the piece> <number of pieces> <base 85 of MessagePack, a part of it>
 
-Within one transaction PostgreSQL drops a payload that it has already; the number of the piece makes each one different.
+Within one transaction PostgreSQL drops a duplicate payload; the number of the piece makes each one unique.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
 
-PIECE: Final = 7900
+PIECE_LENGTH: Final = 7900
 """Characters of a payload; PostgreSQL's limit is 8,000 bytes."""
 DEBOUNCE: Final = 0.005
-"""Seconds that hints wait for more of them: so many a second at most are sent by one node."""
-BACKLOG: Final = 8 * 2**20
-"""Bytes that may wait to be sent; beyond that, the newest are dropped."""
-IDS: Final = 500
-"""Ids in one message."""
-SEND: Final = 5.0
+"""Seconds that hints wait for more of them: it limits a node to 200 batches of hints per second."""
+BACKLOG_LIMIT: Final = 8 * 2**20
+"""Bytes that may be queued; beyond that, the newest messages are dropped."""
+IDS_PER_MESSAGE: Final = 500
+"""The most ids in one message."""
+SEND_TIMEOUT: Final = 5.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 _KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop, Ask, Running)
-"""Their places are what is sent: new kinds go to the end."""
+"""A kind is sent as its index here: append new kinds at the end."""
 
 
 def encode(messages: Iterable[Message]) -> str:
-    """Return messages as text."""
+    """Encode messages as text."""
     return base64.b85encode(_encode([[_KINDS.index(type(message)), *message] for message in messages])).decode()
 
 
 def decode(text: str) -> list[Message]:
-    """Return the messages of a text; kinds that a newer version sends are left out. Raises ValueError."""
+    """Decode the messages of a text, without kinds of newer versions. Raises ValueError."""
     return [_KINDS[kind](*values) for kind, *values in _decode(base64.b85decode(text)) if kind < len(_KINDS)]
 
 
 class Relay:
-    """One node's end of it: implements ``mainspring.events.relay.Relay``."""
+    """One node's end of the channels: implements ``mainspring.events.relay.Relay``."""
 
     def __init__(self, control: Control, checksum: int, cluster: Cluster | None = None) -> None:
-        """Where there is a cluster, and this node is there, it carries the messages."""
+        """A cluster carries the messages if there is one and this node has joined it."""
         self._control = control
         self._cluster = cluster
         self._mixed = False
-        """Whether there are nodes that are not in the cluster."""
+        """Whether some nodes are not in the cluster."""
         self._prefix = f"mainspring_{checksum:08x}"
-        self._ear: Callable[[Message], None] | None = None
+        self._listener: Callable[[Message], None] | None = None
         self._term = 0
         self._batch = 0
         self._queue: dict[int, list[Message]] = {}
@@ -79,22 +79,22 @@ class Relay:
         self._bytes = 0
         self._waiting = asyncio.Event()
         self._pieces: dict[int, list[str]] = {}
-        """Of a batch that has not wholly come, by its sender."""
+        """By sender: the pieces of an incomplete batch."""
         self.dropped = 0
 
     def observe(self, rows: Sequence[NodeRow]) -> None:
-        """See who is in the cluster."""
+        """Note which nodes are in the cluster."""
         cluster = self._cluster
         self._mixed = cluster is not None and any(row.cluster != cluster.id for row in rows)
 
     # ---- the port ----
 
-    def listen(self, ear: Callable[[Message], None]) -> None:
+    def listen(self, listener: Callable[[Message], None]) -> None:
         """Call a function with every message for this node."""
-        self._ear = ear
+        self._listener = listener
 
     def send(self, to: int, message: Message) -> None:
-        """Tell another node something, some time soon."""
+        """Queue a message for another node."""
         if self._cluster is not None and self._cluster.joined(self._term) and self._cluster.send(to, message):
             return
         size = 64
@@ -104,21 +104,21 @@ class Relay:
             size += len(message.worker) + len(message.numerator) + len(message.denominator)
         elif isinstance(message, Settled):
             size += 9 * len(message.ids)
-        if self._bytes + size > BACKLOG:
+        if self._bytes + size > BACKLOG_LIMIT:
             self.dropped += 1
             return
         self._bytes += size
         self._queue.setdefault(to, []).append(message)
         self._waiting.set()
 
-    def tell_settled(self, settlements: dict[int, list[int]]) -> None:
-        """Tell the nodes of some terms that jobs have ended."""
+    def notify_settled(self, settlements: dict[int, list[int]]) -> None:
+        """Notify the nodes of some terms that jobs have ended."""
         for term, ids in settlements.items():
-            for at in range(0, len(ids), IDS):
-                self.send(term, Settled(ids[at : at + IDS]))
+            for at in range(0, len(ids), IDS_PER_MESSAGE):
+                self.send(term, Settled(ids[at : at + IDS_PER_MESSAGE]))
 
-    def tell_pending(self, functions: Iterable[bytes]) -> None:
-        """Tell all nodes that jobs of these functions are pending."""
+    def notify_pending(self, functions: Iterable[bytes]) -> None:
+        """Notify all nodes that jobs of these functions are pending."""
         if self._cluster is not None and self._cluster.joined(self._term):
             functions = sorted(functions)
             self._cluster.broadcast(Pending(functions))
@@ -127,33 +127,33 @@ class Relay:
         self._pending.update(functions)
         self._waiting.set()
 
-    # ---- hearing ----
+    # ---- receiving ----
 
     async def greet(self, connection: Connection[Record], term: int) -> None:
-        """Hear what is for all nodes and for a term's, on a connection."""
-        self._pieces.clear()  # what the connection before has not heard is lost
+        """Listen on a connection for messages to all nodes and to a term's node."""
+        self._pieces.clear()  # pieces that the last connection did not receive are lost
         for old in {self._term} - {term, 0}:
-            await connection.remove_listener(f"{self._prefix}_{old}", self._heard)
+            await connection.remove_listener(f"{self._prefix}_{old}", self._receive)
         self._term = term
         for channel in (self._prefix, f"{self._prefix}_{term}"):
-            await connection.add_listener(channel, self._heard)
+            await connection.add_listener(channel, self._receive)
 
-    def _heard(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
+    def _receive(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
         del connection, pid, channel
         try:
             sender, _, place, number, text = payload.split(" ", 4)
             if int(sender) == self._term:
                 return
-            messages = self._whole(int(sender), int(place), int(number), text)
+            messages = self._join_pieces(int(sender), int(place), int(number), text)
         except ValueError:
             log.warning("a notification could not be read", payload=str(payload)[:100])
             return
-        if self._ear is not None:
+        if self._listener is not None:
             for message in messages:
-                self._ear(message)
+                self._listener(message)
 
-    def _whole(self, sender: int, place: int, number: int, text: str) -> Sequence[Message]:
-        """Take a piece in, and return the messages that it completes. Of a batch all pieces come, or only the last ones."""
+    def _join_pieces(self, sender: int, place: int, number: int, text: str) -> Sequence[Message]:
+        """Add a piece, and return the messages that it completes. Of a batch all pieces arrive, or only the last ones."""
         pieces = self._pieces.pop(sender, [])
         if place == 0:
             pieces = []
@@ -168,25 +168,27 @@ class Relay:
     # ---- sending ----
 
     async def run(self) -> None:
-        """Send what is to be sent, until cancelled."""
+        """Send queued messages, until cancelled."""
         clock = asyncio.get_running_loop().time
         sent = clock() - DEBOUNCE
         while True:
             await self._waiting.wait()
             if not self._queue:
-                # The first hint after a pause goes out at once: where little is submitted, somebody waits for it.
+                # The first hint after a pause is sent at once: under light load, a worker waits for it.
                 await asyncio.sleep(max(0.0, sent + DEBOUNCE - clock()))
             self._waiting.clear()
             sent = clock()
             await self.send_once()
 
     async def send_once(self) -> None:
-        """Send what waits now; where the store is away, it is dropped."""
+        """Send the queued messages now; drop them if the store is unavailable."""
         channels, payloads = self._drain()
         if not payloads:
             return
         try:
-            await self._control.run(lambda connection: connection.execute(_SQL["notify"], channels, payloads), SEND)
+            await self._control.run(
+                lambda connection: connection.execute(_SQL["notify"], channels, payloads), SEND_TIMEOUT
+            )
         except StoreError as error:
             self.dropped += len(payloads)
             log.debug("messages were dropped", number=len(payloads), reason=str(error))
@@ -203,7 +205,7 @@ class Relay:
         for channel, messages in batches:
             self._batch += 1
             text = encode(messages)
-            pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+            pieces = [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
             for place, piece in enumerate(pieces):
                 channels.append(channel)
                 payloads.append(f"{self._term} {self._batch} {place} {len(pieces)} {piece}")

@@ -1,7 +1,7 @@
 """The resources slice on PostgreSQL.
 
-Pools are taken turns in: an advisory lock for each, taken in their order and kept to the end of the group, makes the sum of what
-nodes have right without a row that all of them would have to update.
+Groups take turns in a pool: they lock an advisory lock per pool, in the pools' order, until they end. So the sum of the nodes'
+tokens is right without a row that all of them would have to update.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 SQL = load("resources.sql")
 
 Pool = tuple[int, bytes]
-"""The number of a function, and the name of one of its pools."""
+"""A function's number, and the name of one of its pools."""
 
 
 async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
-    """Write what is said of functions; see ``SaveLimits``."""
-    await tx.functions.learn({("default", operation.limits.function) for operation in operations})
+    """Write the limits of functions; see ``SaveLimits``."""
+    await tx.functions.ensure({("default", operation.limits.function) for operation in operations})
     outcomes: dict[int, FunctionLimits] = {}
     for index in sorted(range(len(operations)), key=lambda at: operations[at].limits.function):
-        said = operations[index].limits
-        function = tx.functions.number("default", said.function)
-        wanted = msgspec.structs.replace(said, version=said.version + 1)
+        limits = operations[index].limits
+        function = tx.functions.number("default", limits.function)
+        wanted = msgspec.structs.replace(limits, version=limits.version + 1)
         row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, encode_limits(wanted))
         row = row or await tx.connection.fetchrow(SQL["limits_of"], function)
         assert row is not None
@@ -43,8 +43,8 @@ async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> 
 
 
 async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[list[ops.Grant]]:
-    """Lease tokens and starts; see ``Acquire``. Whatever the group asks for, it is a handful of statements."""
-    await tx.functions.learn({("default", ask.function) for operation in operations for ask in operation.asks})
+    """Grant tokens and starts; see ``Acquire``. A group needs a handful of statements, whatever the number of its requests."""
+    await tx.functions.ensure({("default", ask.function) for operation in operations for ask in operation.asks})
     pools = sorted({_pool(tx, ask) for operation in operations for ask in operation.asks})
     if not pools:
         return [[] for _ in operations]
@@ -55,7 +55,7 @@ async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[li
         division.holdings.setdefault((function, pool), {})[term] = rules.Holding(*holding)
     for function, pool, number, per_us, burst, *bucket in await tx.connection.fetch(SQL["buckets"], *columns):
         division.buckets[function, pool] = Rate(number, per_us, burst), rules.Bucket(*bucket)
-    outcomes = [[division.ask(_pool(tx, ask), op.term, ask) for ask in op.asks] for op in operations]
+    outcomes = [[division.grant(_pool(tx, ask), op.term, ask) for ask in op.asks] for op in operations]
     await division.write(tx)
     for function in division.freed:
         tx.pending(function)
@@ -67,7 +67,7 @@ def _pool(tx: Transaction, ask: ops.TokenRequest) -> Pool:
 
 
 class _Division:
-    """The pools that a group asks in, as they are after each of its asks."""
+    """The pools that a group requests tokens of, with the requests so far applied."""
 
     def __init__(self, now_us: int) -> None:
         self._now_us = now_us
@@ -76,10 +76,10 @@ class _Division:
         self._held: dict[tuple[Pool, int], rules.Holding] = {}
         self._filled: set[Pool] = set()
         self.freed: set[bytes] = set()
-        """Functions of which something was given back that others had asked for in vain."""
+        """Functions of which this group returned tokens that other nodes lack."""
 
-    def ask(self, pool: Pool, term: int, ask: ops.TokenRequest) -> ops.Grant:
-        """Give what is there."""
+    def grant(self, pool: Pool, term: int, ask: ops.TokenRequest) -> ops.Grant:
+        """Return the grant for a request."""
         now_us = self._now_us
         grant = ops.Grant()
         if ask.limit:
@@ -101,20 +101,20 @@ class _Division:
         return grant
 
     async def write(self, tx: Transaction) -> None:
-        """Write what has changed."""
-        kept = sorted(entry for entry, own in self._held.items() if own.wanted)
-        gone = sorted(entry for entry, own in self._held.items() if not own.wanted)
-        if kept:
-            own = [self._held[entry] for entry in kept]
+        """Write the changes."""
+        held = sorted(entry for entry, own in self._held.items() if own.wanted)
+        returned = sorted(entry for entry, own in self._held.items() if not own.wanted)
+        if held:
+            own = [self._held[entry] for entry in held]
             await tx.connection.fetch(
                 SQL["hold"],
-                *_columns(kept),
+                *_columns(held),
                 [one.tokens for one in own],
                 [one.wanted for one in own],
                 [one.asked_us for one in own],
             )
-        if gone:
-            await tx.connection.fetch(SQL["let_go"], *_columns(gone))
+        if returned:
+            await tx.connection.fetch(SQL["let_go"], *_columns(returned))
         if self._filled:
             pools = sorted(self._filled)
             rates = [self.buckets[pool][0] for pool in pools]

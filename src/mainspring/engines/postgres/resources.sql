@@ -10,7 +10,7 @@ RETURNING said;
 -- name: limits_of
 SELECT said FROM limits WHERE function = $1;
 
--- Whoever asks in a pool waits for those who ask in it at the same moment; in the order of pools, so that nobody waits for ever.
+-- A group waits for concurrent requests in the same pool. The order of pools prevents deadlocks.
 -- name: lock_pools
 SELECT pg_advisory_xact_lock(hashtextextended(format('%s:%s:%s', current_schema(), function, encode(pool, 'hex')), 0))
 FROM (SELECT DISTINCT function, pool FROM unnest($1::int[], $2::bytea[]) AS asked (function, pool) ORDER BY 1, 2) AS pools;
@@ -47,7 +47,7 @@ ON CONFLICT (function, pool) DO UPDATE SET
     number = excluded.number, per_us = excluded.per_us, burst = excluded.burst, level = excluded.level,
     updated_us = excluded.updated_us;
 
--- From key to key, from behind one ('' is before all of them) up to and with another (NULL: to the end).
+-- From key to key, from above one ('' is before all of them) up to and including another (NULL: to the end).
 -- name: keys
 SELECT level.priority, k.key
 FROM unnest($2::smallint[], $3::bytea[], $4::bytea[]) AS level (priority, after, upto)
@@ -66,8 +66,8 @@ CROSS JOIN LATERAL (
     SELECT key FROM met WHERE key IS NOT NULL AND (level.upto IS NULL OR key <= level.upto) LIMIT $5
 ) AS k;
 
--- The turns are those of the arrays; of each key the oldest jobs. The key is given as a range, for which the order wants its index:
--- with an equality, a plan that was made while the table was empty might pass over all jobs in the order of their places.
+-- The turns are those of the arrays; of each key the oldest jobs. The key is a range, so that the ORDER BY needs the index of
+-- keys: with an equality, a plan made while the table was empty might scan all jobs in the order of their places.
 -- name: claim_of_keys
 WITH picked AS MATERIALIZED (
     SELECT p.id, w.turn
@@ -84,7 +84,7 @@ FROM picked WHERE jobs.id = ANY (ARRAY[picked.id])
 RETURNING jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, payload, foreground, turn, place;
 
--- Jobs that were stored without a key, of those that are due longest: nodes that do not know of keys store them so.
+-- Jobs that were stored without a key, among the longest due: nodes of versions without keys store them so.
 -- name: claim_of_none
 WITH picked AS MATERIALIZED (
     SELECT p.id FROM (

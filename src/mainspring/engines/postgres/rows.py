@@ -1,4 +1,4 @@
-"""Jobs to columns of parallel arrays, and rows back to jobs."""
+"""Conversions of jobs to columns of parallel arrays, and of rows back to jobs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ SQL: Final = load("jobs.sql")
 """The statements of the job operations."""
 
 LARGEST_ID: Final = 2**63 - 1
-"""PostgreSQL's integers end here, and handles that strangers send do not."""
+"""The largest integer of PostgreSQL; handles from clients may exceed it."""
 
 _NO_OPTIONS = Options()
 _SCHEDULED = int(State.SCHEDULED)
 
-PORTION: Final = 64 * 2**20
-"""Bytes of payloads or results that are sent in one statement, or one larger one: PostgreSQL refuses messages of a gigabyte."""
+PORTION_BYTES: Final = 64 * 2**20
+"""Bytes of payloads or results in one statement, unless one alone is larger: PostgreSQL refuses messages of a gigabyte."""
 
 Columns = list[Any]
 """Parallel arrays, one per parameter of a statement."""
 
 
-def portions(items: Sequence[T], size: Callable[[T], int], most: int = PORTION) -> Iterator[Sequence[T]]:
-    """Cut a sequence into runs whose sizes add up to no more than ``most``; an item that is larger is a run of its own."""
+def portions(items: Sequence[T], size: Callable[[T], int], most: int = PORTION_BYTES) -> Iterator[Sequence[T]]:
+    """Cut a sequence into runs whose sizes add up to at most ``most``; a larger item is a run of its own."""
     begin = total = 0
     for at, item in enumerate(items):
         total += size(item)
@@ -48,12 +48,12 @@ def portions(items: Sequence[T], size: Callable[[T], int], most: int = PORTION) 
 
 
 def sparse(values: list[T | None]) -> list[T | None]:
-    """Return a column, or an empty one where it holds nothing but NULL: ``unnest`` fills that up."""
+    """Return a column, or an empty one if all its values are NULL: ``unnest`` pads it."""
     return values if any(value is not None for value in values) else []
 
 
 class Keyed(set[int]):
-    """Functions that this node claims by key: of these, also jobs without a key are stored with one, the empty one."""
+    """Functions that this node claims by key: their jobs without a key are stored under the empty key."""
 
 
 def submitted(
@@ -64,7 +64,7 @@ def submitted(
         [job.id for job in jobs],
         ranks,
         [job.created_us for job in jobs],
-        # a scheduled job always has a time, be it 0
+        # a scheduled job always has a time, even if it is 0
         sparse([job.due_us or (None if job.state else 0) for job in jobs]),
         sparse([job.expires_us or None for job in jobs]),
         sparse([job.term or None for job in jobs]),
@@ -87,19 +87,19 @@ def submitted(
 
 
 def _options(job: Job) -> bytes | None:
-    """Return the options as they are stored: with the key, which only live jobs have in a column of its own."""
+    """Return the options as they are stored: with the key, for which only live jobs have a column."""
     if job.key:
         return encode_options(msgspec.structs.replace(job.options or _NO_OPTIONS, key=job.key))
     return None if job.options is None else encode_options(job.options)
 
 
 def key_column(key: bytes) -> bytes:
-    """Return a key as it stands in its column, where it is never empty."""
+    """Return a key as its column stores it, where it is never empty."""
     return b":" + key
 
 
-def told(data: bytes | None) -> tuple[Options | None, bytes]:
-    """Return a job's options and its key, as they were stored together."""
+def decode_stored_options(data: bytes | None) -> tuple[Options | None, bytes]:
+    """Decode a job's options and its key, which are stored together."""
     if data is None:
         return None, b""
     options = decode_options(data)
@@ -110,17 +110,17 @@ def told(data: bytes | None) -> tuple[Options | None, bytes]:
 
 
 def uniques(jobs: Sequence[Job]) -> Columns:
-    """Return the columns that the statement ``submit_unique`` has beyond those of ``submit``."""
+    """Return the columns that the statement ``submit_unique`` has in addition to those of ``submit``."""
     return [sparse([job.unique or None for job in jobs]), sparse([keeps(job) is not None or None for job in jobs])]
 
 
 def keeps(job: Job) -> float | None:
-    """Return for how many seconds a success of the same unique is joined, where the job says so."""
+    """Return for how many seconds later submits join a success of the same unique; None if the job does not set it."""
     return job.options.keep_unique if job.options is not None else None
 
 
 def settled(settlements: Sequence[Settlement]) -> Columns:
-    """Return the first columns of the statements ``succeed``, ``bury`` and ``give_back``: all but due times and what follows."""
+    """Return the first columns of the statements ``succeed``, ``end_unsuccessful`` and ``give_back``, up to the due times."""
     return [
         [settlement.job.id for settlement in settlements],
         [settlement.job.term for settlement in settlements],
@@ -132,16 +132,16 @@ def settled(settlements: Sequence[Settlement]) -> Columns:
 
 
 def known_ids(ids: Iterable[int]) -> list[int]:
-    """Return the ids that a stored job can have, sorted, each once."""
+    """Return the ids that a stored job can have, sorted, without duplicates."""
     return sorted({job_id for job_id in ids if 0 < job_id <= LARGEST_ID})
 
 
 async def stored(tx: Transaction, records: Sequence[Record]) -> list[Job]:
-    """Return the jobs of rows selected in the order of columns that all statements have."""
+    """Return the jobs of rows; all statements select the same columns in the same order."""
     if not records:
         return []
-    await tx.functions.meet({record[1] for record in records})
-    await tx.nodes.meet([record[0] for record in records])
+    await tx.functions.load_names({record[1] for record in records})
+    await tx.nodes.load([record[0] for record in records])
     names = tx.functions.names
     jobs = []
     for record in records:
@@ -150,11 +150,11 @@ async def stored(tx: Transaction, records: Sequence[Record]) -> list[Job]:
             input_size, output_size, options, error, result, payload, foreground,
         ) = record[:20]  # fmt: skip
         namespace, name = names[function]
-        said, key = (None, b"") if options is None else told(options)
+        job_options, key = (None, b"") if options is None else decode_stored_options(options)
         jobs.append(
             Job(
                 job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due or 0, expires or 0,
-                said,
+                job_options,
                 term, attempt, suspects, started or 0, ended or 0, result or b"", error or b"", input_size, output_size,
                 namespace, foreground or False, key,
             )

@@ -1,4 +1,4 @@
-"""The tables of schedules inside one attempt to run a group: what ``mainspring.schedules.unit`` reads, locks and writes there."""
+"""The tables of schedules in an attempt to run a group: the reads, locks and writes of ``mainspring.schedules.unit``."""
 
 from __future__ import annotations
 
@@ -33,42 +33,44 @@ _HAS_JOB: Final = frozenset({ops.Standing.FIRED, ops.Standing.JOINED})
 
 
 class DueFloor(Floor):
-    """Where the schedules begin that are due next: what is dead below is not passed again and again. See ``floors``."""
+    """The floor of the schedules that are due next: scans skip dead tuples below it. See ``floors``."""
 
     __slots__ = ()
 
 
 class PostgresSchedules(PostgresGround):
-    """``ScheduleTables`` inside one attempt to run a group."""
+    """``ScheduleTables`` in one attempt to run a group."""
 
     def __init__(self, tx: Transaction) -> None:
         super().__init__(tx)
-        self._known = tx.memory(CatalogueCache)
+        self._cache = tx.memory(CatalogueCache)
         self._catalogue: Catalogue | None = None
-        """All specifications as they are in this transaction, once it has entered."""
-        self._alone = False
+        """All specifications in this transaction, once `enter` has run."""
+        self._exclusive = False
         self._locked: set[str] = set()
         self._states: dict[str, ScheduleState] = {}
-        """Of the schedules whose rows are locked, those that there are. Of others that somebody else has, nothing is known."""
+        """The existing ones of the locked schedules. Schedules that another session has locked are missing."""
         self._oldest: dict[tuple[str, int, int], tuple[list[str], list[Fire]]] = {}
-        self.mends = False
-        """Whether there is anything to mend, and this node is the one to do it."""
+        self.repairs = False
+        """Whether there is something to repair and this node shall repair it."""
 
     # ---- locks ----
 
-    async def enter(self, *, alone: bool = False) -> Catalogue:
-        """Rely on the specifications until the transaction ends; ``alone``: and change them. Returns all of them."""
+    async def enter(self, *, exclusive: bool = False) -> Catalogue:
+        """Lock the specifications until the transaction ends, and return them; ``exclusive``: to change them."""
         if self._catalogue is None:
             connection = self._tx.connection
-            await self._known.refresh(connection, await connection.fetchval(SQL["enter"], alone))
-            self._alone, self._catalogue = alone, self._known.catalogue
-        assert self._alone or not alone, "who shares a lock and then wants it alone waits for whoever does the same"
+            await self._cache.refresh(connection, await connection.fetchval(SQL["enter"], exclusive))
+            self._exclusive, self._catalogue = exclusive, self._cache.catalogue
+        assert self._exclusive or not exclusive, (
+            "upgrading a shared lock would deadlock with another group that does the same"
+        )
         return self._catalogue
 
     async def lock(self, names: Iterable[str]) -> bool:
-        """Lock schedules, and what has to be locked before them; say whether any were not yet."""
+        """Lock schedules, and the rows that must be locked before them; return whether any were not locked yet."""
         await self.enter()
-        wanted = {turn for name in names for turn in self._known.turns(name)} - self._locked
+        wanted = {turn for name in names for turn in self._cache.rows_to_lock(name)} - self._locked
         if not wanted:
             return False
         for name, state in await self._tx.connection.fetch(SQL["lock"], sorted(wanted)):
@@ -77,7 +79,7 @@ class PostgresSchedules(PostgresGround):
         return True
 
     async def lock_free(self, names: Iterable[str]) -> None:
-        """Lock those of some schedules that nobody else has. The others are as good as not there."""
+        """Lock those of some schedules that no other session has locked. The others count as missing."""
         wanted = set(names) - self._locked
         if wanted:
             for name, state in await self._tx.connection.fetch(SQL["lock_free"], sorted(wanted)):
@@ -85,39 +87,39 @@ class PostgresSchedules(PostgresGround):
             self._locked |= wanted
 
     async def lock_ends(self, names: Iterable[str]) -> bool:
-        """Lock those of some schedules for which the end of a run may mean more than its own row."""
+        """Lock those of some schedules for which the end of a run may change other rows."""
         await self.enter()
-        return await self.lock(filter(self._known.minds_ends, names))
+        return await self.lock(filter(self._cache.end_affects_others, names))
 
-    # ---- what `work` asks for ----
+    # ---- the reads of `unit` ----
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
         """Return all specifications."""
-        return await self.enter(alone=lock)
+        return await self.enter(exclusive=lock)
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Read and lock schedules."""
         await self.lock(names)
-        known = (await self.enter()).schedules
-        return {name: Stored(known[name], self._states[name]) for name in names if name in self._states}
+        schedules = (await self.enter()).schedules
+        return {name: Stored(schedules[name], self._states[name]) for name in names if name in self._states}
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
-        """Read rows; their schedules, or the families of these, are locked."""
+        """Read fire times; their schedules, or the families of these, are locked."""
         if not keys:
             return {}
         found = fires_of(await self._tx.connection.fetch(SQL["fires"], *_columns(keys, 2)))
         return {(row.schedule, row.fire_us): row for row in found}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
-        """Read the rows that are not finished; the schedules are locked."""
+        """Read the fire times that are not finished; the schedules are locked."""
         return fires_of(await self._tx.connection.fetch(SQL["unfinished"], list(names)))
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
-        """Read the rows of jobs that end here. Those that have joined them are rows of other schedules, which are locked too."""
+        """Read the fire times of jobs that end here. Fire times of other schedules that joined them are locked too."""
         return await self._settled(lambda: self._tx.connection.fetch(SQL["of_jobs"], list(ids)))
 
     async def _settled(self, read: Callable[[], Awaitable[Iterable[Record]]]) -> list[Fire]:
-        """Read rows that may end, again where their schedules had to be waited for."""
+        """Read rows that may end, once more if their schedules had to be locked first."""
         while True:
             found = fires_of(await read())
             if not await self.lock_ends({row.schedule for row in found}):
@@ -133,7 +135,7 @@ class PostgresSchedules(PostgresGround):
     # ---- writing ----
 
     async def write(self, writes: ops.Writes) -> None:
-        """Write what has changed; raises OvertakenError where a schedule has changed, which no lock should let happen."""
+        """Write the changes; raises OvertakenError if a schedule has changed in spite of the locks."""
         fetch = self._tx.connection.fetch
         if writes.respecified:
             await self._specify(writes.schedules)
@@ -151,7 +153,7 @@ class PostgresSchedules(PostgresGround):
             await fetch(SQL["remove_joins"], *_columns(arrived, 2))
 
     async def _specify(self, schedules: Mapping[str, Stored | None]) -> None:
-        before = (await self.enter(alone=True)).schedules
+        before = (await self.enter(exclusive=True)).schedules
         after = {**before, **{name: stored.schedule for name, stored in schedules.items() if stored is not None}}
         for name, stored in schedules.items():
             if stored is None:
@@ -159,8 +161,8 @@ class PostgresSchedules(PostgresGround):
         changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
         if changed:
             version = await self._tx.connection.fetchval(SQL["respecify"])
-            said = [encode(after[name]) if name in after else None for name in changed]
-            await self._tx.connection.fetch(SQL["specify"], version, changed, said)
+            encoded = [encode(after[name]) if name in after else None for name in changed]
+            await self._tx.connection.fetch(SQL["specify"], version, changed, encoded)
         self._catalogue = Catalogue(after)
 
     async def _write_schedules(self, schedules: Mapping[str, Stored | None]) -> None:
@@ -188,12 +190,14 @@ class PostgresSchedules(PostgresGround):
         if changed:
             number = await connection.fetchval(SQL["change_schedules"], *_columns(changed, 6))
             if number != len(changed):
-                raise OvertakenError(f"{len(changed) - number} of {len(changed)} schedules are not as they were read")
+                raise OvertakenError(
+                    f"{len(changed) - number} of {len(changed)} schedules have changed since they were read"
+                )
 
-    # ---- what no transaction could see ----
+    # ---- repairs: states that no transaction could see ----
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
-        """Find rows that joined a job which has ended."""
+        """Find fire times that joined a job which has ended."""
         found = await self._settled(lambda: self._tx.connection.fetch(SQL["joined"], limit))
         jobs = await look_up(self._tx, {fire.job for fire in found})
         ends: list[tuple[Fire, Ended | None]] = []
@@ -207,15 +211,15 @@ class PostgresSchedules(PostgresGround):
         return ends
 
     async def queued(self, limit: int) -> list[str]:
-        """Find schedules with rows that wait."""
+        """Find schedules with queued fire times."""
         return [row[0] for row in await self._tx.connection.fetch(SQL["queued"], limit)]
 
     async def stuck(self, limit: int) -> list[Fire]:
-        """Find rows that wait for children."""
+        """Find fire times that wait for children."""
         return await self._settled(lambda: self._tx.connection.fetch(SQL["stuck"], limit))
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
-        """Find the oldest rows of some schedules, once in a transaction: they do not change."""
+        """Find the oldest fire times of some schedules, once per transaction: they do not change."""
         key = (after, before_us, limit)
         if key not in self._oldest:
             fetch = self._tx.connection.fetch
@@ -225,27 +229,27 @@ class PostgresSchedules(PostgresGround):
         return self._oldest[key]
 
     async def forget(self, until: Mapping[str, int]) -> None:
-        """Drop rows; the schedules are locked."""
+        """Delete fire times; the schedules are locked."""
         columns = [*until], [*until.values()]
         await self._tx.connection.fetch(SQL["forget_fires"], *columns)
         await self._tx.connection.fetch(SQL["note_forgotten"], *columns)
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
-        """Say up to which fire times rows were dropped."""
+        """Return the fire time of each schedule up to which rows were deleted."""
         found = await self._tx.connection.fetch(SQL["forgotten"], list(names))
         return {row[0]: row[1] for row in found}
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
-        """Note a declaration."""
+        """Record a declaration, and return all declarations of the app."""
         await self._tx.connection.fetch(SQL["declare"], app, digest, now_us)
         return [
-            ops.Declared(Deployment(app, known, first), last)
-            for known, first, last in await self._tx.connection.fetch(SQL["declarations"], app)
+            ops.Declared(Deployment(app, declared, first), last)
+            for declared, first, last in await self._tx.connection.fetch(SQL["declarations"], app)
         ]
 
 
 def fires_of(records: Iterable[Record]) -> list[Fire]:
-    """Return the rows of fire times that a statement has found."""
+    """Decode the fire times in the rows of a statement."""
     return [decode_fire(row[0]) for row in records]
 
 

@@ -1,22 +1,22 @@
 """The schedules slice on PostgreSQL.
 
-What a fire time leads to is decided in the transaction of the group, by ``mainspring.schedules.unit``, on rows that are locked:
-whoever comes second reads how the first one left them. A group takes its locks in this order, and each of them before the rows of
-any job, so that two nodes' groups do not wait for each other in a circle:
+``mainspring.schedules.unit`` decides the effects of a fire time in the group's transaction, on locked rows: the second of two
+nodes reads the first one's changes. A group takes its locks in this order, and each of them before the rows of any job, so that
+two nodes' groups do not deadlock:
 
-1. the catalogue: shared, or alone by whoever changes specifications. So all groups under way agree about who is whose parent.
-2. the rows of the schedules that it is about, by their names. A family, which is schedules that are related by parents, is locked
-   by the row of its first member (``catalogue.leaders``): its groups take turns, and need no order among themselves after that.
-   The end of a run that nothing follows from, which is most, needs no lock: whoever ends a job has its row.
+1. the catalogue: shared, or exclusive to change specifications. So all groups under way agree on the schedules' parents.
+2. the rows of its schedules, by their names. A family is a set of schedules that are related by parents; it is locked by the
+   row of its first member (``catalogue.leaders``): its groups run one after the other, and need no further order. Most ends of
+   runs have no effect on other rows and need no lock: the group that ends a job has locked its row.
 
-A node that is frozen in the middle of a group keeps its locks until the server ends its session, for seconds. Others wait for a
-moment; then they fire what they can, and leave what only that group was about to fire to a later look.
+A node that freezes in the middle of a group keeps its locks for seconds, until the server ends its session. Other nodes wait for
+a moment; then they fire the other schedules, and leave those that only that group was about to fire to a later attempt.
 
-Ends that show only in the group (a job that expires) lock late. That may end in a deadlock, which PostgreSQL breaks, and the
-group is run again.
+Ends that show only in the group (a job that expires) are locked late. That may end in a deadlock; PostgreSQL breaks it, and the
+group runs again.
 
-A fire time costs one update of ``schedules`` and a row in ``fires``, which is written once more at the end of its run and then
-stays until it may be forgotten (``mainspring.schedules.retention``).
+A fire time costs one update of ``schedules`` and a row in ``fires``. The end of its run updates that row, which then stays until
+its retention ends (``mainspring.schedules.retention``).
 """
 
 from __future__ import annotations
@@ -48,38 +48,38 @@ if TYPE_CHECKING:
     from mainspring.storage.plan import Plan
     from mainspring.storage.query import Meter, Page, Query
 
-FROZEN: Final = 6.0
-"""Seconds for which a node that is frozen may keep its locks: after five, the server ends its session."""
-SLACK: Final = 10_000_000
-"""Microseconds by which new schedules may begin before the first one that is due."""
+FROZEN_FOR: Final = 6.0
+"""Seconds for which a frozen node may keep its locks: after five, the server ends its session."""
+DUE_SLACK_US: Final = 10_000_000
+"""Microseconds by which new schedules may precede the first one that is due."""
 
 
-class Busy:
-    """Whether locks were waited for in vain just now: a group that fires schedules was not committed."""
+class LockContention:
+    """Whether a group that fires schedules has just failed to get its locks."""
 
     def __init__(self) -> None:
-        self._noted = -FROZEN
+        self._noted = -FROZEN_FOR
 
     def note(self) -> None:
-        """Note that it is so now."""
+        """Note such a failure."""
         self._noted = time.monotonic()
 
     def __bool__(self) -> bool:
-        return time.monotonic() - self._noted < FROZEN
+        return time.monotonic() - self._noted < FROZEN_FOR
 
 
 # ---- groups ----
 
 
 def _named(plan: Plan) -> set[str]:
-    """Return the schedules that a group's operations name, apart from those that it fires."""
+    """Return the schedules that a group's operations name, except those that it fires."""
     names = {operation.name for operation in of_kind(plan, ops.TriggerSchedule)}
     names.update(change.name for operation in of_kind(plan, ops.SaveSchedules) for change in operation.changes)
     return names
 
 
 class PostgresScheduleUnit(ScheduleUnit):
-    """The schedules' side of one attempt to run a group."""
+    """The schedules' part of one attempt to run a group."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -87,35 +87,37 @@ class PostgresScheduleUnit(ScheduleUnit):
         super().__init__(self._rows)
 
     async def lock(self, plan: Plan) -> None:
-        """Take the locks that the group will need, as far as its operations tell."""
+        """Take the locks that the group will need, as far as its operations show."""
         tx, tables = self._tx, self._rows
         ends, names = {name for name, _ in settled_keys(plan, unit.KIND)}, _named(plan)
         for mending in of_kind(plan, ops.RepairSchedules):
             found = await tx.connection.fetch(SQL["to_mend"], mending.limit)
             names.update(row[0] for row in found)
-            tables.mends = tables.mends or bool(found)
+            tables.repairs = tables.repairs or bool(found)
         for forgetting in of_kind(plan, ops.ForgetFires):
             _, old = await tables.oldest(forgetting.after, forgetting.before_us, forgetting.rows)
             names.update(ripe(old, forgetting.before_us))
         fired = {one.name for operation in of_kind(plan, ops.FireSchedules) for one in operation.due}
         if ends or names or fired or ops.SaveSchedules in plan:
-            await tables.enter(alone=ops.SaveSchedules in plan)
-            known, busy = tx.memory(CatalogueCache), tx.memory(Busy)
+            await tables.enter(exclusive=ops.SaveSchedules in plan)
+            cache, contention = tx.memory(CatalogueCache), tx.memory(LockContention)
             if fired:
-                tx.after_rollback(busy.note)
-            names.update(filter(known.minds_ends, ends))
-            alone = {name for name in fired - names if not known.minds_ends(name)} if busy else set[str]()
-            await tables.lock((names | fired) - alone)
-            await tables.lock_free(alone)
+                tx.after_rollback(contention.note)
+            names.update(filter(cache.end_affects_others, ends))
+            unrelated = (
+                {name for name in fired - names if not cache.end_affects_others(name)} if contention else set[str]()
+            )
+            await tables.lock((names | fired) - unrelated)
+            await tables.lock_free(unrelated)
 
     async def follow(self, notices: Sequence[Notice]) -> None:
-        """Do what follows for schedules from the ends of jobs."""
+        """Apply the effects of ended jobs on schedules."""
         await self._rows.meet({one.term for one in notices})
         await super().follow(notices)
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
-        """Run an operation that writes; nothing is mended where another node does so at the moment."""
-        if isinstance(operation, ops.RepairSchedules) and not self._rows.mends:
+        """Run an operation that writes; repair nothing if another node is repairing."""
+        if isinstance(operation, ops.RepairSchedules) and not self._rows.repairs:
             return int
         return await super().run(operation)
 
@@ -124,7 +126,7 @@ class PostgresScheduleUnit(ScheduleUnit):
 
 
 async def find_due(tx: Transaction, operations: Sequence[ops.FindDue]) -> list[ops.Upcoming]:
-    """Find what is due soon; see ``FindDue``."""
+    """Return the schedules that are due soon; see ``FindDue``."""
     return [await _find_due(tx, operation) for operation in operations]
 
 
@@ -134,10 +136,10 @@ async def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     whole, (place,) = floor.begin(began)
     found = await tx.connection.fetch(SQL["due_soon"], place, operation.until_us, operation.rows)
     if whole:
-        floor.scans.took(began, clock() - began)
+        floor.scans.note_cost(began, clock() - began)
     due = [(ops.Due(name, version), next_us) for name, version, next_us in found if name is not None]
     if floor.scans.slow:
-        floor.rise((due[0][1] if due else operation.until_us) - SLACK)
+        floor.rise((due[0][1] if due else operation.until_us) - DUE_SLACK_US)
     if len(due) == operation.rows:
         (last, last_us) = due[-1]
         return ops.Upcoming(due, await tx.connection.fetchval(SQL["due_after"], last_us, last.name))
@@ -157,14 +159,14 @@ async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter
 
 
 async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
-    """List rows, the newest first. The nodes of their jobs are known then: handles are made of both."""
+    """List fire times, newest first. The nodes of their jobs are loaded: handles need both."""
 
     async def behind(after: int | None, most: int) -> Sequence[tuple[int, Fire]]:
         found = await tx.connection.fetch(SQL["history"], query.name, LARGEST_ID if after is None else after, most)
         return [(fire_us, decode_fire(row)) for fire_us, row in found]
 
     page = await in_parts(query, meter, behind)
-    await tx.nodes.meet(row.job for row in page.items if row.job)
+    await tx.nodes.load(row.job for row in page.items if row.job)
     return page
 
 

@@ -1,5 +1,5 @@
--- The statements of the schedules slice. As in jobs.sql: parallel arrays, sorted by the caller where rows are locked. `OFFSET 0` keeps
--- the order of an answer out of the choice of an index.
+-- The statements of the schedules slice. As in jobs.sql: parallel arrays; the caller sorts rows that are locked. `OFFSET 0` keeps
+-- the ORDER BY from choosing the index.
 
 -- name: enter
 SELECT enter_schedules($1);
@@ -56,7 +56,7 @@ INSERT INTO specifications (name, version, schedule)
 SELECT s.name, $1::bigint, s.schedule FROM unnest($2::text[], $3::bytea[]) AS s (name, schedule)
 ON CONFLICT (name) DO UPDATE SET version = excluded.version, schedule = excluded.schedule;
 
--- Whoever is second fails: a fire time has one row.
+-- The second of two concurrent groups fails: a fire time has one row.
 -- name: add_fires
 INSERT INTO fires (schedule, fire_us, standing, live, job, fire)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[]);
@@ -85,7 +85,7 @@ SELECT digest, first_seen_us, last_seen_us FROM declarations WHERE app = $1;
 
 -- ---- retention ----
 
--- From name to name, and not from row to row.
+-- From name to name, not from row to row.
 -- name: names_of_fires
 WITH RECURSIVE names (name) AS (
     (SELECT schedule FROM fires WHERE schedule > $1 ORDER BY schedule LIMIT 1)
@@ -114,9 +114,9 @@ ON CONFLICT (schedule) DO UPDATE SET until_us = excluded.until_us;
 -- name: forgotten
 SELECT schedule, until_us FROM forgotten WHERE schedule = ANY ($1::text[]);
 
--- ---- what no transaction could see ----
+-- ---- repairs: states that no transaction could see ----
 
--- One node at a time, and none waits: whoever comes second finds nothing to do.
+-- One node at a time, without waiting: the second one finds nothing to do.
 -- name: to_mend
 WITH mine AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(hashtextextended(current_schema() || ' mending', 0)) AS so)
 SELECT DISTINCT found.name FROM mine CROSS JOIN LATERAL (
@@ -139,7 +139,7 @@ SELECT name FROM schedules WHERE queued > 0 LIMIT $1;
 
 -- ---- reading ----
 
--- The last row is the first schedule that comes later.
+-- The last row is the first schedule that is due later.
 -- name: due_soon
 (SELECT name, version, next_us FROM schedules WHERE next_us >= $1 AND next_us <= $2 ORDER BY next_us, name LIMIT $3)
 UNION ALL

@@ -1,4 +1,4 @@
-"""The ends of leases: what workers report, and what is taken from nodes that are gone."""
+"""Settlements: results that workers report, and jobs that are recovered from nodes that are gone."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ JobTerm = ops.JobTerm
 
 
 async def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
-    """End leases; see ``Settle``."""
+    """Settle jobs; see ``Settle``."""
     first, repeated = ops.each_once(operations)
     accepted = await _settle(tx, first)
     if len(accepted) == len(first) and not any(repeated):
         return repeated
     stale = first.keys() - accepted
     return [
-        again | {one.job.id for one in operation.settlements if (one.job.id, one.job.term) in stale}
-        for operation, again in zip(operations, repeated, strict=True)
+        duplicates | {one.job.id for one in operation.settlements if (one.job.id, one.job.term) in stale}
+        for operation, duplicates in zip(operations, repeated, strict=True)
     ]
 
 
 async def _settle(tx: Transaction, settlements: dict[JobTerm, Settlement]) -> set[JobTerm]:
-    """Settle jobs, each once; returns those whose guard held."""
+    """Settle jobs, without duplicates; return those whose guard held."""
     succeeded: list[Settlement] = []
     dead: list[Settlement] = []
     back: list[Settlement] = []
@@ -54,7 +54,7 @@ async def _settle(tx: Transaction, settlements: dict[JobTerm, Settlement]) -> se
     if dead:
         accepted |= await _end_unsuccessful(tx, dead)
     if back:
-        accepted |= await _give_back(tx, back)
+        accepted |= await _requeue(tx, back)
     await count(tx, [settlements[job_term] for job_term in accepted])
     for job_term in sorted(accepted):
         settlement = settlements[job_term]
@@ -72,7 +72,7 @@ async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
     for portion in rows.portions(settlements, _size):
         ((number, waited, ids, terms),) = await tx.connection.fetch(SQL["succeed"], *columns_of(portion))
         if waited:
-            await waiting.tell(tx, waited)
+            await waiting.notify_waiters(tx, waited)
         if number == len(portion):
             accepted.update((settlement.job.id, settlement.job.term) for settlement in portion)
         else:
@@ -93,13 +93,13 @@ def _size(settlement: Settlement) -> int:
 async def _end_unsuccessful(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     states = [_TARGETS[settlement.event] for settlement in settlements]
     gone = await tx.connection.fetch(
-        SQL["bury"], *rows.settled(settlements), _due(settlements), states, _errors(settlements)
+        SQL["end_unsuccessful"], *rows.settled(settlements), _due(settlements), states, _errors(settlements)
     )
-    await waiting.tell(tx, (job_id for job_id, _, waited in gone if waited))
+    await waiting.notify_waiters(tx, (job_id for job_id, _, waited in gone if waited))
     return {(job_id, term) for job_id, term, _ in gone}
 
 
-async def _give_back(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
+async def _requeue(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     states = [_TARGETS[settlement.event] for settlement in settlements]
     due = [
         settlement.due_us or (0 if state == _SCHEDULED else None)
@@ -112,7 +112,7 @@ async def _give_back(tx: Transaction, settlements: list[Settlement]) -> set[JobT
         )
     }
     floors = tx.memory(Floors)
-    await _learn(tx, settlements)
+    await _load_functions(tx, settlements)
     for settlement, state in zip(settlements, states, strict=True):
         job = settlement.job
         place = places.get((job.id, job.term))
@@ -121,7 +121,7 @@ async def _give_back(tx: Transaction, settlements: list[Settlement]) -> set[JobT
         if state == _SCHEDULED:
             floors.due.lower(settlement.due_us)
         else:
-            floors.back(tx.functions.number(job.namespace, job.function), job.priority, place)
+            floors.note_returned(tx.functions.number(job.namespace, job.function), job.priority, place)
             tx.pending(job.function)
         if job.expires_us:
             floors.expiring.lower(job.expires_us)
@@ -136,18 +136,18 @@ def _errors(settlements: Sequence[Settlement]) -> list[bytes | None]:
     return rows.sparse([settlement.error or None for settlement in settlements])
 
 
-async def _learn(tx: Transaction, settlements: Iterable[Settlement]) -> None:
-    await tx.functions.find({(settlement.job.namespace, settlement.job.function) for settlement in settlements})
+async def _load_functions(tx: Transaction, settlements: Iterable[Settlement]) -> None:
+    await tx.functions.load({(settlement.job.namespace, settlement.job.function) for settlement in settlements})
 
 
 async def count(tx: Transaction, settlements: Iterable[Settlement]) -> None:
-    """Count what was settled."""
+    """Count the settled jobs."""
     numbers = Counter(
         [(one.job.namespace, one.job.function, one.job.priority, _TARGETS[one.event]) for one in settlements]
     )
     if not numbers:
         return
-    await tx.functions.find({key[:2] for key in numbers})
+    await tx.functions.load({key[:2] for key in numbers})
     for (namespace, name, priority, after), number in numbers.items():
         function = tx.functions.number(namespace, name)
         tx.count(function, _LEASED, priority, -number)
@@ -158,7 +158,7 @@ async def count(tx: Transaction, settlements: Iterable[Settlement]) -> None:
 
 
 async def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
-    """Give back what other terms hold; see ``Recover``."""
+    """Recover the jobs of other terms; see ``Recover``."""
     return [await _recover(tx, operation) for operation in operations]
 
 
@@ -168,13 +168,13 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
     else:
         found = await tx.connection.fetch(SQL["held_by"], list(operation.of), operation.rows)
     held: list[Job] = []
-    await tx.functions.meet({row[2] for row in found})
+    await tx.functions.load_names({row[2] for row in found})
     for job_id, state, function, priority, attempt, suspects, term, foreground, options in found:
         namespace, name = tx.functions.names[function]
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace, foreground=bool(foreground))
         job.attempt, job.suspects, job.term = attempt, suspects, term
         if options is not None:
-            job.options, job.key = rows.told(options)
+            job.options, job.key = rows.decode_stored_options(options)
         held.append(job)
     settlements = rules.recovered(held)
     lost, pending = ops.lost_attempts(settlements), ops.tally(held)
@@ -183,7 +183,7 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
     if operation.of is None:
         return ops.Recovered(len(held), pending, lost=lost)
     waited = await tx.connection.fetch(SQL["waited_by"], list(operation.of), operation.rows)
-    # Also those that ran when the last client left: they were kept for their worker's sake, and have none any more.
+    # Also jobs that ran when the last client left: they were kept for their worker, which is gone.
     left = {row[0] for row in waited} | {job.id for job in held if job.foreground}
     await waiting.drop(tx, ((job_id, term) for job_id in left for term in operation.of))
     more = len(held) == operation.rows or len(waited) == operation.rows

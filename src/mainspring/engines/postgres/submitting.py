@@ -1,4 +1,4 @@
-"""New jobs, and the joins on their uniques."""
+"""Submits: new jobs, and joins of jobs with the same unique."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
 
 _PENDING, _SCHEDULED, _SUCCEEDED = int(State.PENDING), int(State.SCHEDULED), int(State.SUCCEEDED)
-ROUNDS = 20
-"""How often a lost race for a unique is repeated. Each repetition needs another job of the same unique to be stored and to end
-within a statement."""
+RACE_ROUNDS = 20
+"""Rounds of a lost race for a unique. Each further round needs another job of that unique to be stored and to end within a
+statement."""
 
 
 class New(NamedTuple):
-    """A job on its way in."""
+    """A job to be stored."""
 
     job: Job
     rank: int
-    """Its place in the group, by age."""
+    """Its rank by age in the group."""
     function: int
     waiter: int
     """The term of the node whose client waits for it, or 0."""
@@ -42,21 +42,21 @@ Key = tuple[int, bytes]
 class _Race:
     """The new jobs of one unique."""
 
-    __slots__ = ("candidate", "kept", "news")
+    __slots__ = ("candidate", "kept", "new_jobs")
 
     def __init__(self) -> None:
-        self.news: list[New] = []
+        self.new_jobs: list[New] = []
         self.kept: tuple[ops.Found, int] | None = None
         """The last success, and when it ended."""
         self.candidate: New | None = None
-        """The first that does not join the last success: the one to store where none is live."""
+        """The first job that does not join the last success: the one to store if none is live."""
 
     def choose(self) -> None:
-        """Find the candidate."""
-        self.candidate = next((new for new in self.news if not self.satisfied(new)), None)
+        """Choose the candidate."""
+        self.candidate = next((new for new in self.new_jobs if not self.satisfied(new)), None)
 
     def satisfied(self, new: New) -> bool:
-        """Return whether a job joins the last success, unless another is live."""
+        """Return whether a job joins the last success if no other job is live."""
         keep = rows.keeps(new.job)
         return keep is not None and self.kept is not None and self.kept[1] > rules.kept_since(new.job.created_us, keep)
 
@@ -76,28 +76,28 @@ async def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict
 
 
 async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) -> dict[int, ops.Found]:
-    """Store new jobs, oldest first; ``waiters`` are the terms of the nodes whose clients wait for each, or 0.
+    """Store new jobs, oldest first; ``waiters`` are the terms of the nodes whose clients wait for each job, or 0.
 
-    Returns the jobs that others join, by the ids of those that were not stored.
+    Returns the jobs that were joined, by the ids of the jobs that were not stored.
     """
-    await tx.functions.learn({(job.namespace, job.function) for job in jobs})
-    news = news_of(tx, jobs, waiters)
-    plain = [new for new in news if not new.job.unique]
+    await tx.functions.ensure({(job.namespace, job.function) for job in jobs})
+    new_jobs = new_jobs_of(tx, jobs, waiters)
+    plain = [new for new in new_jobs if not new.job.unique]
     if plain:
         fresh = True
         for portion in rows.portions(plain, _size):
             await tx.connection.fetch(SQL["submit"], *columns_of(tx, portion), fresh)
             fresh = False
         await note_stored(tx, plain)
-    if len(plain) == len(news):
+    if len(plain) == len(new_jobs):
         return {}
-    joined = await _store_uniques(tx, [new for new in news if new.job.unique], fresh=not plain)
-    await tx.nodes.meet(found.id for found in joined.values())
+    joined = await _store_uniques(tx, [new for new in new_jobs if new.job.unique], fresh=not plain)
+    await tx.nodes.load(found.id for found in joined.values())
     return joined
 
 
-def news_of(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) -> list[New]:
-    """Return new jobs, oldest first; their functions are known."""
+def new_jobs_of(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) -> list[New]:
+    """Return new jobs, oldest first; the numbers of their functions are loaded."""
     numbers = tx.functions.numbers
     order = sorted(range(len(jobs)), key=lambda at: jobs[at].id)
     return [
@@ -110,35 +110,35 @@ def _size(new: New) -> int:
     return len(new.job.payload)
 
 
-def columns_of(tx: Transaction, news: Sequence[New]) -> rows.Columns:
+def columns_of(tx: Transaction, new_jobs: Sequence[New]) -> rows.Columns:
     """Return the columns of the statement ``submit``."""
     return rows.submitted(
-        [new.job for new in news],
-        [new.rank for new in news],
-        [new.function for new in news],
-        rows.sparse([True if new.waiter else None for new in news]),
+        [new.job for new in new_jobs],
+        [new.rank for new in new_jobs],
+        [new.function for new in new_jobs],
+        rows.sparse([True if new.waiter else None for new in new_jobs]),
         tx.memory(rows.Keyed),
     )
 
 
-async def note_stored(tx: Transaction, news: Sequence[New]) -> None:
-    """Count what was stored, and note who waits for it."""
-    numbers = Counter([(new.function, new.job.state, new.job.priority) for new in news])
+async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
+    """Count stored jobs, and record their waiters."""
+    numbers = Counter([(new.function, new.job.state, new.job.priority) for new in new_jobs])
     for (function, state, priority), number in numbers.items():
         tx.count(function, state, priority, number)
         if state == _PENDING:
             tx.pending(tx.functions.names[function][1])
     floors = tx.memory(Floors)
-    for new in news:
+    for new in new_jobs:
         if new.job.state == _SCHEDULED:
             floors.due.lower(new.job.due_us)
         if new.job.expires_us:
             floors.expiring.lower(new.job.expires_us)
-    await note_waiting(tx, [(new.job.id, new.waiter) for new in news if new.waiter])
+    await note_waiting(tx, [(new.job.id, new.waiter) for new in new_jobs if new.waiter])
 
 
 async def note_waiting(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> None:
-    """Note jobs and the terms of the nodes whose clients wait for them; the jobs' rows are locked."""
+    """Record jobs and the terms of the nodes whose clients wait for them; the jobs' rows are locked."""
     pairs = sorted(set(pairs))
     if pairs:
         await tx.connection.fetch(SQL["note_waiting"], [pair[0] for pair in pairs], [pair[1] for pair in pairs])
@@ -147,23 +147,23 @@ async def note_waiting(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> Non
 # ---- uniques ----
 
 
-async def _store_uniques(tx: Transaction, news: list[New], *, fresh: bool) -> dict[int, ops.Found]:
-    alone = apart(news)
-    if alone is not None:
-        ids = await _put(tx, alone, None, fresh=fresh)
-        if len(ids) == len(alone):
-            await note_stored(tx, alone)
+async def _store_uniques(tx: Transaction, new_jobs: list[New], *, fresh: bool) -> dict[int, ops.Found]:
+    separate = independent(new_jobs)
+    if separate is not None:
+        ids = await _store_free(tx, separate, None, fresh=fresh)
+        if len(ids) == len(separate):
+            await note_stored(tx, separate)
             return {}
-        await note_stored(tx, [new for new in alone if new.job.id in ids])
-        news = [new for new in news if new.job.id not in ids]
+        await note_stored(tx, [new for new in separate if new.job.id in ids])
+        new_jobs = [new for new in new_jobs if new.job.id not in ids]
     races: dict[Key, _Race] = {}
-    for new in news:
-        races.setdefault((new.function, new.job.unique), _Race()).news.append(new)
+    for new in new_jobs:
+        races.setdefault((new.function, new.job.unique), _Race()).new_jobs.append(new)
     await _look_up_kept(tx, races)
     joined: dict[int, ops.Found] = {}
-    for tries in range(ROUNDS):
-        if tries or alone is None:
-            await _insert(tx, races, joined, fresh=fresh)
+    for tries in range(RACE_ROUNDS):
+        if tries or separate is None:
+            await _store_candidates(tx, races, joined, fresh=fresh)
             fresh = False
         if races:
             await _join_live(tx, races, joined)
@@ -172,13 +172,15 @@ async def _store_uniques(tx: Transaction, news: list[New], *, fresh: bool) -> di
     raise StoreError(f"jobs of {len(races)} uniques came and went too fast to be joined")
 
 
-def apart(news: list[New]) -> list[New] | None:
-    """Return new jobs by their uniques, in order, where none can join another of them or a success that is kept.
+def independent(new_jobs: list[New]) -> list[New] | None:
+    """Return new jobs sorted by their uniques, if none can join another one or a kept success; None otherwise.
 
-    It is so for nearly every group, and saves a third of what a unique costs this process.
+    Nearly every group qualifies, and saves a third of the time that a unique costs this process.
     """
-    found = {(new.function, new.job.unique): new for new in news}
-    if len(found) < len(news) or any(new.job.options is not None and rows.keeps(new.job) is not None for new in news):
+    found = {(new.function, new.job.unique): new for new in new_jobs}
+    if len(found) < len(new_jobs) or any(
+        new.job.options is not None and rows.keeps(new.job) is not None for new in new_jobs
+    ):
         return None
     return [found[key] for key in sorted(found)]
 
@@ -188,7 +190,9 @@ async def _look_up_kept(tx: Transaction, races: dict[Key, _Race]) -> None:
     since: dict[Key, int] = {}
     for key, race in races.items():
         times = [
-            rules.kept_since(new.job.created_us, keep) for new in race.news if (keep := rows.keeps(new.job)) is not None
+            rules.kept_since(new.job.created_us, keep)
+            for new in race.new_jobs
+            if (keep := rows.keeps(new.job)) is not None
         ]
         if times:
             since[key] = min(times)
@@ -200,18 +204,20 @@ async def _look_up_kept(tx: Transaction, races: dict[Key, _Race]) -> None:
         race.choose()
 
 
-async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, ops.Found], *, fresh: bool) -> None:
-    """Store the candidates whose unique is free, and let the others of theirs join them; those races are over."""
+async def _store_candidates(
+    tx: Transaction, races: dict[Key, _Race], joined: dict[int, ops.Found], *, fresh: bool
+) -> None:
+    """Store the candidates whose unique is free, and let the other jobs of that unique join them; those races are over."""
     candidates = [race.candidate for _, race in sorted(races.items()) if race.candidate is not None]
     if not candidates:
         return
-    stored = await _put(tx, candidates, races, fresh=fresh)
+    stored = await _store_free(tx, candidates, races, fresh=fresh)
     won = [new for new in candidates if new.job.id in stored]
     waiting = []
     for new in won:
         race = races.pop((new.function, new.job.unique))
         found = ops.Found.of(new.job)
-        for other in race.news:
+        for other in race.new_jobs:
             if other is new:
                 continue
             if race.satisfied(other) and other.rank < new.rank:
@@ -225,14 +231,16 @@ async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, op
     await note_waiting(tx, waiting)
 
 
-async def _put(tx: Transaction, candidates: list[New], races: dict[Key, _Race] | None, *, fresh: bool) -> set[int]:
-    """Store the candidates whose unique is free, and return their ids; ``races`` says who will join them, where somebody will."""
+async def _store_free(
+    tx: Transaction, candidates: list[New], races: dict[Key, _Race] | None, *, fresh: bool
+) -> set[int]:
+    """Store the candidates whose unique is free, and return their ids; ``races`` has the jobs that will join them, if any."""
     stored: set[int] = set()
     for portion in rows.portions(candidates, _size):
         columns = columns_of(tx, portion)
         if races is not None:
             for at, new in enumerate(portion):
-                _foresee(races[new.function, new.job.unique], new, at, columns)
+                _apply_joins(races[new.function, new.job.unique], new, at, columns)
         extra = rows.uniques([new.job for new in portion])
         records = await tx.connection.fetch(SQL["submit_unique"], *columns, *extra, fresh)
         stored.update(record[0] for record in records)
@@ -241,12 +249,12 @@ async def _put(tx: Transaction, candidates: list[New], races: dict[Key, _Race] |
 
 
 _FOREGROUND, _WAITED = 11, 12
-"""Where these columns are among those of ``submit``."""
+"""The indexes of these columns among those of ``submit``."""
 
 
-def _foresee(race: _Race, new: New, at: int, columns: rows.Columns) -> None:
-    """Store a candidate as it is once the others of its group have joined it."""
-    later = [other for other in race.news if other.rank > new.rank]
+def _apply_joins(race: _Race, new: New, at: int, columns: rows.Columns) -> None:
+    """Adjust a candidate's columns for the jobs of its group that will join it."""
+    later = [other for other in race.new_jobs if other.rank > new.rank]
     if new.job.foreground and not all(other.job.foreground for other in later):
         columns[_FOREGROUND][at] = None
     if not new.waiter and any(other.waiter for other in later):
@@ -256,7 +264,7 @@ def _foresee(race: _Race, new: New, at: int, columns: rows.Columns) -> None:
 
 
 async def _join_live(tx: Transaction, races: dict[Key, _Race], joined: dict[int, ops.Found]) -> None:
-    """Join the live jobs that have the uniques; where one has gone meanwhile, the race goes on."""
+    """Join the live jobs that have the uniques; if such a job has ended in between, its race continues."""
     keys = sorted(races)
     live = {
         (function, unique): (ops.Found(job_id, state, attempt), foreground)
@@ -266,9 +274,9 @@ async def _join_live(tx: Transaction, races: dict[Key, _Race], joined: dict[int,
     }
     changes: list[tuple[int, bool, bool, Key]] = []
     for key, (found, foreground) in live.items():
-        news = races[key].news
-        background = bool(foreground) and not all(new.job.foreground for new in news)
-        waited = any(new.waiter for new in news)
+        new_jobs = races[key].new_jobs
+        background = bool(foreground) and not all(new.job.foreground for new in new_jobs)
+        waited = any(new.waiter for new in new_jobs)
         if background or waited:
             changes.append((found.id, background, waited, key))
     if changes:
@@ -283,12 +291,12 @@ async def _join_live(tx: Transaction, races: dict[Key, _Race], joined: dict[int,
         race = races[key]
         if key in live:
             found = live[key][0]
-            waiting += [(found.id, new.waiter) for new in race.news if new.waiter]
+            waiting += [(found.id, new.waiter) for new in race.new_jobs if new.waiter]
         elif race.candidate is None:
             assert race.kept is not None
             found = race.kept[0]
         else:
             continue
-        joined.update((new.job.id, found) for new in race.news)
+        joined.update((new.job.id, found) for new in race.new_jobs)
         del races[key]
     await note_waiting(tx, waiting)

@@ -1,4 +1,4 @@
-"""What the handlers of one group share."""
+"""The transaction of a group: the state that its handlers share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Memory = dict[type[Any], Any]
-"""What handlers remember from group to group, by its class."""
+"""The handlers' memory between groups, by class."""
 
 
 class Transaction:
-    """A group under way: one attempt to run it. Another attempt has another one.
+    """One attempt to run a group. Another attempt has another transaction.
 
-    Where the group only reads, ``connection`` is in no transaction, and each statement has a snapshot of its own.
+    If the group only reads, ``connection`` is in no transaction, and each statement has its own snapshot.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Transaction:
     ) -> None:
         self.connection = connection
         self.term = term
-        """The node's own."""
+        """The node's own term."""
         self.functions = functions
         self.nodes = nodes
-        """Terms to nodes; ``await tx.nodes.meet(ids)`` before jobs with these ids are returned."""
+        """Nodes by term; call ``await tx.nodes.load(ids)`` before jobs with these ids are returned."""
         self.deltas: dict[tuple[int, int, int], int] = {}
-        """What this group has changed in the counts so far: (function, state, priority) to a number."""
+        """The group's changes of the counts so far: (function, state, priority) to a number."""
         self.pendings: set[bytes] = set()
         self.settlements: dict[int, list[int]] = {}
         self.works: list[Work] = []
@@ -53,9 +53,9 @@ class Transaction:
         self.rollbacks: list[Callable[[], object]] = []
         self._memory = memory
         self.notices: Notices = {}
-        """What has happened in this group and is not followed yet, for the owners of jobs."""
+        """The events in this group that the owners of jobs have not followed yet."""
         self.lifecycle = lifecycle
-        """The node's side of jobs that the group makes by itself."""
+        """The node's side of jobs that the group creates itself."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""
@@ -63,27 +63,27 @@ class Transaction:
         self.deltas[key] = self.deltas.get(key, 0) + number
 
     def pending(self, name: bytes) -> None:
-        """A due job of this function was left pending: other nodes are told after the commit."""
+        """Note that a due job of this function was left pending: other nodes are notified after the commit."""
         self.pendings.add(name)
 
     def settled(self, term: int, job_id: int) -> None:
-        """A job has ended that clients of this term's node wait for: it is told after the commit."""
+        """Note the end of a job that clients of this term's node wait for: the node is notified after the commit."""
         self.settlements.setdefault(term, []).append(job_id)
 
     def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function once the group is committed, before its outcomes are told."""
+        """Call a function once the group is committed, before its outcomes are reported."""
         self.commits.append(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where this attempt is not committed, once that is known."""
+        """Call a function if this attempt is rolled back, once that is certain."""
         self.rollbacks.append(function)
 
     def later(self, work: Work) -> None:
-        """Run something on the control connection, outside of every transaction, some time after the commit; best effort."""
+        """Run work on the control connection, outside of every transaction, some time after the commit; best effort."""
         self.works.append(work)
 
     def memory(self, kind: type[T]) -> T:
-        """Return what this engine remembers in a class: made at first use, without arguments, and kept until the term ends."""
+        """Return the engine's instance of a class: created at first use, without arguments, and kept until the term ends."""
         found: T | None = self._memory.get(kind)
         if found is None:
             found = self._memory[kind] = kind()

@@ -1,4 +1,4 @@
-"""Clients that wait for jobs, at whichever node: who is told of an end, and what is dropped when nobody waits any more."""
+"""Waiting clients, at any node: notifies them of ends, and drops foreground jobs without any."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 async def wait(tx: Transaction, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
-    """Note who waits, and look the jobs up; see ``Subscribe``.
+    """Record waiters, and return the jobs; see ``Subscribe``.
 
-    The jobs' rows are locked by it: whoever settles one comes before, and then it is found ended here, or after, and then finds
-    the note.
+    This locks the jobs' rows: a concurrent settlement comes before, and then the job is found ended here, or after, and then it
+    finds the record.
     """
     wanted = [job_id for operation in operations for job_id in operation.ids]
     await inbox.admit(tx, wanted)
@@ -35,7 +35,7 @@ async def wait(tx: Transaction, operations: Sequence[ops.Subscribe]) -> list[dic
 
 
 async def leave(tx: Transaction, operations: Sequence[ops.Unsubscribe]) -> list[set[int]]:
-    """Nobody waits here any more; see ``Unsubscribe``."""
+    """Remove waiters; see ``Unsubscribe``."""
     wanted = [job_id for operation in operations for job_id in operation.ids]
     aliases = await inbox.aliases(tx, wanted)
     pairs = [(aliases.get(job_id, job_id), operation.term) for operation in operations for job_id in operation.ids]
@@ -44,7 +44,7 @@ async def leave(tx: Transaction, operations: Sequence[ops.Unsubscribe]) -> list[
 
 
 async def drop(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> set[int]:
-    """Forget that clients of a term's node wait for a job, for each pair of both; returns the jobs that are dropped for it."""
+    """Remove waiters, given as pairs of job and term; return the foreground jobs that are dropped because none is left."""
     pairs = sorted({pair for pair in pairs if 0 < pair[0] <= rows.LARGEST_ID})
     if not pairs:
         return set()
@@ -63,11 +63,11 @@ async def drop(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> set[int]:
     return dropped
 
 
-async def watchers(tx: Transaction, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
-    """Look up who waits elsewhere; see ``FindSubscribers``."""
+async def find_subscribers(tx: Transaction, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
+    """Return the nodes of other waiters; see ``FindSubscribers``."""
     ids = rows.known_ids(job_id for operation in operations for job_id in operation.ids)
     waits: dict[int, list[int]] = {}
-    for job_id, term in await tx.connection.fetch(SQL["watchers"], ids) if ids else ():
+    for job_id, term in await tx.connection.fetch(SQL["subscribers"], ids) if ids else ():
         waits.setdefault(job_id, []).append(term)
     outcomes = []
     for operation in operations:
@@ -78,8 +78,8 @@ async def watchers(tx: Transaction, operations: Sequence[ops.FindSubscribers]) -
     return outcomes
 
 
-async def tell(tx: Transaction, ids: Iterable[int]) -> None:
-    """Jobs have ended for which somebody may wait: let their nodes be told, and forget that they wait."""
+async def notify_waiters(tx: Transaction, ids: Iterable[int]) -> None:
+    """Notify the nodes of clients that wait for ended jobs, and remove these waiters."""
     wanted = rows.known_ids(ids)
     if wanted:
         for job_id, term in await tx.connection.fetch(SQL["end_waiting"], wanted):

@@ -1,17 +1,17 @@
-"""Groups: each is run until it is known whether it was committed, however often the store goes away meanwhile.
+"""The writer of groups: it runs each one until its result is certain, however often the store is unavailable.
 
 ::
 
     BEGIN; enter ──► handlers, phase by phase ──► journal; COMMIT ──► answered
       │  MS001: the term has ended                  │
-      │  MS002: committed by an attempt before      └─ connection lost: nobody knows
+      │  MS002: committed by an earlier attempt      └─ connection lost: result unknown
       ▲                                                       │
       └──────── connect, wait for the old session to end ◄────┘
 
-Nearly all groups are one statement instead, which has all of that in it and commits by itself (`fast_path`).
+Nearly all groups are one statement instead, which does all of that and commits by itself (`fast_path`).
 
-The session of a term's groups holds an advisory lock on the term until it ends. The next one takes the lock before it asks
-anything, so that no attempt of an old session is under way any more: what `enter` then says of a group is final. The journal's
+The session of a term's groups holds an advisory lock on the term until it ends. The next session takes the lock before any other
+statement, so no attempt of an old session is under way any more, and the result of `enter` for a group is final. The journal's
 primary key is the second guard: two attempts of a group cannot both be committed.
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from mainspring.engines.postgres import failures, journal
-from mainspring.engines.postgres.connection import EVERY, connect_patiently, delays, disconnect
+from mainspring.engines.postgres.connection import LOG_INTERVAL, connect_repeatedly, delays, disconnect
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.fast_path import FastPathBackoff, compose
 from mainspring.engines.postgres.functions import Functions, Nodes
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
 
-ANSWER: Final = 5.0
-"""Seconds for what takes the server a moment. Between groups nobody else notices that a way is dead; within one, `watch` does."""
-SAY_AFTER: Final = 5.0
-"""Seconds for which a group is run again before the log says so."""
-RACES: Final = 5
-"""How often a group that meets what may be a race is run, before it counts as a defect."""
+COMMAND_TIMEOUT: Final = 5.0
+"""Seconds for short commands. Between groups nothing else detects a dead connection; within one, `watch` does."""
+LOG_AFTER: Final = 5.0
+"""Seconds for which a group is run again before the log reports it."""
+RACE_ATTEMPTS: Final = 5
+"""Attempts to run a group that meets a possible race, before it counts as a defect."""
 
 
 class Sent(NamedTuple):
@@ -74,48 +74,48 @@ class Writer:
         slices: Sequence[Slice[Transaction]],
         lifecycle: JobLifecycle | None,
     ) -> None:
-        """``committed`` is called with each transaction that has been committed, before the outcomes are told."""
+        """``committed`` is called with each committed transaction, before the outcomes are reported."""
         self.runner = Runner(slices)
         self._address = address
         self._name = name
         self._nodes = nodes
         self._functions = Functions()
         self.memory: Memory = {}
-        """What the handlers remember from group to group."""
+        """The handlers' memory between groups."""
         self._committed = committed
-        self._followers = lifecycle
+        self._lifecycle = lifecycle
         self._connection: Connection[Record] | None = None
         self._term = 0
         self._number = 0
         self.busy = False
         """Whether an attempt is under way on a connection."""
         self.attempts = 0
-        self.luck = FastPathBackoff()
+        self.backoff = FastPathBackoff()
 
-    async def begin(self, term: int, patience: float | None) -> None:
-        """Run groups under a term from now on; raises StoreError where there is no connection for them."""
+    async def begin(self, term: int, open_timeout: float | None) -> None:
+        """Run groups under a term from now on; raises StoreError if it cannot connect."""
         self._term, self._number = term, 0
         self.memory.clear()
         connection = self._connection
         if connection is not None and not connection.is_closed():
             try:
-                async with asyncio.timeout(ANSWER):
+                async with asyncio.timeout(COMMAND_TIMEOUT):
                     await connection.execute("SELECT pg_advisory_unlock_all()")
                     await self._lock(connection)
             except failures.ERRORS:
                 connection.terminate()
             else:
                 return
-        await self._connect(patience)
+        await self._connect(open_timeout)
 
     @property
     def pid(self) -> int | None:
-        """The backend that runs the groups, where there is one."""
+        """The backend of the connection, if there is one."""
         connection = self._connection
         return None if connection is None or connection.is_closed() else connection.get_server_pid()
 
     def give_up(self) -> None:
-        """Drop the connection, which does not answer: the group under way is run again on another."""
+        """Drop the connection, which does not answer: the group under way runs again on another."""
         if self._connection is not None:
             self._connection.terminate()
 
@@ -127,7 +127,7 @@ class Writer:
     # ---- a group ----
 
     async def run(self, group: Sequence[Operation]) -> list[Any] | StoreError:
-        """Run a group; returns when it is known how it has ended."""
+        """Run a group; return once its result is certain."""
         plan = plan_of(group)
         if only_reads(plan):
             return await self._repeat(lambda connection: self._read(connection, plan, len(group)))
@@ -138,7 +138,7 @@ class Writer:
         pauses = delays()
         races = 0
         clock = asyncio.get_running_loop().time
-        say_at = clock() + SAY_AFTER
+        log_at = clock() + LOG_AFTER
         while True:
             if self._connection is None or self._connection.is_closed():
                 await self._connect(None)
@@ -148,17 +148,17 @@ class Writer:
             self.busy = True
             try:
                 return await attempt(connection)  # type: ignore[no-any-return]
-            except Exception as error:  # noqa: BLE001 - a defect of ours costs one group
+            except Exception as error:  # noqa: BLE001 - a defect in this code costs one group
                 self.busy = False
-                verdict = await self.clean(connection, error)
-                if verdict is Verdict.RACE and (races := races + 1) >= RACES:
+                verdict = await self.roll_back(connection, error)
+                if verdict is Verdict.RACE and (races := races + 1) >= RACE_ATTEMPTS:
                     verdict = Verdict.DEFECT
                 match verdict:
                     case Verdict.AWAY | Verdict.BUSY | Verdict.RACE:
-                        if clock() < say_at:
+                        if clock() < log_at:
                             log.debug("a group is run again", reason=repr(error))
                         else:
-                            say_at = clock() + EVERY
+                            log_at = clock() + LOG_INTERVAL
                             log.warning("a group cannot be committed yet: trying again", reason=str(error))
                         await asyncio.sleep(next(pauses))
                     case Verdict.FENCED:
@@ -172,14 +172,14 @@ class Writer:
             finally:
                 self.busy = False
 
-    async def clean(self, connection: Connection[Record], error: BaseException) -> Verdict:
-        """Take the connection out of whatever it is in, and say what the error means."""
+    async def roll_back(self, connection: Connection[Record], error: BaseException) -> Verdict:
+        """Roll back an open transaction on the connection, and return the verdict on the error."""
         verdict = failures.judge(error, connected=not connection.is_closed())
         if verdict is Verdict.AWAY:
             connection.terminate()
-        elif not connection.is_closed() and connection.is_in_transaction():  # it may have been given up in the meantime
+        elif not connection.is_closed() and connection.is_in_transaction():  # the watch may have dropped it in between
             try:
-                async with asyncio.timeout(ANSWER):
+                async with asyncio.timeout(COMMAND_TIMEOUT):
                     await connection.execute("ROLLBACK")
             except failures.ERRORS:
                 connection.terminate()  # which rolls back as well
@@ -192,12 +192,12 @@ class Writer:
         return outcomes
 
     def transaction(self, connection: Connection[Record]) -> Transaction:
-        """Return what one attempt on a connection shares."""
+        """Return the transaction for one attempt on a connection."""
         self._functions.use(connection)
         self._nodes.use(connection)
-        return Transaction(connection, self._term, self._functions, self._nodes, self.memory, self._followers)
+        return Transaction(connection, self._term, self._functions, self._nodes, self.memory, self._lifecycle)
 
-    def done(self, tx: Transaction) -> None:
+    def committed(self, tx: Transaction) -> None:
         """Note that an attempt was committed."""
         self._functions.committed()
         try:
@@ -205,14 +205,14 @@ class Writer:
                 function()
             self._committed(tx)
         except Exception:
-            log.exception("after a commit: a defect in the store's code")  # the outcomes stand
+            log.exception("after a commit: a defect in the store's code")  # the outcomes are final
 
     def forget(self) -> None:
-        """Forget what an attempt has given, which was rolled back, or may have been."""
+        """Forget the function numbers of an attempt that was rolled back, or may have been."""
         self._functions.rolled_back()
 
     @staticmethod
-    def undone(tx: Transaction) -> None:
+    def rolled_back(tx: Transaction) -> None:
         """Note that an attempt was rolled back."""
         for function in tx.rollbacks:
             function()
@@ -220,16 +220,16 @@ class Writer:
 
     # ---- the connection ----
 
-    async def _connect(self, patience: float | None) -> None:
-        """Connect, and take the lock on the term: whoever has it still is a session of ours that is lost."""
+    async def _connect(self, open_timeout: float | None) -> None:
+        """Connect, and lock the term: a session that still holds the lock is a lost one of this node."""
         while True:
-            connection = await connect_patiently(self._address, self._name, patience)
+            connection = await connect_repeatedly(self._address, self._name, open_timeout)
             try:
-                async with asyncio.timeout(ANSWER):
+                async with asyncio.timeout(COMMAND_TIMEOUT):
                     await self._lock(connection)
             except failures.ERRORS as error:
                 connection.terminate()
-                if patience is not None and not failures.is_away(error):
+                if open_timeout is not None and not failures.is_away(error):
                     raise failures.explain(error, self._address) from error
                 log.warning("the store went away again", reason=str(error) or type(error).__name__)
                 await asyncio.sleep(0.5)
@@ -248,7 +248,7 @@ class Writer:
             await asyncio.sleep(0.02)
             tries += 1
             if tries % 200 == 0:
-                log.warning("the session before does not end: no group can be committed until it does", term=self._term)
+                log.warning("the last session does not end: no group can be committed until it does", term=self._term)
 
 
 def _now() -> float:
@@ -256,7 +256,7 @@ def _now() -> float:
 
 
 class _Group:
-    """A group that writes, from its first attempt to the last."""
+    """A group that writes, with all its attempts."""
 
     def __init__(self, writer: Writer, plan: Plan, size: int, number: int) -> None:
         self._writer = writer
@@ -264,35 +264,35 @@ class _Group:
         self._size = size
         self._number = number
         self._sent: Sent | None = None
-        self._is_usual = writer.luck.tries(_now())
+        self._try_fast_path = writer.backoff.tries(_now())
 
-    async def _at_once(self, connection: Connection[Record], tx: Transaction) -> list[Any] | None:
-        """Run it in one statement, where it can be; returns None where it was not as usual, and nothing has happened."""
+    async def _run_fast_path(self, connection: Connection[Record], tx: Transaction) -> list[Any] | None:
+        """Run it in one statement; return None if it does not qualify, and nothing has happened."""
         fast_path = await compose(tx, self._plan, self._size, self._number)
         if fast_path is None:
             return None
         self._sent = Sent(tx, fast_path.outcomes)
-        if await connection.fetchval(SQL["usual"], *fast_path.arguments):
+        if await connection.fetchval(SQL["fast_path"], *fast_path.arguments):
             return fast_path.outcomes
         self._sent = None
-        self._writer.luck.missed(_now())
+        self._writer.backoff.missed(_now())
         return None
 
     async def attempt(self, connection: Connection[Record]) -> list[Any]:
-        """Run it once; where it turns out that the attempt before was committed, return what that one has found."""
+        """Run it once; if the last attempt turns out to be committed, return that one's outcomes."""
         tx = self._writer.transaction(connection)
         before = self._sent
         try:
-            if self._is_usual:
-                self._is_usual = False  # whatever comes of it, another attempt goes step by step
-                outcomes = await self._at_once(connection, tx)
+            if self._try_fast_path:
+                self._try_fast_path = False  # further attempts run step by step
+                outcomes = await self._run_fast_path(connection, tx)
                 if outcomes is not None:
-                    self._writer.done(tx)
+                    self._writer.committed(tx)
                     return outcomes
                 tx = self._writer.transaction(connection)
             await connection.execute(f"BEGIN; SELECT enter({tx.term}, {self._number})")
             if before is not None:
-                self._writer.undone(before.tx)  # otherwise it would not have been let in
+                self._writer.rolled_back(before.tx)  # otherwise `enter` would have refused this attempt
             outcomes = await self._writer.runner.handle(tx, self._plan, self._size)
             self._sent = Sent(tx, outcomes)
             await connection.execute(journal.entry(tx, self._number))
@@ -301,12 +301,12 @@ class _Group:
             verdict = failures.judge(error, connected=not connection.is_closed())
             unknown = verdict is Verdict.AWAY and self._sent is not None and self._sent.tx is tx
             if not unknown:
-                self._writer.undone(tx)
+                self._writer.rolled_back(tx)
             if before is None or verdict is not Verdict.COMMITTED:
                 if before is not None and verdict is Verdict.FENCED:
-                    self._writer.undone(before.tx)
+                    self._writer.rolled_back(before.tx)
                 raise
-            await self._writer.clean(connection, error)
+            await self._writer.roll_back(connection, error)
             tx, outcomes = before
-        self._writer.done(tx)
+        self._writer.committed(tx)
         return outcomes
