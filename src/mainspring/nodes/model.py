@@ -68,7 +68,7 @@ class Share(msgspec.Struct, frozen=True):
     limit: int | None = None
     """None: no limit."""
     overdue: float = 0.0
-    """In seconds; infinite only in NO_SHARE."""
+    """In seconds; infinite only in NOTHING."""
 
     def includes(self, slot: int, waited: float) -> bool:
         """Return whether the share has a job of this slot that has been due for ``waited`` seconds, without the limit."""
@@ -78,5 +78,5 @@ class Share(msgspec.Struct, frozen=True):
 EVERYTHING: Final = Share()
 """All jobs for which the node has room."""
 
-NO_SHARE: Final = Share(slots=frozenset(), limit=0, overdue=math.inf)
+NOTHING: Final = Share(slots=frozenset(), limit=0, overdue=math.inf)
 """No jobs: the node does not serve the function, or is draining."""

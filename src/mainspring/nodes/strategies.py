@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.errors import SettingsError
 from mainspring.ids import SLOTS
-from mainspring.nodes.model import EVERYTHING, NO_SHARE, Share
+from mainspring.nodes.model import EVERYTHING, NOTHING, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class _AmongOthers(ABC):
     def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:
         """Return no share for a node that does not count, the full share for a single node, and otherwise the rule's."""
         if me.draining or function not in me.functions:
-            return NO_SHARE
+            return NOTHING
         others = self._others(function, me, live_rows)
         return self._among(me, others) if others else EVERYTHING
 
@@ -80,7 +80,7 @@ class Default:
 
     def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:  # noqa: ARG002
         """Return the full share if this node counts."""
-        return NO_SHARE if me.draining or function not in me.functions else EVERYTHING
+        return NOTHING if me.draining or function not in me.functions else EVERYTHING
 
 
 class IdHash(_AmongOthers):

@@ -42,8 +42,8 @@ class Catalogue:
 def leaders(schedules: Mapping[str, Schedule]) -> dict[str, str]:
     """Return, for each schedule with parents or children, the first name of its family: all schedules linked to it.
 
-    A transaction locks the family's first schedule before any other of it. So transactions about one family run one after the
-    other, and they cannot deadlock, in whatever order they lock the rest.
+    A transaction locks the family's first schedule before the others. So transactions about one family run one after the other,
+    and they cannot deadlock, even if they lock the rest in different orders.
     """
     found: dict[str, str] = {}
 

@@ -214,7 +214,7 @@ def _parts(expression: str) -> list[str]:
 
 
 def _is_interval(text: str) -> bool:
-    """Tell whether a text is a duration, which was meant as an even interval."""
+    """Return whether a text is a duration, which the user meant as an even interval."""
     try:
         return parse_duration(text) > 0
     except SettingsError:
@@ -243,7 +243,7 @@ def _faulty(expression: str, field: _Field, fault: str) -> UsageError:
 
 
 def _fault(field: _Field, term: str) -> str:
-    """Say what is wrong with one term of a field's list; empty where nothing is."""
+    """Return the problem of one term in a field's list; empty if it is valid."""
     if not term:
         return "has an empty place in its list"
     span, _, step = term.partition("/")

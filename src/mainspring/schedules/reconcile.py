@@ -7,7 +7,7 @@ an App's live nodes, the one with the latest first sighting *governs*, and only 
 
 - a new version governs from the start of its first node on, even if nodes of the old version restart;
 - after a rollback the old version governs again as soon as no live node has the new one;
-- the rule needs neither the clock of a node nor a version number that somebody has to increment.
+- the rule needs neither the clock of a node nor a version number that people have to increment.
 
 **Its scope.** Reconciliation changes only schedules that this App's code has created. A schedule of another App, or one that was
 created by hand, stays and is reported. An edit by hand stays until the code's declaration of that schedule changes. A schedule

@@ -285,7 +285,7 @@ class _StepBuilder:
         self._fires.append(replace(row, state=FireState.SKIPPED, reason=reason, due_us=0, children_left=0))
 
     def run(self, row: Fire, *, superseded: bool = False) -> None:
-        """Run a row if overlap allows it; ``superseded`` says that this step has a newer one that will."""
+        """Run a row if overlap allows it; ``superseded``: this step has a newer row that will run."""
         match self._overlap:
             case Overlap.FORBID if self._live:
                 self.skip(row, Reason.OVERLAP)

@@ -90,7 +90,7 @@ class Node:
             self._renewing.add_done_callback(self._on_renewing_ended)
         recovered = await self._start_service()
         if recovered:
-            log.info("jobs taken back", jobs=recovered)
+            log.info("jobs recovered", jobs=recovered)
         self.schedules.fetch()
         self._ready = True
         self.ticks.start(self.tick, self._check)

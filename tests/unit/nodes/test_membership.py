@@ -125,7 +125,7 @@ def test_a_node_without_a_row_is_neither_live_nor_dead() -> None:
     seen.observe([row(1)], 1.0, 1.0)
     assert _terms(seen.live()) == [1]
     seen.observe([row(1), row(2)], 20.0, 20.0)
-    assert _terms(seen.live()) == [1, 2], "seen anew, it has a whole lease"
+    assert _terms(seen.live()) == [1, 2], "a returning row has a whole lease"
 
 
 def test_rows_are_the_newest_even_if_the_counter_has_not_changed() -> None:
@@ -150,7 +150,7 @@ def test_an_observer_that_was_away_declares_no_node_dead_for_that() -> None:
     seen = Membership(ME)
     rows = [row(1), row(2)]
     seen.observe(rows, 0.0, 0.0)
-    seen.observe(rows, 60.0, 60.0)  # stopped for a minute; so was the store, or everybody
+    seen.observe(rows, 60.0, 60.0)  # the observer, or the store, was stopped for a minute
     assert seen.dead(60.0) == ()
     for now in (65.0, 70.0, 74.9):
         seen.observe(rows, now, now)

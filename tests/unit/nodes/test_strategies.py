@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mainspring.errors import SettingsError
 from mainspring.ids import SLOTS
 from mainspring.nodes import strategies
-from mainspring.nodes.model import EVERYTHING, NO_SHARE, NodeRow, Share
+from mainspring.nodes.model import EVERYTHING, NOTHING, NodeRow, Share
 from mainspring.nodes.strategies import (
     Default,
     IdHash,
@@ -74,7 +74,7 @@ def _owners(shares: dict[int, Share]) -> dict[int, int]:
 def test_only_nodes_that_serve_the_function_and_do_not_drain_have_a_share(name: str, rows: tuple[NodeRow, ...]) -> None:
     shares = {one.term: strategy(name).share(b"f", one, rows) for one in rows}
     counted = {one.term for one in _serving(rows)}
-    assert {term for term, share in shares.items() if share is not NO_SHARE} == counted
+    assert {term for term, share in shares.items() if share is not NOTHING} == counted
     if len(counted) == 1:
         assert shares[counted.pop()] is EVERYTHING
 
@@ -119,7 +119,7 @@ def test_a_share_includes_its_slots_at_once_and_any_slot_when_overdue() -> None:
     assert not share.includes(3, 1.9)
     assert share.includes(3, 2.0)
     assert EVERYTHING.includes(3, 0.0)
-    assert not NO_SHARE.includes(3, 10**9)
+    assert not NOTHING.includes(3, 10**9)
 
 
 # ---- default ----

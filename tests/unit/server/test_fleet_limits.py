@@ -134,7 +134,7 @@ def test_a_rate_applies_to_all_nodes_together() -> None:
                 await submit(node, *[""] * 25)
             await works.all(50)
             starts = [at for at, _ in works.starts]
-            # The bound: rate * T + burst, with a burst that is what a bucket gains in the time of a lapse where it is smaller.
+            # The bound: rate * T + burst; the burst is at least the number of tokens that a bucket gains until a grant expires.
             for first, begin in enumerate(starts):
                 for last in range(first, len(starts)):
                     assert last - first + 1 <= 40 * (starts[last] - begin) + 11.5
