@@ -61,7 +61,7 @@ def always(life: Sound) -> None:
 def _counters(queue: FunctionQueue, life: Sound, running: dict[bytes, Held]) -> None:
     held_here = [held for held in life.service.table.held.values() if held.queue is queue]
     ready = [held for ready in queue.ready for held in ready if held.queued]
-    waiting = ready if queue.gate is None else queue.queued()
+    waiting = ready if queue.admission is None else queue.queued()
     assert queue.size == len(waiting), f"size of {queue.name!r}"
     assert len(set(map(id, waiting))) == len(waiting)
     assert all(held in held_here for held in waiting), "a waiting job is not held"

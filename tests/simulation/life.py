@@ -114,7 +114,7 @@ class Life:
                 self.service.settling.released(held)
         while True:
             self.service.hand_back()
-            self.service.ends.try_again()
+            self.service.ends.retry_settlements()
             if self.commits.idle:
                 break
             self.commits.hurry()

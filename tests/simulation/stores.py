@@ -66,7 +66,7 @@ def simulate(store: str, seeds: Iterable[int], *, steps: int = STEPS) -> int:
     """
     settled = 0
     for seed in seeds:
-        with STORES[store]() as make, patch.object(claiming, "SMALLEST", 3 if seed % 2 else claiming.SMALLEST):
+        with STORES[store]() as make, patch.object(claiming, "MIN_WINDOW", 3 if seed % 2 else claiming.MIN_WINDOW):
             try:
                 world = World(seed, make)
                 world.run(steps)

@@ -21,7 +21,7 @@ def test_a_fleet_keeps_all_invariants(first: int) -> None:
 
 
 def test_a_fleet_keeps_all_invariants_with_functions_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MANY", 0)
+    monkeypatch.setattr(dispatch, "MAX_IDLE_FUNCTIONS", 0)
     assert simulate_fleet(*range(CHUNK // 2)) > CHUNK // 2
 
 

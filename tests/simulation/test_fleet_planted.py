@@ -170,12 +170,12 @@ def test_removing_the_waiters_of_all_nodes_is_detected(monkeypatch: Plant) -> No
 
 
 def test_the_relay_as_the_only_source_of_outcomes_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(sharing, "ASK_EVERY", 1e9)
+    monkeypatch.setattr(sharing, "REFRESH_INTERVAL", 1e9)
     is_caught(60, by="never ends")
 
 
 def test_the_relay_as_the_only_source_of_work_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(sharing, "LOOK_EVERY", 1e9)
+    monkeypatch.setattr(sharing, "BACKLOG_INTERVAL", 1e9)
     is_caught(60, by="never ends")
 
 

@@ -102,13 +102,13 @@ def test_returning_a_lost_workers_jobs_to_it_is_detected(monkeypatch: Plant) -> 
 
 
 def test_new_functions_without_their_stored_counts_are_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(dispatch, "MANY", 0)
+    monkeypatch.setattr(dispatch, "MAX_IDLE_FUNCTIONS", 0)
     monkeypatch.setattr(Counting, "ask", lambda _self, _queue: None)
     is_caught(20)
 
 
 def test_foreground_jobs_beside_the_stored_ones_of_a_row_are_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(dispatch, "MANY", 0)
+    monkeypatch.setattr(dispatch, "MAX_IDLE_FUNCTIONS", 0)
     monkeypatch.setattr(Dispatch, "may_live", lambda self, name: name in self.queues and bool(self.queues[name].live))
     is_caught(100)
 
@@ -121,7 +121,7 @@ def test_a_query_overtaken_by_a_background_job_is_detected(monkeypatch: Plant) -
 def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch: Plant) -> None:
     def eager(self: Ends, held: Held) -> None:
         serving = self._serving
-        serving.take_back(held)
+        serving.detach(held)
         if self._table.held.get(held.handle) is held:
             if not held.stored and not self._listeners.of(held.job.id):
                 serving.release(held)
@@ -136,7 +136,7 @@ def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch:
             if held is not None and not held.stored and held.worker is None:
                 self._serving.release(held)
 
-    monkeypatch.setattr(Ends, "_again", eager)
+    monkeypatch.setattr(Ends, "_requeue", eager)
     monkeypatch.setattr(Clients, "gone", hasty)
     is_caught(400)
 
@@ -145,7 +145,7 @@ def test_one_answer_for_all_clients_of_an_unknown_job_is_detected(monkeypatch: P
     def missing(self: OutcomeReader, job_id: int, waits: list[Any]) -> None:
         self._end(waits)
         if self._handles.of(job_id) not in self._table.held:
-            self._listeners.take(job_id)
+            self._listeners.pop(job_id)
             waits[0].unknown()
 
     monkeypatch.setattr(OutcomeReader, "_missing", missing)

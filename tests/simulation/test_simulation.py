@@ -26,7 +26,7 @@ def test_a_node_on_disk_keeps_all_invariants(first: int) -> None:
 
 @pytest.mark.parametrize("many", [0, 1])
 def test_a_node_keeps_all_invariants_with_functions_as_rows(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MANY", many)
+    monkeypatch.setattr(dispatch, "MAX_IDLE_FUNCTIONS", many)
     assert simulate("memory", range(CHUNK // 2)) > CHUNK // 2
 
 

@@ -142,7 +142,7 @@ def test_a_graceful_stop_that_releases_nothing_is_detected(monkeypatch: Plant) -
 
 
 def test_messages_as_the_only_source_of_outcomes_are_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(sharing, "ASK_EVERY", 1e9)
+    monkeypatch.setattr(sharing, "REFRESH_INTERVAL", 1e9)
     is_caught(by="never ends: .*clients of", kind=LossyMail)
 
 

@@ -11,7 +11,7 @@ from mainspring.api.request import Request
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
-from mainspring.jobs.retry import LONGEST_WAIT
+from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.resources.limit_specs import key_of
 
@@ -41,7 +41,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             raise UsageError("give delay or run_at, not both")
         at = now + self.delay if self.delay is not None else self.run_at
         if at is not None and at > now:
-            if at > now + LONGEST_WAIT:
+            if at > now + MAX_WAIT:
                 raise UsageError(f"run_at is {at}, more than a century away")
             job.due_us = to_us(at)
         if self.expires is not None:
@@ -59,7 +59,7 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
     """Raise UsageError for an option of these names that is not a valid number of seconds."""
     for name in names:
         seconds = getattr(options, name)
-        if seconds is not None and not 0 <= seconds < LONGEST_WAIT:
+        if seconds is not None and not 0 <= seconds < MAX_WAIT:
             raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds}")
         if seconds == 0 and name in {"timeout", "heartbeat"}:
             raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")

@@ -10,19 +10,19 @@ from mainspring.resources import rules
 if TYPE_CHECKING:
     from mainspring.resources.model import Rate
 
-ANY = sys.maxsize
+UNBOUNDED = sys.maxsize
 
 
 class Account(Protocol):
     """The tokens of one pool, as far as this node may use them. ``running`` are the jobs that have started and not ended."""
 
     def free(self, running: int, now_us: int) -> int:
-        """Return how many jobs may start now; ``ANY`` where nothing limits them."""
+        """Return how many jobs may start now; ``UNBOUNDED`` where nothing limits them."""
 
     def room(self, running: int) -> int:
-        """Return how many jobs may be brought here to be started soon, ``ANY`` where this does not limit them."""
+        """Return how many jobs may be brought here to be started soon, ``UNBOUNDED`` where this does not limit them."""
 
-    def take(self, now_us: int) -> None:
+    def consume(self, now_us: int) -> None:
         """A job starts; ``free`` was above 0."""
 
     def next_us(self, running: int, now_us: int) -> int | None:
@@ -54,7 +54,7 @@ class OwnAccount:
 
     def free(self, running: int, now_us: int) -> int:
         """Return how many may start."""
-        free = ANY if self._concurrency is None else self._concurrency - running
+        free = UNBOUNDED if self._concurrency is None else self._concurrency - running
         if free > 0 and self._rate is not None:
             return min(free, rules.tokens(self._rate, self._bucket, now_us))
         return free
@@ -62,9 +62,9 @@ class OwnAccount:
     def room(self, running: int) -> int:
         """Return any number: the gate knows the limits."""
         del running
-        return ANY
+        return UNBOUNDED
 
-    def take(self, now_us: int) -> None:
+    def consume(self, now_us: int) -> None:
         """Start one."""
         if self._rate is not None:
             _, self._bucket = rules.consume(self._rate, self._bucket, now_us, 1)

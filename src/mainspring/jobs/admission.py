@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.accounts import Account, OpenAccount
     from mainspring.resources.model import Limits, Rate
 
-FEWEST = 8
+MIN_JOBS = 8
 """So many jobs of a key, or of a function, may be here in any case, however few can start."""
-SHARE_OF_A_KEY = 32
+KEY_QUOTA = 32
 """So many jobs of a key may be here where nothing limits it: half of the smallest window, so that others find places."""
-MOST = 20_000
+MAX_WAITING = 20_000
 """So many jobs of a function may wait here for tokens."""
 
 
@@ -44,7 +44,7 @@ class AdmissionQueue(Generic[W]):
         """Whether a job with a key was ever here."""
         self.own: Account | None = None
         self.running = 0
-        self.lines: dict[bytes, KeyQueue[W]] = {}
+        self.key_queues: dict[bytes, KeyQueue[W]] = {}
         self.parked = 0
         """How many of the waiting jobs are of parked keys."""
         self.short: set[bytes] = set()
@@ -75,12 +75,12 @@ class AdmissionQueue(Generic[W]):
             self.own = self._open(FUNCTION_POOL, limits.concurrency, limits.rate, now_us)
         else:
             self.own.change(limits.concurrency, limits.rate, now_us)
-        for line in self.lines.values():
-            if line.account is None or not limits.per_key:
-                line.account = self._account(line.key, now_us)
+        for key_queue in self.key_queues.values():
+            if key_queue.account is None or not limits.per_key:
+                key_queue.account = self._account(key_queue.key, now_us)
             else:
-                line.account.change(limits.concurrency_per_key, limits.rate_per_key, now_us)
-            self._unpark(line)
+                key_queue.account.change(limits.concurrency_per_key, limits.rate_per_key, now_us)
+            self._unpark(key_queue)
         self._due.clear()
 
     def _account(self, key: bytes, now_us: int) -> Account | None:
@@ -92,7 +92,7 @@ class AdmissionQueue(Generic[W]):
     def count(self, key: bytes) -> None:
         """Count a job that has started before there was a gate."""
         self.running += 1
-        self._line(key).running += 1
+        self._key_queue(key).running += 1
 
     @property
     def keyed(self) -> bool:
@@ -106,23 +106,23 @@ class AdmissionQueue(Generic[W]):
 
     # ---- waiting jobs ----
 
-    def _line(self, key: bytes) -> KeyQueue[W]:
-        line = self.lines.get(key)
-        if line is None:
+    def _key_queue(self, key: bytes) -> KeyQueue[W]:
+        key_queue = self.key_queues.get(key)
+        if key_queue is None:
             self._keys_seen = self._keys_seen or key != b""
-            line = self.lines[key] = KeyQueue(key, self._account(key, self.now_us()))
-        return line
+            key_queue = self.key_queues[key] = KeyQueue(key, self._account(key, self.now_us()))
+        return key_queue
 
     def push(self, held: W, *, first: bool = False) -> None:
         """A job waits; ``first``: before the others of its key and priority."""
         job = held.job
-        line = self._line(job.key)
-        ready = line.ready[job.priority]
+        key_queue = self._key_queue(job.key)
+        ready = key_queue.ready[job.priority]
         if first:
             ready.appendleft(held)
         else:
             ready.append(held)
-        self._count_waiting(line, job.priority, 1)
+        self._count_waiting(key_queue, job.priority, 1)
 
     def merge(self, claimed: list[W]) -> None:
         """Jobs of the store wait, those of each key and priority in their places among the others, in the order of their age."""
@@ -130,32 +130,32 @@ class AdmissionQueue(Generic[W]):
         for held in claimed:
             new.setdefault((held.job.key, held.job.priority), deque()).append(held)
         for (key, priority), jobs in new.items():
-            line, number = self._line(key), len(jobs)
-            merge_by_age(line.ready[priority], jobs)
-            self._count_waiting(line, priority, number)
+            key_queue, number = self._key_queue(key), len(jobs)
+            merge_by_age(key_queue.ready[priority], jobs)
+            self._count_waiting(key_queue, priority, number)
 
-    def _count_waiting(self, line: KeyQueue[W], priority: int, number: int) -> None:
-        line.size += number
-        if line.parked:
+    def _count_waiting(self, key_queue: KeyQueue[W], priority: int, number: int) -> None:
+        key_queue.size += number
+        if key_queue.parked:
             self.parked += number
         else:
-            self._turns[priority].setdefault(line.key, line)
+            self._turns[priority].setdefault(key_queue.key, key_queue)
 
     def drop(self, held: W) -> None:
         """A waiting job was taken out: it is passed over where it is met."""
-        line = self.lines[held.job.key]
-        line.size -= 1
-        if line.parked:
+        key_queue = self.key_queues[held.job.key]
+        key_queue.size -= 1
+        if key_queue.parked:
             self.parked -= 1
-        if not line.size or sum(map(len, line.ready)) > 2 * line.size + 100:
-            line.clear()
-        self._has_left(line)
-        self._forget(line)
+        if not key_queue.size or sum(map(len, key_queue.ready)) > 2 * key_queue.size + 100:
+            key_queue.clear()
+        self._has_left(key_queue)
+        self._forget(key_queue)
 
     def queued(self) -> Iterator[W]:
         """Return the jobs that wait."""
-        for line in list(self.lines.values()):
-            for ready in line.ready:
+        for key_queue in list(self.key_queues.values()):
+            for ready in key_queue.ready:
                 yield from [held for held in ready if held.queued]
 
     # ---- turns ----
@@ -169,33 +169,33 @@ class AdmissionQueue(Generic[W]):
             return None
         for priority, turns in enumerate(self._turns):
             while turns:
-                key, line = next(iter(turns.items()))
-                if line.free(now_us) <= 0:
-                    self._park(line, now_us)
+                key, key_queue = next(iter(turns.items()))
+                if key_queue.free(now_us) <= 0:
+                    self._park(key_queue, now_us)
                     continue
                 del turns[key]
-                held = self._next(line, priority)
+                held = self._next(key_queue, priority)
                 if held is None:
                     continue
-                if line.ready[priority]:
-                    turns[key] = line  # the others have their turns first
-                self._has_left(line)
+                if key_queue.ready[priority]:
+                    turns[key] = key_queue  # the others have their turns first
+                self._has_left(key_queue)
                 self.running += 1
-                line.running += 1
+                key_queue.running += 1
                 if self.own is not None:
-                    self.own.take(now_us)
-                if line.account is not None:
-                    line.account.take(now_us)
+                    self.own.consume(now_us)
+                if key_queue.account is not None:
+                    key_queue.account.consume(now_us)
                 return held
         return None
 
     @staticmethod
-    def _next(line: KeyQueue[W], priority: int) -> W | None:
-        ready = line.ready[priority]
+    def _next(key_queue: KeyQueue[W], priority: int) -> W | None:
+        ready = key_queue.ready[priority]
         while ready:
             held = ready.popleft()
             if held.queued:
-                line.size -= 1
+                key_queue.size -= 1
                 return held
         return None
 
@@ -209,44 +209,44 @@ class AdmissionQueue(Generic[W]):
         number = 0
         for priority, turns in enumerate(self._turns):
             out: list[KeyQueue[W]] = []
-            for line in turns.values():
+            for key_queue in turns.values():
                 if number >= most:
                     break
-                ready = line.ready[priority]
-                free = line.free(now_us)
+                ready = key_queue.ready[priority]
+                free = key_queue.free(now_us)
                 if free > 0 and any(held.queued for held in ready):
                     number += min(len(ready), free)
                 else:
-                    out.append(line)
-            for line in out:
-                if line.free(now_us) <= 0:
-                    self._park(line, now_us)
+                    out.append(key_queue)
+            for key_queue in out:
+                if key_queue.free(now_us) <= 0:
+                    self._park(key_queue, now_us)
                 else:
-                    del turns[line.key]
+                    del turns[key_queue.key]
         return max(min(number, most), 0)
 
     def give_back(self, key: bytes) -> None:
         """A job that had left for a worker has ended; the queue is to be served."""
         self.running -= 1
-        line = self.lines[key]
-        line.running -= 1
-        self._let_go_on(line)
-        self._forget(line)
+        key_queue = self.key_queues[key]
+        key_queue.running -= 1
+        self._let_go_on(key_queue)
+        self._forget(key_queue)
 
     def granted(self, key: bytes | None) -> None:
         """The function, or one of its keys, may have tokens that it had not; the queue is to be served."""
-        line = None if key is None else self.lines.get(key)
-        if line is not None:
-            self._let_go_on(line)
-            self._forget(line)
+        key_queue = None if key is None else self.key_queues.get(key)
+        if key_queue is not None:
+            self._let_go_on(key_queue)
+            self._forget(key_queue)
 
-    def _let_go_on(self, line: KeyQueue[W]) -> None:
-        if line.parked:
+    def _let_go_on(self, key_queue: KeyQueue[W]) -> None:
+        if key_queue.parked:
             now_us = self.now_us()
-            if line.free(now_us) > 0:
-                self._unpark(line)
+            if key_queue.free(now_us) > 0:
+                self._unpark(key_queue)
             else:
-                self._expect(line, now_us)
+                self._expect(key_queue, now_us)
 
     def next_us(self) -> int | None:
         """Return when time alone may let a waiting job start that cannot now."""
@@ -263,106 +263,106 @@ class AdmissionQueue(Generic[W]):
         now_us = self.now_us()
         due = self._due
         while due and due[0][0] <= now_us:
-            line = self.lines.get(heapq.heappop(due)[1])
-            if line is not None:
-                self._unpark(line)
+            key_queue = self.key_queues.get(heapq.heappop(due)[1])
+            if key_queue is not None:
+                self._unpark(key_queue)
         return now_us
 
-    def _park(self, line: KeyQueue[W], now_us: int) -> None:
+    def _park(self, key_queue: KeyQueue[W], now_us: int) -> None:
         for turns in self._turns:
-            turns.pop(line.key, None)
-        if not line.parked:
-            line.parked = True
-            self.parked += line.size
-            self._expect(line, now_us)
+            turns.pop(key_queue.key, None)
+        if not key_queue.parked:
+            key_queue.parked = True
+            self.parked += key_queue.size
+            self._expect(key_queue, now_us)
 
-    def _expect(self, line: KeyQueue[W], now_us: int) -> None:
+    def _expect(self, key_queue: KeyQueue[W], now_us: int) -> None:
         """Look at a parked key again when time may have let it go on."""
-        assert line.account is not None
-        following = line.account.next_us(line.running, now_us)
+        assert key_queue.account is not None
+        following = key_queue.account.next_us(key_queue.running, now_us)
         if following is None:
-            self.short.add(line.key)
+            self.short.add(key_queue.key)
         else:
-            heapq.heappush(self._due, (following, line.key))
+            heapq.heappush(self._due, (following, key_queue.key))
 
-    def _unpark(self, line: KeyQueue[W]) -> None:
-        if line.parked:
-            line.parked = False
-            self.short.discard(line.key)
-            self.parked -= line.size
-            self._has_left(line)
-            for turns, ready in zip(self._turns, line.ready, strict=True):
+    def _unpark(self, key_queue: KeyQueue[W]) -> None:
+        if key_queue.parked:
+            key_queue.parked = False
+            self.short.discard(key_queue.key)
+            self.parked -= key_queue.size
+            self._has_left(key_queue)
+            for turns, ready in zip(self._turns, key_queue.ready, strict=True):
                 if ready:
-                    turns[line.key] = line
+                    turns[key_queue.key] = key_queue
 
-    def _has_left(self, line: KeyQueue[W]) -> None:
-        if self.left is not None and not self._has_enough(line):
+    def _has_left(self, key_queue: KeyQueue[W]) -> None:
+        if self.left is not None and not self._has_enough(key_queue):
             self.left = None
 
-    def _has_enough(self, line: KeyQueue[W]) -> bool:
-        return line.parked or line.size + line.in_flight > self.claim_quota() // 2
+    def _has_enough(self, key_queue: KeyQueue[W]) -> bool:
+        return key_queue.parked or key_queue.size + key_queue.in_flight > self.claim_quota() // 2
 
-    def _forget(self, line: KeyQueue[W]) -> None:
+    def _forget(self, key_queue: KeyQueue[W]) -> None:
         """Forget a key that nothing is known of but what is known of any other."""
-        if line.size or line.in_flight or line.running:
+        if key_queue.size or key_queue.in_flight or key_queue.running:
             return
-        if line.account is None or line.account.is_new(self.now_us()):
-            self._unpark(line)
+        if key_queue.account is None or key_queue.account.is_new(self.now_us()):
+            self._unpark(key_queue)
             for turns in self._turns:
-                turns.pop(line.key, None)
-            self.short.discard(line.key)
-            del self.lines[line.key]
+                turns.pop(key_queue.key, None)
+            self.short.discard(key_queue.key)
+            del self.key_queues[key_queue.key]
 
     def tidy(self) -> None:
         """Forget the keys whose buckets have filled up since, and look at the store again."""
         self.left = None
-        for line in list(self.lines.values()):
-            self._forget(line)
+        for key_queue in list(self.key_queues.values()):
+            self._forget(key_queue)
 
     # ---- what may come here ----
 
     def expect(self, key: bytes) -> None:
         """A job is on its way to the store that is leased to this node already."""
-        self._line(key).in_flight += 1
+        self._key_queue(key).in_flight += 1
 
     def arrived(self, key: bytes) -> None:
         """It is there, or will not be."""
-        line = self.lines.get(key)
-        if line is not None and line.in_flight:
-            line.in_flight -= 1
-            self._forget(line)
+        key_queue = self.key_queues.get(key)
+        if key_queue is not None and key_queue.in_flight:
+            key_queue.in_flight -= 1
+            self._forget(key_queue)
 
     def claim_quota(self) -> int:
         """Return how many jobs of a key may be here: about as many as can start soon."""
         limits = self.limits
-        claim_quota = SHARE_OF_A_KEY
+        claim_quota = KEY_QUOTA
         if limits.concurrency_per_key is not None:
             claim_quota = min(claim_quota, 2 * limits.concurrency_per_key)
         if limits.rate_per_key is not None:
             claim_quota = min(claim_quota, _in_a_second(limits.rate_per_key))
-        return max(claim_quota, FEWEST)
+        return max(claim_quota, MIN_JOBS)
 
     def admits(self, key: bytes) -> bool:
         """Return whether one more job of a key may come here."""
         if self.paused:
             return False
-        line = self.lines.get(key)
-        return line is None or line.size + line.in_flight < self.claim_quota()
+        key_queue = self.key_queues.get(key)
+        return key_queue is None or key_queue.size + key_queue.in_flight < self.claim_quota()
 
     def room(self, window: int) -> int:
         """Return how many jobs that can start soon may be here, of those that a window has room for."""
         limits = self.limits
         if limits.concurrency is not None:
-            window = min(window, max(2 * limits.concurrency, FEWEST))
+            window = min(window, max(2 * limits.concurrency, MIN_JOBS))
         if limits.rate is not None:
-            window = min(window, max(_in_a_second(limits.rate), FEWEST))
+            window = min(window, max(_in_a_second(limits.rate), MIN_JOBS))
         if self.own is not None:
             window = min(window, max(self.own.room(self.running), 0))
         return window
 
     def per_key(self) -> int:
         """Return how many jobs of one key a claim may take: fewer where there are very many keys."""
-        return max(min(self.claim_quota(), MOST // (4 * max(len(self.lines), 1))), 1)
+        return max(min(self.claim_quota(), MAX_WAITING // (4 * max(len(self.key_queues), 1))), 1)
 
     def is_dry(self, backlog: int) -> bool:
         """Return whether a claim of what waits in the store would find nothing."""
@@ -375,7 +375,7 @@ class AdmissionQueue(Generic[W]):
 
     def enough(self) -> frozenset[bytes]:
         """Return the keys of which a claim is to take nothing: they cannot start, or have jobs enough here."""
-        return frozenset(key for key, line in self.lines.items() if self._has_enough(line))
+        return frozenset(key for key, key_queue in self.key_queues.items() if self._has_enough(key_queue))
 
 
 def _in_a_second(rate: Rate) -> int:

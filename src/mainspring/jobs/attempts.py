@@ -1,7 +1,7 @@
 """A node's figures about attempts: how they ended, how long they ran, and how long their jobs had waited before.
 
-Any client can name new functions, so the figures are bounded: `COUNTED` functions have counters of their own, and
-the `MEASURED` busiest of them have distributions of their own. All others are counted together, as `OTHER`.
+Any client can name new functions, so the figures are bounded: `MAX_COUNTED` functions have counters of their own, and
+the `MAX_MEASURED` busiest of them have distributions of their own. All others are counted together, as `OTHER`.
 
 No figure ever falls. A function that was given counters keeps them. One that is no longer among the busiest keeps what its
 distributions have, unseen; its attempts are counted as `OTHER` from then on, until it is among the busiest again and its own
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
-COUNTED: Final = 1000
-MEASURED: Final = 100
+MAX_COUNTED: Final = 1000
+MAX_MEASURED: Final = 100
 OTHER: Final = b"_other"
 """The name that stands for all functions without figures of their own. A function that really has this name is among them."""
-RANKED_EVERY: Final = 60.0
+RANK_INTERVAL: Final = 60.0
 """Seconds between two looks at which functions are the busiest."""
-STAYS: Final = 2.0
+STAY_FACTOR: Final = 2.0
 """A function takes the place of another one with fewer than half as many attempts: figures should not come and go."""
 
 BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -147,10 +147,10 @@ class Attempts:
                 ran.total_us += us
 
     def _begin(self, name: bytes) -> Figures:
-        if len(self._functions) >= COUNTED or name == OTHER:
+        if len(self._functions) >= MAX_COUNTED or name == OTHER:
             return self._other
         figures = self._functions[name] = Figures(name)
-        if self._measured < MEASURED:
+        if self._measured < MAX_MEASURED:
             self._measured += 1
             figures.measure()
         else:
@@ -164,7 +164,7 @@ class Attempts:
 
     def figures(self, now: float) -> Iterator[Figures]:
         """Return the figures at this moment (monotonic seconds), those of `OTHER` last."""
-        if now - self._ranked_at >= RANKED_EVERY:
+        if now - self._ranked_at >= RANK_INTERVAL:
             self._ranked_at = now
             self._rank()
         yield from self._functions.values()
@@ -177,10 +177,10 @@ class Attempts:
             total = sum(figures.outcomes)
             figures.busy = figures.busy / 2 + total - figures.ranked
             figures.ranked = total
-        if len(self._functions) <= MEASURED:
+        if len(self._functions) <= MAX_MEASURED:
             return
         busiest = heapq.nlargest(
-            MEASURED, functions, key=lambda one: (one.busy * (STAYS if one.measured else 1), one.measured)
+            MAX_MEASURED, functions, key=lambda one: (one.busy * (STAY_FACTOR if one.measured else 1), one.measured)
         )
         for figures in set(functions).difference(busiest):
             self._count_with_others(figures)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.clock import to_us
 from mainspring.ids import slot_of
-from mainspring.jobs.admission import MOST
+from mainspring.jobs.admission import MAX_WAITING
 from mainspring.jobs.store import Claim, ClaimByKey, ClaimRequest
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimedByKey
 
-SMALLEST = 64
-LARGEST = 20_000
+MIN_WINDOW = 64
+MAX_WINDOW = 20_000
 WINDOW_SECONDS = 0.5
-HINTED = 0.01
+HINT_RETRY_DELAY = 0.01
 """Seconds after which a claim is repeated that has not found what another node had said to be there: a claim passes over rows
 that somebody works on at that moment, as does a node whose client has just begun to wait for the job."""
-STALLED = 1.0
+STALLED_AFTER = 1.0
 """Seconds after which a node of many gives back what waits for its busy workers: others may be free."""
-BYTES = 64 * 2**20
+WINDOW_BYTES = 64 * 2**20
 """Payloads in the window of one function, about."""
 
 
@@ -48,7 +48,7 @@ class ClaimQuota(NamedTuple):
     """Jobs that wait for so many seconds are anybody's, whatever slot and limit; infinite: none at all."""
 
 
-EVERYTHING = ClaimQuota()
+NO_QUOTA = ClaimQuota()
 
 
 class Claiming:
@@ -96,19 +96,19 @@ class Claiming:
         backlog = queue.backlog
         if backlog[0] or (priority and (backlog[1] or queue.uncounted)) or (priority == 2 and backlog[2]):
             return False
-        if (queue.gate is not None or job.key) and not self._lets_in(queue, job.key):
+        if (queue.admission is not None or job.key) and not self._lets_in(queue, job.key):
             return False
         have = queue.size - queue.foreground + queue.inflight
-        if queue.gate is not None:
-            have -= queue.gate.parked
+        if queue.admission is not None:
+            have -= queue.admission.parked
         if have >= self.room(queue):
-            return priority == 0 and not self.shared and have < 2 * LARGEST
+            return priority == 0 and not self.shared and have < 2 * MAX_WINDOW
         return True
 
     def _lets_in(self, queue: FunctionQueue, key: bytes) -> bool:
         """Return whether a job of a key could start soon."""
-        gate = queue.gate if queue.gate is not None else self._table.gate_of(queue)
-        return gate.admits(key) and queue.size + queue.inflight < MOST
+        admission = queue.admission if queue.admission is not None else self._table.admission_of(queue)
+        return admission.admits(key) and queue.size + queue.inflight < MAX_WAITING
 
     @staticmethod
     def _may_take(share: ClaimQuota, queue: FunctionQueue, job: Job) -> bool:
@@ -122,10 +122,12 @@ class Claiming:
 
         Where others share the store, no more than will be started soon: they may have workers that are free.
         """
-        window = queue.window + queue.places() if self.shared else queue.window or max(SMALLEST, 2 * len(queue.workers))
+        window = (
+            queue.window + queue.places() if self.shared else queue.window or max(MIN_WINDOW, 2 * len(queue.workers))
+        )
         if queue.mean_size > 1024:
-            window = min(window, max(len(queue.workers), int(BYTES / queue.mean_size), 1))
-        return window if queue.gate is None else queue.gate.room(window)
+            window = min(window, max(len(queue.workers), int(WINDOW_BYTES / queue.mean_size), 1))
+        return window if queue.admission is None else queue.admission.room(window)
 
     def adapt(self, queue: FunctionQueue, seconds: float) -> bool:
         """Fit a function's window to what its workers got through in the last so many seconds.
@@ -139,12 +141,12 @@ class Claiming:
         # Grows at once, shrinks slowly: a pause of the clients says little about the workers.
         wanted = max(wanted, queue.window * 3 // 4)
         if not self.shared:
-            wanted = max(wanted, SMALLEST, 2 * len(queue.workers))
-        queue.window = min(wanted, LARGEST)
+            wanted = max(wanted, MIN_WINDOW, 2 * len(queue.workers))
+        queue.window = min(wanted, MAX_WINDOW)
         if self.shared:
             waits = queue.size and not rate and not (queue.places() and queue.startable(1))
             queue.stalled = queue.stalled + seconds if waits else 0.0
-            if queue.stalled >= STALLED:
+            if queue.stalled >= STALLED_AFTER:
                 queue.stalled, queue.window = 0.0, 0
                 return True
         return False
@@ -153,7 +155,7 @@ class Claiming:
 
     def refill(self, queue: FunctionQueue) -> None:
         """Claim more of a function's stored jobs, where some wait, workers are here, and half of the window is free."""
-        if queue.gate is not None and self._ask_for_tokens is not None:
+        if queue.admission is not None and self._ask_for_tokens is not None:
             self._ask_for_tokens(queue)
         backlog = queue.backlog
         if not (backlog[0] or backlog[1] or backlog[2] or queue.uncounted):
@@ -162,11 +164,11 @@ class Claiming:
             return
         if self._is_full(queue):
             return
-        if queue.gate is not None and queue.gate.keyed:
-            self._refill_by_key(queue, queue.gate)
+        if queue.admission is not None and queue.admission.keyed:
+            self._refill_by_key(queue, queue.admission)
             return
         window = self.room(queue)
-        if queue.gate is not None and queue.gate.paused:
+        if queue.admission is not None and queue.admission.paused:
             return
         # Foreground jobs take no places, or a steady stream of them would keep the stored ones out. (Those that run are counted
         # too: that is a few places more.)
@@ -189,10 +191,10 @@ class Claiming:
                 return
             limit = sum(want.limit for want in wants)
         queue.claiming = True
-        known = tuple(backlog)
+        backlog_before = tuple(backlog)
         self._commits.put(
             Claim(self._table.term, wants),
-            lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit, known),
+            lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit, backlog_before),
             lambda error: self._not_claimed(queue, error),
         )
 
@@ -203,7 +205,7 @@ class Claiming:
 
     def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[ClaimRequest]:
         """Return what this node may claim of what it has room for."""
-        share = EVERYTHING if self._share is None else self._share(queue)
+        share = NO_QUOTA if self._share is None else self._share(queue)
         if share.overdue == math.inf:
             return []
         overdue_us = to_us(self._clock.wall() - share.overdue)
@@ -215,16 +217,16 @@ class Claiming:
             )  # only what waits for too long
         return wants
 
-    def _refill_by_key(self, queue: FunctionQueue, gate: AdmissionQueue[Held]) -> None:
+    def _refill_by_key(self, queue: FunctionQueue, admission: AdmissionQueue[Held]) -> None:
         """Claim more in turns of the keys, so that one that has very many jobs does not keep the others out."""
         window = self.room(queue)
         waiting = max(queue.size - queue.foreground, 0) + queue.inflight
-        have = max(waiting - gate.parked, 0)
-        if gate.paused or gate.is_dry(queue.claimable()) or have * 2 > window or waiting >= MOST:
+        have = max(waiting - admission.parked, 0)
+        if admission.paused or admission.is_dry(queue.claimable()) or have * 2 > window or waiting >= MAX_WAITING:
             return
         want = ClaimRequest(queue.name, window - have)
         if self.shared:
-            share = EVERYTHING if self._share is None else self._share(queue)
+            share = NO_QUOTA if self._share is None else self._share(queue)
             if share.overdue == math.inf:
                 return
             limit = want.limit if share.limit is None else min(want.limit, max(share.limit, 0))
@@ -232,30 +234,30 @@ class Claiming:
         if want.limit <= 0:
             return
         queue.claiming = True
-        known = tuple(queue.backlog)
+        backlog_before = tuple(queue.backlog)
         self._commits.put(
-            ClaimByKey(self._table.term, want, gate.per_key(), gate.after, gate.enough()),
-            lambda outcome: self._claimed_by_key(queue, outcome, known),
+            ClaimByKey(self._table.term, want, admission.per_key(), admission.after, admission.enough()),
+            lambda outcome: self._claimed_by_key(queue, outcome, backlog_before),
             lambda error: self._not_claimed(queue, error),
         )
 
     # ---- what came ----
 
-    def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey, known: tuple[int, ...]) -> None:
-        gate = self._table.gate_of(queue)
-        gate.after = outcome.after
+    def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey, backlog_before: tuple[int, ...]) -> None:
+        admission = self._table.admission_of(queue)
+        admission.after = outcome.after
         # What is left is of keys that have enough here: it is looked at again when one of them has not, or there is more.
         if not outcome.more or not outcome.jobs:
-            gate.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
-        self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1, known)
+            admission.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
+        self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1, backlog_before)
 
-    def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int, known: tuple[int, ...]) -> None:
-        """Count what a claim has found, and hand it over; ``known`` is the backlog when it was asked for."""
+    def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int, backlog_before: tuple[int, ...]) -> None:
+        """Count what a claim has found, and hand it over; ``backlog_before`` is the backlog when it was asked for."""
         queue.claiming = False
         size = 0
         if jobs and jobs[0].term != self._table.term:
             jobs = []  # this node's term has ended since: whoever ended it gives them back
-        counted_since = [max(now - then, 0) for now, then in zip(queue.backlog, known, strict=True)]
+        counted_since = [max(now - then, 0) for now, then in zip(queue.backlog, backlog_before, strict=True)]
         queue.leased += len(jobs)
         for job in jobs:
             queue.backlog[job.priority] -= 1
@@ -271,7 +273,7 @@ class Claiming:
             if queue.hinted and jobs:
                 queue.uncounted = True
             elif queue.hinted:
-                self._timers.at(self._clock.monotonic() + HINTED, lambda: self.hint(queue))
+                self._timers.at(self._clock.monotonic() + HINT_RETRY_DELAY, lambda: self.hint(queue))
             queue.hinted = False
         if jobs:
             queue.mean_size += (size / len(jobs) - queue.mean_size) / 4

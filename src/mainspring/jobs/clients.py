@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
-from mainspring.jobs.failures import ASKED, failure
+from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Cancelled, Found, Redriven
     from mainspring.jobs.subscriptions import Subscriptions
 
-PART = 500
+LEAVE_STEP = 500
 """Jobs that a client which has left leaves in one step: it may have waited for hundreds of thousands."""
 
 
@@ -103,7 +103,7 @@ class Clients:
 
     def _leave(self, listener: Listener) -> bool:
         """Leave some of the jobs of a client that is gone; returns whether there are more."""
-        alone = self._listeners.leave(listener, PART)
+        alone = self._listeners.leave(listener, LEAVE_STEP)
         for job_id in alone:
             held = self._table.find(job_id)
             if held is not None and not held.stored and not held.adopting and held.worker is None:
@@ -141,7 +141,7 @@ class Clients:
                 done("running")
             elif State(outcome.before).held:
                 # It was claimed while the request was under way, or its settlement waits for the store.
-                self._ends.try_again()
+                self._ends.retry_settlements()
                 self.cancel(job_id, reason, done, failed)
             else:
                 done(State(outcome.before).name.lower())
@@ -153,7 +153,7 @@ class Clients:
         """Cancel a job in memory."""
         worker = held.worker
         if worker is not None and worker.streams:
-            held.cancelled = reason or ASKED
+            held.cancelled = reason or CANCEL_REASON
             worker.connection.stop(held, b"cancelled")
             done("running")
             return
@@ -187,7 +187,7 @@ class Clients:
                 refuse(job, foreground.job.id)
                 return
             # It counts from now on, so that foreground jobs of its unique ask the store.
-            queue = self._dispatch.known(job.function)
+            queue = self._dispatch.tracked(job.function)
             if queue is not None:
                 queue.away += 1
             self._uniques.overtake(key)

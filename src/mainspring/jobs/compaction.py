@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-LARGE: Final = 1_048_576
+MIN_TABLE_BYTES: Final = 1_048_576
 """Bytes below which a table is left as it is."""
-SPARSE: Final = 400
+MAX_ENTRY_BYTES: Final = 400
 """Bytes for each entry above which it is too large. A dict that has just grown has about 100."""
 
 
 def compact(table: MutableMapping[Any, Any]) -> None:
     """Make a table as large as its content, in place, and in the same order. It costs what is left in it."""
     size = sys.getsizeof(table)
-    if size > LARGE and size > SPARSE * len(table):
+    if size > MIN_TABLE_BYTES and size > MAX_ENTRY_BYTES * len(table):
         content = list(table.items())
         table.clear()
         table.update(content)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
     from mainspring.storage.reads import Reads
 
-AGAIN: Final = 0.25
+RETRY_DELAY: Final = 0.25
 """Seconds after which the store is asked again where it could not answer."""
-TOGETHER: Final = 250
+FUNCTIONS_PER_COUNT: Final = 250
 """Functions that are asked for at once: it takes a few milliseconds."""
 
 
@@ -46,7 +46,7 @@ class Counting:
 
         def counted(page: Counted) -> None:
             for (function, state, priority), number in page.counts.items():
-                queue = self._dispatch.known(function)
+                queue = self._dispatch.tracked(function)
                 if queue is not None:
                     queue.count(state, priority, number)
             if page.next is not None and self._dispatch.complete:
@@ -65,7 +65,7 @@ class Counting:
             self._ask()
 
     def _ask(self) -> None:
-        asked = dict(islice(self._next.items(), TOGETHER))
+        asked = dict(islice(self._next.items(), FUNCTIONS_PER_COUNT))
         self._asking = bool(asked)
         for name in asked:
             del self._next[name]
@@ -86,7 +86,7 @@ class Counting:
             asked[name].count(state, priority, number)
         for queue in asked.values():
             queue.away = max(queue.away - queue.leased, 0)
-        count_coming(self._commits.waiting, asked)
+        count_in_flight(self._commits.waiting, asked)
         serving = self._serving
         for queue in asked.values():
             queue.counted = True
@@ -98,7 +98,7 @@ class Counting:
         del error  # the service hears of it from every operation that somebody waits for
         self._ask()
 
-        def again() -> None:
+        def retry() -> None:
             for queue in asked.values():
                 if self._dispatch.queues.get(queue.name) is queue:
                     self.ask(queue)
@@ -106,10 +106,10 @@ class Counting:
         for queue in asked.values():
             queue.claiming = False
             self._serving.answer(queue)
-        self._timers.at(self._clock.monotonic() + AGAIN, again)
+        self._timers.at(self._clock.monotonic() + RETRY_DELAY, retry)
 
 
-def count_coming(waiting: Iterable[Operation], queues: Mapping[bytes, FunctionQueue]) -> None:
+def count_in_flight(waiting: Iterable[Operation], queues: Mapping[bytes, FunctionQueue]) -> None:
     """Count the jobs again that are on their way to the store in later groups: they were counted when they came."""
     for operation in waiting:
         if isinstance(operation, Submit):

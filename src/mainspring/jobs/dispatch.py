@@ -22,11 +22,11 @@ Effect = tuple[Worker, "Held | None"]
 """Hand the job to the worker; without a job, wake it."""
 
 _NO_ABILITY = Ability()
-MANY = 1000
+MAX_IDLE_FUNCTIONS = 1000
 """Functions that are kept although nobody here has to do with them; of more, those are rows of the store alone."""
-STEP = 1000
+FUNCTIONS_PER_STEP = 1000
 """Functions that are looked at in one step."""
-DROPPED = 1000
+MAX_DROPPED = 1000
 """So many jobs that were taken out may stay in a queue until somebody meets them."""
 
 
@@ -35,7 +35,7 @@ class Dispatch:
 
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as gearmand
     does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: how many functions there may
-    be, with those that are rows of the store; 0 for any number. ``made`` is called with each new queue. On a
+    be, with those that are rows of the store; 0 for any number. ``on_new_queue`` is called with each new queue. On a
     shared store ``lease_valid`` returns whether the node still holds its lease, and with it its jobs.
     """
 
@@ -45,7 +45,7 @@ class Dispatch:
         round_robin: bool = False,
         wakeup: int = 1,
         most: int = 0,
-        made: Callable[[FunctionQueue], None] | None = None,
+        on_new_queue: Callable[[FunctionQueue], None] | None = None,
         lease_valid: Callable[[], bool] | None = None,
     ) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
@@ -56,12 +56,12 @@ class Dispatch:
         self.rows = Rows()
         """Those that have none."""
         self.most = most
-        self._made = made
+        self._on_new_queue = on_new_queue
         self._serial = 0
         self.workers: dict[Worker, None] = {}
         self.paused = False
         """No job is handed out: the node ends, drains or has no term."""
-        self._believes = lease_valid
+        self._lease_valid = lease_valid
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
 
@@ -73,15 +73,15 @@ class Dispatch:
             queue = self.queues[name] = FunctionQueue(name, self._serial)
             self.order.append(queue)
             self.rows.left(name)
-            if self._made is not None:
-                self._made(queue)
+            if self._on_new_queue is not None:
+                self._on_new_queue(queue)
         return queue
 
-    def known(self, name: bytes) -> FunctionQueue | None:
+    def tracked(self, name: bytes) -> FunctionQueue | None:
         """Return a function's queue for what the store has of it; None where the store alone counts that."""
         queue = self.queues.get(name)
         if queue is None:
-            if not self.complete or len(self.queues) >= MANY:
+            if not self.complete or len(self.queues) >= MAX_IDLE_FUNCTIONS:
                 self.complete = False
                 self.rows.add(name)
                 return None
@@ -115,15 +115,15 @@ class Dispatch:
 
         Each step looks at some of them, and lets go of them: to free very many at once takes its time, too.
         """
-        many = len(self.queues) - (min(MANY, self.most // 10) if self.most else MANY)
+        many = len(self.queues) - (min(MAX_IDLE_FUNCTIONS, self.most // 10) if self.most else MAX_IDLE_FUNCTIONS)
         start = 0
-        while part := self.order[start : start + STEP]:
+        while part := self.order[start : start + FUNCTIONS_PER_STEP]:
             kept = []
             for queue in part:
                 if self.queues.get(queue.name) is not queue:
                     continue
-                if queue.gate is not None:
-                    queue.gate.tidy()
+                if queue.admission is not None:
+                    queue.admission.tidy()
                 if many > 0 and queue.is_idle():
                     del self.queues[queue.name]
                     if queue.live:
@@ -226,7 +226,7 @@ class Dispatch:
 
     def holds_back(self) -> bool:
         """Return whether nothing may be handed out at this moment."""
-        return self.paused or (self._believes is not None and not self._believes())
+        return self.paused or (self._lease_valid is not None and not self._lease_valid())
 
     @staticmethod
     def push(held: Held, *, first: bool = False) -> None:
@@ -234,12 +234,12 @@ class Dispatch:
         queue = held.queue
         queue.size += 1
         held.queued = True
-        if queue.gate is not None:
-            queue.gate.push(held, first=first)
+        if queue.admission is not None:
+            queue.admission.push(held, first=first)
         elif first:
-            queue.lines()[held.job.priority].appendleft(held)
+            queue.ready_queues()[held.job.priority].appendleft(held)
         else:
-            queue.lines()[held.job.priority].append(held)
+            queue.ready_queues()[held.job.priority].append(held)
 
     @staticmethod
     def merge(queue: FunctionQueue, claimed: list[Held]) -> None:
@@ -250,10 +250,10 @@ class Dispatch:
         for held in claimed:
             held.queued = True
         queue.size += len(claimed)
-        if queue.gate is not None:
-            queue.gate.merge(claimed)
+        if queue.admission is not None:
+            queue.admission.merge(claimed)
             return
-        for priority, ready in enumerate(queue.lines()):
+        for priority, ready in enumerate(queue.ready_queues()):
             merge_by_age(ready, deque(held for held in claimed if held.job.priority == priority))
 
     @staticmethod
@@ -263,11 +263,11 @@ class Dispatch:
             held.queued = False
             queue = held.queue
             queue.size -= 1
-            if queue.gate is not None:
-                queue.gate.drop(held)
+            if queue.admission is not None:
+                queue.admission.drop(held)
                 return
             queue.dropped += 1
-            if queue.dropped > DROPPED and queue.dropped > queue.size:
+            if queue.dropped > MAX_DROPPED and queue.dropped > queue.size:
                 # Where nobody asks for jobs, nobody passes over them: clients that come and leave must not fill the memory.
                 queue.dropped = 0
                 for ready in queue.ready:
@@ -280,17 +280,17 @@ class Dispatch:
         """Let a job that was taken out wait again, before the others of its priority."""
         with contextlib.suppress(ValueError):
             # Nobody may have met it yet, and it must not be there twice.
-            held.queue.lines()[held.job.priority].remove(held)
+            held.queue.ready_queues()[held.job.priority].remove(held)
         Dispatch.push(held, first=True)
 
     @staticmethod
     def pop(queue: FunctionQueue) -> Held | None:
         """Take the next job of a function."""
         if queue.size:
-            if queue.gate is not None:
-                held = queue.gate.pop()
+            if queue.admission is not None:
+                held = queue.admission.pop()
                 if held is not None:
-                    held.gate = queue.gate
+                    held.admission = queue.admission
                     held.queued = False
                     queue.size -= 1
                 return held

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Woken
 
-SOON: Final = 0.25
+MAX_CLOCK_DRIFT: Final = 0.25
 """Seconds of a difference between the clocks that a timer waits for; where there is more, the wall clock was stepped."""
-SLEW: Final = 0.001
+MIN_RECHECK: Final = 0.001
 """Seconds to wait at least when the wall clock says that the time has not come, although it should have."""
 
 
@@ -45,9 +45,9 @@ class DueJobs:
         wait = due_us / 1_000_000 - self._clock.wall()
         if wait <= 0:
             self.wake()
-        elif wait < SOON:
+        elif wait < MAX_CLOCK_DRIFT:
             # The clocks differ a little. Where they differ much, the wall clock was stepped, and every tick looks.
-            self._timers.at(self._clock.monotonic() + max(wait, SLEW), self._wake_if_due)
+            self._timers.at(self._clock.monotonic() + max(wait, MIN_RECHECK), self._wake_if_due)
 
     def wake(self) -> None:
         """Make due jobs pending and expire late ones, now."""
@@ -76,13 +76,13 @@ class DueJobs:
 
     def ended(self, job: Job, before: int) -> None:
         """A job that was in this state has ended without having been held."""
-        queue = self._dispatch.known(job.function)
+        queue = self._dispatch.tracked(job.function)
         if queue is None:
             pass  # the store alone counts it
         elif before == State.PENDING:
             self._serving.no_longer_pending(queue, job.priority)
         else:
             self._serving.no_longer_away(queue)
-        self._listeners.tell(job)
+        self._listeners.notify(job)
         if self._hub.active:
             self._hub.publish(job)

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     """
 
 
-GATHERED: Final = 64
+MAX_GATHERED: Final = 64
 """Successes of jobs in memory that are counted together."""
-SMALL: Final = 1024
+MAX_GATHERED_BYTES: Final = 1024
 """Bytes of payload and result that are kept until then."""
 
 _SUCCEED: Final = Event.SUCCEED
 _SUCCEEDED: Final = int(State.SUCCEEDED)
 
-AGAIN: Final = 0.25
+UNSETTLED_INTERVAL: Final = 0.25
 """Seconds after which is looked again whether settlements still wait for the store."""
 
 NODE_LOST: Final = "its node was lost"
@@ -72,7 +72,7 @@ class _Pending(NamedTuple):
     settlement: Settlement
     exception: bytes | None
     acknowledge: Acknowledge | None
-    gate: AdmissionQueue[Held] | None
+    admission: AdmissionQueue[Held] | None
     """Where the job's tokens go back to."""
     worker: Worker | None
 
@@ -82,7 +82,7 @@ class Ends:
 
     ``wake_at`` is called with the time at which a job becomes due. ``drop``, where the store is shared, drops a foreground job
     that goes back, unless clients of another node wait for it. ``attempts_ended`` are called with settlements after their commit;
-    for jobs that are in memory alone at once, but for successes, which wait for more of them or for ``tell_ends``.
+    for jobs that are in memory alone at once, but for successes, which wait for more of them or for ``report_ends``.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Ends:
         self._wake_at = wake_at
         self._drop = drop
         self._attempts_ended = attempts_ended
-        self._told: list[Settlement] = []
+        self._ended: list[Settlement] = []
         """Ends of jobs in memory that are told of together."""
         self._open: Settle | None = None
         self._batch: list[_Pending] = []
@@ -124,23 +124,23 @@ class Ends:
             assert held.then is not None
             held.then.append(lambda: self._end_deferred(held, settlement, exception, acknowledge))
             self.deferred += 1
-            self._serving.take_back(held)
+            self._serving.detach(held)
             return
-        gate = held.gate
-        if gate is not None:
-            held.gate = None
+        admission = held.admission
+        if admission is not None:
+            held.admission = None
         if held.stored:
             worker = held.worker
             options = held.job.options
             if worker is not None and options is not None and owner(options) is not None:
                 settlement.worker = worker.connection.name()
             self._serving.release(held)
-            self._put(_Pending(settlement, exception, acknowledge, gate, worker))
+            self._put(_Pending(settlement, exception, acknowledge, admission, worker))
         else:
-            if gate is not None:
-                gate.give_back(held.job.key)
+            if admission is not None:
+                admission.give_back(held.job.key)
             self._end_foreground(held, settlement, exception)
-            if gate is not None:
+            if admission is not None:
                 self._serving.serve(held.queue)
             if acknowledge is not None:
                 acknowledge(True)
@@ -153,7 +153,7 @@ class Ends:
         self.end(held, settlement, exception, acknowledge)
 
     def _put(self, pending: _Pending) -> None:
-        settlement, _, acknowledge, gate, _ = pending
+        settlement, _, acknowledge, admission, _ = pending
         if settlement.job.foreground and self._is_abandoned(settlement):
             self._put_abandoned(pending)
             return
@@ -169,7 +169,7 @@ class Ends:
             )
         if not operation.urgent and (
             acknowledge is not None
-            or gate is not None
+            or admission is not None
             or settlement.event is not _SUCCEED
             or self._listeners.of(settlement.job.id)
         ):
@@ -202,12 +202,12 @@ class Ends:
         listeners, hub = self._listeners, self._hub
         freed: dict[FunctionQueue, None] = {}
         settlements: list[Settlement] = []
-        for settlement, exception, acknowledge, gate, worker in batch:
+        for settlement, exception, acknowledge, admission, worker in batch:
             job = settlement.job
             queue = self._dispatch.queue(job.function)
             queue.leased -= 1
-            if gate is not None:
-                gate.give_back(job.key)
+            if admission is not None:
+                admission.give_back(job.key)
                 freed[queue] = None
             recorded = job.id not in stale
             if acknowledge is not None:
@@ -221,7 +221,7 @@ class Ends:
             after = rules.target(settlement.event)
             if after >= _SUCCEEDED:
                 if listeners.of(job.id):
-                    self._listeners.tell(_settled_job(settlement), exception)
+                    self._listeners.notify(_settled_job(settlement), exception)
             elif after == State.SCHEDULED:
                 queue.away += 1
                 self._wake_at(settlement.due_us)
@@ -246,8 +246,8 @@ class Ends:
                 queue = self._dispatch.queue(pending.settlement.job.function)
                 queue.leased -= 1
                 queue.away += 1
-                if pending.gate is not None:
-                    pending.gate.give_back(pending.settlement.job.key)
+                if pending.admission is not None:
+                    pending.admission.give_back(pending.settlement.job.key)
                 if pending.acknowledge is not None:
                     pending.acknowledge(False)
                 if pending.worker is not None:
@@ -255,11 +255,11 @@ class Ends:
             return  # other nodes have these jobs
         self.unsettled.extend(batch)
 
-    def try_again(self) -> None:
+    def retry_settlements(self) -> None:
         """Put the settlements again that the store could not take."""
-        again, self.unsettled = self.unsettled, []
-        self._late += len(again)
-        for pending in again:
+        unsettled, self.unsettled = self.unsettled, []
+        self._late += len(unsettled)
+        for pending in unsettled:
             self._put(pending)
 
     # ---- what was reported before ----
@@ -278,7 +278,7 @@ class Ends:
 
         def stored() -> None:
             if self.waits:
-                self._timers.at(self._clock.monotonic() + AGAIN, lambda: self.when_settled(then))
+                self._timers.at(self._clock.monotonic() + UNSETTLED_INTERVAL, lambda: self.when_settled(then))
             elif self._late != late:
                 self.when_settled(then)  # what came before the first barrier may have been overtaken by it
             else:
@@ -291,47 +291,47 @@ class Ends:
     def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
         serving = self._serving
         job = held.job
-        self._told.append(settlement)
+        self._ended.append(settlement)
         if (
             settlement.event is not _SUCCEED
-            or len(self._told) >= GATHERED
-            or len(job.payload) + len(settlement.result) > SMALL
+            or len(self._ended) >= MAX_GATHERED
+            or len(job.payload) + len(settlement.result) > MAX_GATHERED_BYTES
         ):
-            self.tell_ends()
+            self.report_ends()
         after = rules.target(settlement.event)
         if after >= _SUCCEEDED:
             serving.release(held)
             job = _settled_job(settlement)
-            self._listeners.tell(job, exception, handle=held.handle, is_kept=False)
+            self._listeners.notify(job, exception, handle=held.handle, is_kept=False)
             if self._hub.active:
                 self._hub.publish(job)
         elif after is State.PENDING:
             job.attempt = settlement.counted
-            self._again(held)
+            self._requeue(held)
         else:
             job.attempt = settlement.counted
-            serving.take_back(held)
+            serving.detach(held)
             wait = settlement.due_us / 1_000_000 - self._clock.wall()
-            self._timers.at(self._clock.monotonic() + wait, lambda: self._again(held))
+            self._timers.at(self._clock.monotonic() + wait, lambda: self._requeue(held))
 
-    def tell_ends(self) -> None:
+    def report_ends(self) -> None:
         """Tell of the attempts at jobs in memory that have ended since: of successes many at a time, which costs them less."""
-        settlements, self._told = self._told, []
+        settlements, self._ended = self._ended, []
         if settlements:
             for ended in self._attempts_ended:
                 ended(settlements)
 
-    def _again(self, held: Held) -> None:
+    def _requeue(self, held: Held) -> None:
         """Put a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
         serving = self._serving
-        serving.take_back(held)
+        serving.detach(held)
         held.numerator = held.denominator = b"0"
         if self._table.held.get(held.handle) is not held:
             return
         if not held.stored and not held.adopting and not self._listeners.of(held.job.id):
             serving.release(held)
             return
-        serving.again(held)
+        serving.requeue(held)
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
         """Attempts were lost with their node, and their jobs are back in their places."""

@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.jobs.model import Job, State
 
-ASKED = "cancelled while it ran"
+CANCEL_REASON = "cancelled while it ran"
 
 
 class JobFailure(msgspec.Struct, omit_defaults=True):

@@ -84,7 +84,7 @@ class Foreground:
             key = (job.function, job.unique)
             known = table.foreground.get(key)
             if known is not None:
-                self._listeners.add(known.job.id, listener, again=True)
+                self._listeners.add(known.job.id, listener, repeat=True)
                 accepted(known.job.id)
                 return
             if key in self._uniques.questions or self._dispatch.may_live(job.function):
@@ -97,7 +97,7 @@ class Foreground:
         """The store has said whether a background job has the unique."""
         job = asking.job
         if other is not None:
-            self._listeners.add(other.id, asking.listener, again=True)
+            self._listeners.add(other.id, asking.listener, repeat=True)
             asking.accepted(other.id)
         elif (job.function, job.unique) in self._table.foreground:
             self.submit(*asking)
@@ -130,7 +130,7 @@ class Foreground:
         """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
         job, term = asking.job, self._table.term
         job.foreground = True
-        self._intake.count(job, self._dispatch.known(job.function), scheduled=False)
+        self._intake.count(job, self._dispatch.tracked(job.function), scheduled=False)
 
         def stored(joined: dict[int, Found]) -> None:
             other = joined.get(job.id)
@@ -138,7 +138,7 @@ class Foreground:
             if other is not None:
                 job_id = other.id
                 self._intake.uncount([job], joined)
-            self._listeners.add(job_id, asking.listener, again=True)
+            self._listeners.add(job_id, asking.listener, repeat=True)
             asking.accepted(job_id)
             if other is None:
                 self._intake.stored([job])

@@ -32,9 +32,9 @@ NOT_KEPT = (
     "a store on SQLite or PostgreSQL does"
 )
 KEY_NOT_KEPT = f"concurrency_key was given, and {NOT_KEPT}"
-READ_EVERY = 3.0
+READ_INTERVAL = 3.0
 """Seconds between looks at what was said at other nodes."""
-REPEAT_EVERY = 15.0
+REPEAT_INTERVAL = 15.0
 """Seconds between looks whether a declaration has to be repeated, or is forgotten."""
 
 log = structlog.get_logger("mainspring.functions")
@@ -62,24 +62,24 @@ class Functions:
         self._reads = reads
         self._serve = serve
         self._shared = shared
-        self._said: dict[bytes, FunctionLimits] = {}
+        self._limits: dict[bytes, FunctionLimits] = {}
         self._read = self._repeated = self._clock.monotonic()
         self._reading = False
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
 
-    def said(self, function: bytes) -> FunctionLimits:
+    def limits_of(self, function: bytes) -> FunctionLimits:
         """Return what is said of a function, as far as this node knows."""
-        return self._said.get(function) or FunctionLimits(function)
+        return self._limits.get(function) or FunctionLimits(function)
 
     def names(self) -> Iterable[bytes]:
         """Return the functions of which anything is said."""
-        return self._said
+        return self._limits
 
     def limits(self, function: bytes) -> Limits:
         """Return the limits that hold for a function."""
-        return rules.effective(self.said(function), self._now_us())
+        return rules.effective(self.limits_of(function), self._now_us())
 
     # ---- learning ----
 
@@ -103,8 +103,8 @@ class Functions:
         self._reads.gather(ListLimits(limit=sys.maxsize), loaded, not_loaded)
 
     def _learn(self, row: FunctionLimits) -> None:
-        if row.version >= self.said(row.function).version:
-            self._said[row.function] = row
+        if row.version >= self.limits_of(row.function).version:
+            self._limits[row.function] = row
             self.apply(row.function)
 
     def apply(self, function: bytes) -> None:
@@ -112,22 +112,22 @@ class Functions:
         queue = self._dispatch.queues.get(function)
         if queue is None:
             return
-        said = self.said(function)
-        limits = rules.effective(said, self._now_us())
-        if limits == UNLIMITED and not said.paused and (queue.gate is None or not queue.gate.limited):
+        row = self.limits_of(function)
+        limits = rules.effective(row, self._now_us())
+        if limits == UNLIMITED and not row.paused and (queue.admission is None or not queue.admission.limited):
             return
-        gate = self._table.gate_of(queue)
-        if gate.limits == limits and gate.paused == said.paused:
+        admission = self._table.admission_of(queue)
+        if admission.limits == limits and admission.paused == row.paused:
             return
         log.info(
             "limits",
             function=function.decode("utf-8", "backslashreplace"),
-            paused=said.paused,
+            paused=row.paused,
             **limits_to_wire(limits),
         )
-        gate.change(limits, paused=said.paused)
-        if not gate.limited and not gate.keyed:
-            self._table.remove_gate(queue)
+        admission.change(limits, paused=row.paused)
+        if not admission.limited and not admission.keyed:
+            self._table.remove_admission(queue)
         self._serve(queue)
 
     # ---- saying ----
@@ -135,13 +135,13 @@ class Functions:
     def declare(self, function: bytes, limits: Limits) -> None:
         """A worker that runs a function here says what its limits are. They hold here at once."""
         now_us = self._now_us()
-        said = self.said(function)
-        if not rules.is_stale(said, limits, now_us):
+        row = self.limits_of(function)
+        if not rules.is_stale(row, limits, now_us):
             return
-        self._said[function] = rules.with_declaration(said, limits, now_us)
+        self._limits[function] = rules.with_declaration(row, limits, now_us)
         self.apply(function)
         self.change(
-            function, lambda said, now_us: rules.with_declaration(said, limits, now_us), lambda _: None, lambda _: None
+            function, lambda row, now_us: rules.with_declaration(row, limits, now_us), lambda _: None, lambda _: None
         )
 
     def change(
@@ -152,7 +152,7 @@ class Functions:
         failed: Callable[[StoreError], None],
     ) -> None:
         """Say something else of a function; it holds here when it is stored, elsewhere some seconds later."""
-        wanted = change(self.said(function), self._now_us())
+        wanted = change(self.limits_of(function), self._now_us())
 
         def saved(stored: FunctionLimits) -> None:
             self._learn(stored)
@@ -167,14 +167,14 @@ class Functions:
 
     def tick(self, now: float) -> None:
         """Look at what others have said, and repeat what the workers of this node say."""
-        if self._shared and now - self._read >= READ_EVERY and not self._reading:
+        if self._shared and now - self._read >= READ_INTERVAL and not self._reading:
             self._read = now
             self.load(lambda: None, lambda _: None)
-        if now - self._repeated >= REPEAT_EVERY:
+        if now - self._repeated >= REPEAT_INTERVAL:
             self._repeated = now
             for worker in list(self._dispatch.workers):
                 for queue, ability in list(worker.abilities.items()):
                     if ability.limits is not None:
                         self.declare(queue.name, ability.limits)
-            for function in list(self._said):
+            for function in list(self._limits):
                 self.apply(function)

@@ -26,11 +26,11 @@ class Held:
 
     __slots__ = (
         "ability",
+        "admission",
         "adopting",
         "beat",
         "cancelled",
         "denominator",
-        "gate",
         "handle",
         "job",
         "numerator",
@@ -39,10 +39,10 @@ class Held:
         "recorded",
         "started_us",
         "stored",
+        "subscribers",
         "then",
         "timers",
         "token",
-        "watchers",
         "worker",
     )
 
@@ -60,7 +60,7 @@ class Held:
         """What the worker that has it, or had it last, said about the function when it got the job."""
         self.timers: list[Timer] | None = None
         """What limits it: how long it may wait, or how long its worker may take."""
-        self.gate: AdmissionQueue[Held] | None = None
+        self.admission: AdmissionQueue[Held] | None = None
         """Where it has tokens from, from when it leaves for a worker until its end is on disk."""
         self.token = b""
         self.started_us = 0
@@ -73,7 +73,7 @@ class Held:
         """It waits in its queue. One that was taken out is still met there, and passed over."""
         self.numerator = b"0"
         self.denominator = b"0"
-        self.watchers: ProgressSubscribers | None = None
+        self.subscribers: ProgressSubscribers | None = None
         """Other nodes whose clients wait for it; None until its worker has something to tell them, or nobody shares the store."""
 
     def seen(self) -> Job:
@@ -91,13 +91,13 @@ class Held:
 class ProgressSubscribers:
     """The nodes that are told how far a job is, by their terms."""
 
-    __slots__ = ("asked", "terms", "untold")
+    __slots__ = ("read_at", "terms", "unsent")
 
-    def __init__(self, asked: float) -> None:
-        self.asked = asked
+    def __init__(self, read_at: float) -> None:
+        self.read_at = read_at
         """Monotonic time of the last question to the store."""
         self.terms: list[int] = []
-        self.untold: list[Progress] | None = []
+        self.unsent: list[Progress] | None = []
         """What waits for the first answer."""
 
 
@@ -190,6 +190,7 @@ class FunctionQueue:
     """What a node knows of one function: its waiting jobs in memory, its workers, and what stands in the store."""
 
     __slots__ = (
+        "admission",
         "away",
         "backlog",
         "claiming",
@@ -197,7 +198,6 @@ class FunctionQueue:
         "dropped",
         "ended",
         "foreground",
-        "gate",
         "hinted",
         "inflight",
         "leased",
@@ -223,10 +223,10 @@ class FunctionQueue:
         self.serial = serial
         """Which one of all that the node has made."""
         self.ready: tuple[deque[Held], ...] = ()
-        """Jobs to hand out, by priority; see `lines`."""
+        """Jobs to hand out, by priority; see `ready_queues`."""
         self.size = 0
         """How many of them, without the dropped ones."""
-        self.gate: AdmissionQueue[Held] | None = None
+        self.admission: AdmissionQueue[Held] | None = None
         """Has these jobs in place of ``ready``, where the function has limits or a pause, or its jobs have keys."""
         self.dropped = 0
         """Jobs that were taken out since their places were last cleared, or more than those that are still met."""
@@ -268,7 +268,7 @@ class FunctionQueue:
         self.maximum: tuple[int, int, int] | None = None
         """``maxqueue`` of each priority; 0 is no limit."""
 
-    def lines(self) -> tuple[deque[Held], ...]:
+    def ready_queues(self) -> tuple[deque[Held], ...]:
         """Return ``ready`` with a place for each priority: made here, for of very many functions most wait in the store."""
         if not self.ready:
             self.ready = (deque(), deque(), deque())
@@ -299,7 +299,7 @@ class FunctionQueue:
         else:
             self.away += number
 
-    def forget_debts(self) -> None:
+    def clamp_counts(self) -> None:
         """Raise negative counts to zero: jobs were subtracted that another node had stored and this one had not counted."""
         self.backlog[:] = [max(number, 0) for number in self.backlog]
         self.away = max(self.away, 0)
@@ -311,29 +311,29 @@ class FunctionQueue:
     def is_idle(self) -> bool:
         """Return whether nobody at this node has to do with the function: all its jobs are in the store, if there are any."""
         unused = not (self.workers or self.foreground or self.size or self.running or self.inflight or self.leased)
-        told = self.maximum or (self.gate is not None and self.gate.limited)
-        return unused and not (told or self.claiming or self.hinted)
+        configured = self.maximum or (self.admission is not None and self.admission.limited)
+        return unused and not (configured or self.claiming or self.hinted)
 
-    def stirs(self) -> bool:
+    def is_active(self) -> bool:
         """Return whether anything goes on here that may change with time alone; if not, nobody need look at it now and then."""
         return bool(
             self.size
             or self.settled
             or self.window
             or self.uncounted
-            or self.gate is not None
+            or self.admission is not None
             or (self.workers and any(self.backlog))
         )
 
     def queued(self) -> list[Held]:
         """Return the jobs that wait here, each once, also where it was taken out and put back; looks at each."""
-        if self.gate is not None:
-            return list(dict.fromkeys(self.gate.queued()))
+        if self.admission is not None:
+            return list(dict.fromkeys(self.admission.queued()))
         return list(dict.fromkeys(held for ready in self.ready for held in ready if held.queued))
 
     def startable(self, most: int) -> int:
         """Return how many jobs could be handed out now: exactly whether any can, and not above ``most``."""
-        return self.size if self.gate is None or not self.size else self.gate.startable(most)
+        return self.size if self.admission is None or not self.size else self.admission.startable(most)
 
     def waiting_by_priority(self) -> tuple[int, int, int]:
         """Return how many jobs wait in memory and in the store, high first; looks at each job in memory."""

@@ -59,7 +59,7 @@ class Intake:
         for job in jobs:
             name = job.function
             if name not in queues:
-                dispatch.known(name)
+                dispatch.tracked(name)
             if foreground and job.unique and (name, job.unique) in foreground:
                 assert len(jobs) == 1, "batches are taken apart before, see joins()"
                 held = foreground[name, job.unique]
@@ -92,8 +92,8 @@ class Intake:
         elif leases and queue is not None and self._admits(queue, job):
             job.state, job.term = _LEASED, self._table.term
             queue.inflight += 1
-            if queue.gate is not None:
-                queue.gate.expect(job.key)
+            if queue.admission is not None:
+                queue.admission.expect(job.key)
             queue.mean_size += (size - queue.mean_size) / 64
         else:
             job.state = _PENDING
@@ -122,8 +122,8 @@ class Intake:
             if state == _LEASED:
                 queue = queues[job.function]
                 queue.inflight -= 1
-                if queue.gate is not None:
-                    queue.gate.arrived(job.key)
+                if queue.admission is not None:
+                    queue.admission.arrived(job.key)
                 if job.term == term:
                     leased = True
                     queue.leased += 1
@@ -156,8 +156,8 @@ class Intake:
                 continue
             if job.state == _LEASED:
                 queue.inflight -= 1
-                if queue.gate is not None:
-                    queue.gate.arrived(job.key)
+                if queue.admission is not None:
+                    queue.admission.arrived(job.key)
             elif job.state == _PENDING:
                 self._serving.no_longer_pending(queue, job.priority)
             else:
@@ -192,7 +192,7 @@ class Intake:
         """
         held = self._table.foreground.get((function, unique))
         if held is not None and listener is not None:
-            self._listeners.add(held.job.id, listener, again=True)
+            self._listeners.add(held.job.id, listener, repeat=True)
             accepted(held.job.id)
             return
 
@@ -202,7 +202,7 @@ class Intake:
                 refused(RefusedError("QUEUE_ERROR", "Job queue is full"))
                 return
             if listener is not None:
-                self._listeners.add(other.id, listener, again=True)
+                self._listeners.add(other.id, listener, repeat=True)
             accepted(other.id)
 
         self._commits.put(FindUnique([(function, unique)]), found, refused)

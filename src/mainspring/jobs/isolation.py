@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue, Held
 
-FOR_EACH_WORKER: Final = 8
+JOBS_PER_WORKER: Final = 8
 """Such jobs of one function that are under way at a time for each worker of it: a process of its own may take much memory."""
-FULL: Final = 1000
+MAX_ISOLATED: Final = 1000
 """Where so many of one function wait, nothing more of it is claimed: they are in memory."""
 
 
@@ -44,7 +44,7 @@ class IsolationQueue:
 
     def is_full(self, queue: FunctionQueue) -> bool:
         """Return whether too many of a function wait."""
-        return queue in self.waiting and len(self.waiting[queue]) >= FULL
+        return queue in self.waiting and len(self.waiting[queue]) >= MAX_ISOLATED
 
     def next(self, queue: FunctionQueue) -> None:
         """Put those of a function into its queue whose turn it is."""
@@ -59,7 +59,7 @@ class IsolationQueue:
     def _has_room(self, queue: FunctionQueue) -> bool:
         isolating = sum(worker.isolates for worker in queue.workers)
         if isolating:
-            return len(self._out.get(queue, ())) < FOR_EACH_WORKER * isolating
+            return len(self._out.get(queue, ())) < JOBS_PER_WORKER * isolating
         return not self._out
 
     def left(self, held: Held) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from mainspring.jobs.accounts import ANY
+from mainspring.jobs.accounts import UNBOUNDED
 
 if TYPE_CHECKING:
     from mainspring.jobs.accounts import Account
@@ -43,7 +43,7 @@ class KeyQueue(Generic[W]):
 
     def free(self, now_us: int) -> int:
         """Return how many may start."""
-        return ANY if self.account is None else self.account.free(self.running, now_us)
+        return UNBOUNDED if self.account is None else self.account.free(self.running, now_us)
 
     def clear(self) -> None:
         """Forget those that were taken out."""

@@ -33,7 +33,7 @@ class NodeJobLifecycle:
         key = (job.function, job.unique)
         if job.unique and key in self._table.foreground:
             return False
-        queue = self._dispatch.known(job.function)
+        queue = self._dispatch.tracked(job.function)
         self._intake.count(job, queue, scheduled=job.state == State.SCHEDULED, leases=term == self._table.term)
         if job.unique:
             self._uniques.overtake(key)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles
     from mainspring.jobs.model import Job
 
-LARGE: Final = 65_536
+SHARED_RESULT_BYTES: Final = 65_536
 """Bytes of a result of which there is one copy, for as long as it is being sent to anybody."""
 
 
@@ -53,17 +53,17 @@ class Listeners:
         self.withheld: dict[Listener, dict[int, None]] = {}
         """The jobs that have ended, or may have, and of which listeners are told once they have room."""
 
-    def add(self, job_id: int, listener: Listener, *, again: bool = False) -> None:
+    def add(self, job_id: int, listener: Listener, *, repeat: bool = False) -> None:
         """A listener waits for a job, unless it is gone.
 
-        It is told once, or, where it waits ``again``, once for each time it said so.
+        It is told once, or, where it waits ``repeat``, once for each time it said so.
         """
         if listener.gone:
             return
         listeners = self._by_job.get(job_id)
         if listeners is None:
             self._by_job[job_id] = [listener]
-        elif again or listener not in listeners:
+        elif repeat or listener not in listeners:
             listeners.append(listener)
         jobs = self._by_listener.get(listener)
         if jobs is None:
@@ -101,7 +101,7 @@ class Listeners:
         else:
             del self._by_job[job_id]
 
-    def take(self, job_id: int) -> list[Listener]:
+    def pop(self, job_id: int) -> list[Listener]:
         """Return who waits for a job, for the last time."""
         listeners = self._by_job.pop(job_id, None)
         if listeners is None:
@@ -132,7 +132,7 @@ class Listeners:
             del self._by_listener[listener]
         return alone
 
-    def tell(
+    def notify(
         self,
         job: Job,
         exception: bytes | None = None,
@@ -149,16 +149,16 @@ class Listeners:
         """
         if asked is not None and asked != job.id:
             job = msgspec.structs.replace(job, id=asked)
-        listeners = self.take(job.id)
+        listeners = self.pop(job.id)
         if not listeners:
             return
-        if len(job.result) > LARGE:
+        if len(job.result) > SHARED_RESULT_BYTES:
             self._large[job.id] = job
         if handle is None:
             handle = self._handles.of(job.id)
         for listener in listeners:
             if is_kept and not listener.has_room():
-                self.add(job.id, listener, again=True)
+                self.add(job.id, listener, repeat=True)
                 self.withhold(job.id, listener)
             else:
                 listener.ended(handle, job, exception)

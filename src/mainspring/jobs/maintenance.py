@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.serving import Serving
 
-TICK = 0.25
+TICK_INTERVAL = 0.25
 """Seconds between looks at what needs no exact time: windows, silent workers, what runs for long."""
 RECORD_AFTER = 1.0
 """A job that runs for so many seconds is recorded as running."""
 SILENT_AFTER = 1.0
 """A worker that was woken and did nothing for so many seconds no longer keeps others asleep."""
-SWEEP_EVERY = 10.0
-SWEEP_SHARED = 60.0
+SWEEP_INTERVAL = 10.0
+SHARED_SWEEP_INTERVAL = 60.0
 """Where several nodes have the store: each of them sweeps for all."""
-STEP = 1000
+FUNCTIONS_PER_STEP = 1000
 """Functions that are looked at in one step."""
-SHARE = 10
+PAUSE_FACTOR = 10
 """A look at all functions takes at most about one part in so many of the time."""
 
 
@@ -56,7 +56,7 @@ class Maintenance:
         self._slices = context.slices
         self._retention = retention
         self._dead_retention = dead_retention
-        self._sweep_every = SWEEP_SHARED if shared else SWEEP_EVERY
+        self._sweep_every = SHARED_SWEEP_INTERVAL if shared else SWEEP_INTERVAL
         self._adapted = self._swept = self._looked = self._clock.monotonic()
         self._woken: dict[Worker, float] = {}
         self._passing = False
@@ -67,12 +67,12 @@ class Maintenance:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
         now = self._clock.monotonic()
         self._timers.run(now)
-        if now - self._adapted >= TICK:
+        if now - self._adapted >= TICK_INTERVAL:
             self._adapted = now
             self._record_running()
             self._pass_over_silent(now)
             if self._ends.unsettled:
-                self._ends.try_again()
+                self._ends.retry_settlements()
             self._serving.next_suspect()
             self._look_at_functions(now)
             self._due_jobs.look()
@@ -83,7 +83,7 @@ class Maintenance:
             self._listeners.tidy()
             self._sweep()
         following = self._timers.next()
-        return min(now + TICK, following) if following is not None else now + TICK
+        return min(now + TICK_INTERVAL, following) if following is not None else now + TICK_INTERVAL
 
     def _look_at_functions(self, now: float) -> None:
         """Fit the windows of all functions to their workers, and serve each: where they are many, a part in each turn."""
@@ -96,10 +96,10 @@ class Maintenance:
         def look() -> Iterator[None]:
             start = 0
             while part := order[
-                start : start + STEP
+                start : start + FUNCTIONS_PER_STEP
             ]:  # no copy of all: it would keep those that are forgotten meanwhile
                 for queue in part:
-                    if queue.stirs():
+                    if queue.is_active():
                         serving.look_after(queue, seconds)
                 start += len(part)
                 yield
@@ -107,10 +107,10 @@ class Maintenance:
         def looked() -> None:
             self._passing = False
             ended = self._clock.monotonic()
-            self._pass_at = ended + SHARE * (ended - now)
+            self._pass_at = ended + PAUSE_FACTOR * (ended - now)
 
         self._passing = True
-        if len(order) > STEP:
+        if len(order) > FUNCTIONS_PER_STEP:
             self._slices.run(look(), looked)
         else:
             for _ in look():

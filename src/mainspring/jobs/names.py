@@ -39,26 +39,26 @@ class Rows:
     """The functions that are rows of the store alone: as of the last reading of the store, with those that came since."""
 
     def __init__(self) -> None:
-        self._known: Names | None = None
-        self._coming: Names | None = None
+        self._current: Names | None = None
+        self._next: Names | None = None
         self._left = 0
         """Those that are in memory since."""
 
     @property
     def number(self) -> int:
         """How many they are, about."""
-        return max(self._known.number - self._left, 0) if self._known is not None else 0
+        return max(self._current.number - self._left, 0) if self._current is not None else 0
 
     def __contains__(self, name: bytes) -> bool:
-        return self._known is not None and name in self._known
+        return self._current is not None and name in self._current
 
     def add(self, name: bytes) -> None:
         """A function is a row from now on."""
-        if self._known is None:
-            self._known = Names()
-        self._known.add(name)
-        if self._coming is not None:
-            self._coming.add(name)
+        if self._current is None:
+            self._current = Names()
+        self._current.add(name)
+        if self._next is not None:
+            self._next.add(name)
 
     def left(self, name: bytes) -> None:
         """A function is in memory from now on."""
@@ -67,17 +67,17 @@ class Rows:
 
     def begin(self) -> None:
         """A reading begins: what is not met in it, or added meanwhile, is no row any more."""
-        self._coming = Names()
+        self._next = Names()
 
     def met(self, name: bytes) -> None:
         """The reading has met a row."""
-        assert self._coming is not None
-        self._coming.add(name)
+        assert self._next is not None
+        self._next.add(name)
 
     def end(self) -> None:
         """The reading has met all."""
-        self._known, self._coming, self._left = self._coming, None, 0
+        self._current, self._next, self._left = self._next, None, 0
 
     def give_up(self) -> None:
         """The reading could not go on."""
-        self._coming = None
+        self._next = None

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     ]
     """Puts a look-up for ids with room for so many bytes of results, and returns it."""
 
-AGAIN: Final = 0.25
+RETRY_DELAY: Final = 0.25
 """Seconds after which the store is asked again where it could not answer."""
-MOST: Final = 256
+JOBS_PER_LOOKUP: Final = 256
 """Jobs of one look-up."""
-ROOM: Final = 16 * 2**20
+RESULTS_BYTES: Final = 16 * 2**20
 """Bytes of the results of one look-up, unless one alone is larger."""
 
 
@@ -106,7 +106,12 @@ class OutcomeReader:
 
     def _add(self, job_id: int, wait: _Wait) -> None:
         operation = self._open
-        if operation is not None and operation.open and len(operation.ids) < MOST and self._is_wanted(job_id):
+        if (
+            operation is not None
+            and operation.open
+            and len(operation.ids) < JOBS_PER_LOOKUP
+            and self._is_wanted(job_id)
+        ):
             if job_id in self._under_way:
                 self._under_way[job_id].append(wait)
                 return
@@ -123,19 +128,19 @@ class OutcomeReader:
 
     def _go_on(self) -> None:
         while self._queue and not self._under_way:
-            room = ROOM
-            for job_id in list(islice(self._queue, MOST)):
+            room = RESULTS_BYTES
+            for job_id in list(islice(self._queue, JOBS_PER_LOOKUP)):
                 size = self._sizes.get(job_id, 0)
-                if size > ROOM and self._under_way:
+                if size > RESULTS_BYTES and self._under_way:
                     continue  # it has a look-up of its own
                 self._sizes.pop(job_id, None)
                 self._begin(job_id, self._queue.pop(job_id))
-                if size > ROOM and self._under_way:
+                if size > RESULTS_BYTES and self._under_way:
                     room = size
                     break
             if self._under_way:
                 operation = self.find(list(self._under_way), self._found, self._failed, room)
-                self._open = operation if room == ROOM else None
+                self._open = operation if room == RESULTS_BYTES else None
 
     def _begin(self, job_id: int, waits: list[_Wait]) -> None:
         """Let a job be part of the next look-up, unless that is of no use now."""
@@ -151,7 +156,7 @@ class OutcomeReader:
         if sent is None:
             self._under_way[job_id] = waits
         else:
-            self._listeners.tell(sent)
+            self._listeners.notify(sent)
             self._end(waits)
 
     def _find(
@@ -189,7 +194,7 @@ class OutcomeReader:
                 wait.unknown()
         if not waits:
             # Its end was withheld, and what it was has been forgotten meanwhile.
-            for listener in self._listeners.take(job_id):
+            for listener in self._listeners.pop(job_id):
                 listener.unknown(handle)
 
     def _ended(self, job_id: int, waits: list[_Wait], job: Job) -> None:
@@ -198,15 +203,15 @@ class OutcomeReader:
             self._queue[job_id] = waits + self._queue.pop(job_id, [])
             return
         self._end(waits)
-        self._listeners.tell(self._listeners.under_way(job_id) or job, exception_of(job), asked=job_id)
+        self._listeners.notify(self._listeners.under_way(job_id) or job, exception_of(job), asked=job_id)
 
     def _failed(self, error: StoreError) -> None:
         # What cannot be looked up now is not unknown: who is told that submits the job again.
         del error
         self._open = None
-        self._timers.at(self._clock.monotonic() + AGAIN, self._again)
+        self._timers.at(self._clock.monotonic() + RETRY_DELAY, self._retry)
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         under_way, self._under_way = self._under_way, {}
         for job_id, waits in under_way.items():
             self._queue[job_id] = waits + self._queue.pop(job_id, [])

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Worker
 
-LINGER = 0.002
+GRAB_WAIT = 0.002
 """Seconds that a worker which has just ended a job waits for the next one before it is told that there is none."""
-LINGER_FUNCTIONS = 8
+GRAB_WAIT_FUNCTIONS = 8
 """A worker of more functions is told at once: waiting for each of them would cost more than it saves."""
 
 
@@ -50,12 +50,12 @@ class PendingGrabs:
         A client that waited for that job often sends its next one at once: it is then handed over as the answer, without the
         four packets by which the worker would go to sleep and be woken.
         """
-        if not worker.ended or worker.streams or self._dispatch.paused or len(worker.abilities) > LINGER_FUNCTIONS:
+        if not worker.ended or worker.streams or self._dispatch.paused or len(worker.abilities) > GRAB_WAIT_FUNCTIONS:
             return False
         worker.ended = False
         now = self._clock.monotonic()
         if not self.since:
-            self._timers.at(now + LINGER, self._end)
+            self._timers.at(now + GRAB_WAIT, self._end)
         self.since.pop(worker, None)
         self.since[worker] = now
         self._wait(worker)
@@ -69,8 +69,8 @@ class PendingGrabs:
     def _end(self) -> None:
         now = self._clock.monotonic()
         for worker, since in list(self.since.items()):
-            if now < since + LINGER:  # in the same words as the timer's time, or rounding makes it ask for now again
-                self._timers.at(since + LINGER, self._end)
+            if now < since + GRAB_WAIT:  # in the same words as the timer's time, or rounding makes it ask for now again
+                self._timers.at(since + GRAB_WAIT, self._end)
                 break
             del self.since[worker]
             if worker in self._dispatch.workers:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.jobs.dispatch import Dispatch
 
-SETTLING: Final = 2.0
+STARTUP_GRACE: Final = 2.0
 """Seconds after its start in which a node cannot tell: workers are still connecting, or are being started with it."""
 _NOWHERE: Final[frozenset[bytes]] = frozenset()
 
@@ -32,7 +32,7 @@ class Registered:
     ) -> None:
         self._dispatch = dispatch
         self._clock = clock
-        self._settled = clock.monotonic() + SETTLING
+        self._settled = clock.monotonic() + STARTUP_GRACE
         self.elsewhere = elsewhere
 
     def has(self, function: bytes) -> bool | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.context import Context
     from mainspring.jobs.model import Job
 
-ANSWER_WITHIN: Final = 1.0
+ANSWER_TIMEOUT: Final = 1.0
 """Seconds that a node has to answer."""
 
 
@@ -45,7 +45,7 @@ class RemoteJobs:
                     del self._answers[job.id]
                 then(None)
 
-        timer = self._timers.at(self._clock.monotonic() + ANSWER_WITHIN, give_up)
+        timer = self._timers.at(self._clock.monotonic() + ANSWER_TIMEOUT, give_up)
         answers.append(answer)
         if len(answers) == 1:
             self._relay.send(job.term, Ask(job.id, self._table.term))

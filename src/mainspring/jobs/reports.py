@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
 
-WATCHERS_FOR: Final = 1.0
+SUBSCRIBERS_TTL: Final = 1.0
 """Seconds for which the nodes that want to know of a job's progress are remembered."""
 
 
@@ -61,29 +61,29 @@ class Reports:
     def _send(self, relay: Relay, held: Held, message: Progress) -> None:
         """Tell other nodes whose clients wait for a job how far it is."""
         now = self._clock.monotonic()
-        watchers = held.watchers
-        if watchers is None:
-            watchers = held.watchers = ProgressSubscribers(now)
-            self._find_watchers(relay, held, watchers)
-        elif now - watchers.asked >= WATCHERS_FOR:
-            watchers.asked = now
-            self._find_watchers(relay, held, watchers)
-        if watchers.untold is not None:
-            watchers.untold.append(message)
+        subscribers = held.subscribers
+        if subscribers is None:
+            subscribers = held.subscribers = ProgressSubscribers(now)
+            self._find_subscribers(relay, held, subscribers)
+        elif now - subscribers.read_at >= SUBSCRIBERS_TTL:
+            subscribers.read_at = now
+            self._find_subscribers(relay, held, subscribers)
+        if subscribers.unsent is not None:
+            subscribers.unsent.append(message)
             return
-        for term in watchers.terms:
+        for term in subscribers.terms:
             relay.send(term, message)
 
-    def _find_watchers(self, relay: Relay, held: Held, watchers: ProgressSubscribers) -> None:
+    def _find_subscribers(self, relay: Relay, held: Held, subscribers: ProgressSubscribers) -> None:
         def found(terms: dict[int, list[int]]) -> None:
-            watchers.terms = terms.get(held.job.id, [])
-            untold, watchers.untold = watchers.untold, None
-            for message in untold or ():
-                for term in watchers.terms:
+            subscribers.terms = terms.get(held.job.id, [])
+            unsent, subscribers.unsent = subscribers.unsent, None
+            for message in unsent or ():
+                for term in subscribers.terms:
                     relay.send(term, message)
 
         def failed(error: StoreError) -> None:
             del error
-            watchers.untold = None
+            subscribers.unsent = None
 
         self._commits.put(FindSubscribers(self._table.term, [held.job.id]), found, failed)

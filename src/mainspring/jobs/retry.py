@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Retry
 
 
-MOST_ATTEMPTS: Final = (1 << 31) - 1
-LONGEST_WAIT: Final = 100 * 366 * 86_400.0
+MAX_ATTEMPTS: Final = (1 << 31) - 1
+MAX_WAIT: Final = 100 * 366 * 86_400.0
 
 
 def check(policy: Retry) -> None:
     """Raise UsageError for a policy that cannot be right, or that no store could keep: it would fail all of its group."""
     if (
-        not 1 <= policy.max_attempts <= MOST_ATTEMPTS
-        or not 0 <= policy.initial < LONGEST_WAIT
+        not 1 <= policy.max_attempts <= MAX_ATTEMPTS
+        or not 0 <= policy.initial < MAX_WAIT
         or policy.factor < 0
-        or not 0 <= policy.maximum < LONGEST_WAIT
+        or not 0 <= policy.maximum < MAX_WAIT
         or not 0 <= policy.jitter <= 1
     ):
         raise UsageError(
-            f"retry takes max_attempts from 1 to {MOST_ATTEMPTS}, initial and maximum from 0 seconds to a century, factor "
+            f"retry takes max_attempts from 1 to {MAX_ATTEMPTS}, initial and maximum from 0 seconds to a century, factor "
             "from 0, and jitter from 0 to 1"
         )
 

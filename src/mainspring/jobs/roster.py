@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
-PAGE: Final = 500
+PAGE_SIZE: Final = 500
 """Functions of a page at most: it is made in about a millisecond."""
 BUSIEST: Final = 1000
 """Functions that are known by name: those with the most waiting jobs."""
-EVERY: Final = 5.0
+READ_INTERVAL: Final = 5.0
 """Seconds between two readings at least."""
-SHARE: Final = 20
+PAUSE_FACTOR: Final = 20
 """Reading takes at most about one part in so many of the time."""
-TOLD_EVERY: Final = 60.0
+LOG_INTERVAL: Final = 60.0
 """Seconds between two lines of the log about refused functions."""
 
 _serial = attrgetter("serial")
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     """Behind this one of the store's, where those in memory, up to ``serial``, are done."""
 
 
-BEGIN: Final = Place()
+FIRST_PLACE: Final = Place()
 
 
 class Roster:
@@ -74,7 +74,7 @@ class Roster:
         self._commits = commits
         self._reads = reads
         self._clock = clock
-        self._refusals = LogLimit(TOLD_EVERY)
+        self._refusals = LogLimit(LOG_INTERVAL)
         self._next = float("-inf")
         """The monotonic time of the next reading; infinite while one is under way."""
         self._rows: dict[bytes, FunctionQueue] = {}
@@ -86,10 +86,10 @@ class Roster:
     @property
     def short(self) -> bool:
         """Whether all functions are in memory, and few."""
-        return self._dispatch.complete and len(self._dispatch.order) <= PAGE
+        return self._dispatch.complete and len(self._dispatch.order) <= PAGE_SIZE
 
     def page(
-        self, place: Place, then: Callable[[Page], None], failed: Callable[[StoreError], None], limit: int = PAGE
+        self, place: Place, then: Callable[[Page], None], failed: Callable[[StoreError], None], limit: int = PAGE_SIZE
     ) -> None:
         """Make the page that begins at a place; at once as long as it is of functions in memory."""
         if place.row is None:
@@ -98,11 +98,11 @@ class Roster:
         serial = place.serial
 
         def counted(outcome: Counted) -> None:
-            known = self._dispatch.queues
+            queues = self._dispatch.queues
             rows = [
-                known.get(row.name, row)
+                queues.get(row.name, row)
                 for row in _rows_of(outcome.counts)
-                if row.name not in known or known[row.name].serial > serial
+                if row.name not in queues or queues[row.name].serial > serial
             ]
             then(Page(rows, None if outcome.next is None else Place(serial, outcome.next)))
 
@@ -125,8 +125,8 @@ class Roster:
         failed: Callable[[StoreError], None],
     ) -> None:
         """Look some functions up: those that are in memory, or have jobs in the store."""
-        known = self._dispatch.queues
-        here = {name: known[name] for name in names if name in known}
+        queues = self._dispatch.queues
+        here = {name: queues[name] for name in names if name in queues}
         others = [name for name in names if name not in here]
         if self._dispatch.complete or not others:
             then(here)
@@ -141,10 +141,10 @@ class Roster:
 
     def functions(self) -> Iterator[FunctionQueue]:
         """Return the functions in memory, and the busiest of the others."""
-        known = self._dispatch.queues
-        yield from known.values()
+        queues = self._dispatch.queues
+        yield from queues.values()
         for name, row in self._rows.items():
-            if name not in known:
+            if name not in queues:
                 yield row
 
     @property
@@ -174,8 +174,8 @@ class Roster:
         self._reads.ask(ShowLive(after), lambda page: self._add(sums, page), self._not_read)
 
     def _add(self, sums: _Sums, page: Counted) -> None:
-        known = self._dispatch.queues
-        rows = [row for row in _rows_of(page.counts) if row.name not in known]
+        queues = self._dispatch.queues
+        rows = [row for row in _rows_of(page.counts) if row.name not in queues]
         sums.add(rows)
         for row in rows:
             self._dispatch.rows.met(row.name)
@@ -186,12 +186,12 @@ class Roster:
         self._dispatch.rows.end()
         self.jobs, self.waiting = sums.jobs, sums.waiting
         ended = self._clock.monotonic()
-        self._next = ended + max(EVERY, SHARE * (ended - sums.began))
+        self._next = ended + max(READ_INTERVAL, PAUSE_FACTOR * (ended - sums.began))
 
     def _not_read(self, error: StoreError) -> None:
         del error  # the figures stay as they are
         self._dispatch.rows.give_up()
-        self._next = self._clock.monotonic() + EVERY
+        self._next = self._clock.monotonic() + READ_INTERVAL
 
 
 class _Sums:

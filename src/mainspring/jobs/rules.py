@@ -101,7 +101,7 @@ def step(state: State, event: Event) -> State:
 
 def sources(event: Event) -> frozenset[State]:
     """Return the states in which an event is legal."""
-    return frozenset(state for state, known in TRANSITIONS if known is event)
+    return frozenset(state for state, legal in TRANSITIONS if legal is event)
 
 
 _TARGETS = {event: after for (_, event), after in TRANSITIONS.items()}
@@ -201,13 +201,13 @@ def failed(
     return Settlement(job, Event.RETRY, counted, due_us=due_us, started_us=started_us, error=error)
 
 
-_LONGEST_US = 2**61
+_MAX_DURATION_US = 2**61
 """Some 73,000 years: no sum of a time and a duration leaves the stores' 64 bits."""
 
 
 def duration_us(seconds: float) -> int:
     """Turn a duration that somebody chose, however long, into microseconds that a store can hold."""
-    return round(min(seconds * 1_000_000, _LONGEST_US))
+    return round(min(seconds * 1_000_000, _MAX_DURATION_US))
 
 
 def kept_since(created_us: int, keep_unique: float) -> int:
@@ -232,7 +232,7 @@ WORKER_LOST: Final = 1 << 16
 One number, because stores have a place for one. Nodes of version 1.0 and before add only for lost nodes, and take more than one
 loss of either kind for many lost nodes: they run such a job with more care than it needs.
 """
-MOST_LOST: Final = (1 << 15) - 1
+MAX_LOST: Final = (1 << 15) - 1
 """Lost workers of one job that are counted; the number has a place of 32 bits in PostgreSQL."""
 
 SUSPECTS_ALONE: Final = 2
@@ -273,14 +273,14 @@ def lost_with_process(
 
     ``own``: only jobs that had processes of their own were there, so that it counts as an attempt, too.
     """
-    number = min(job.suspects // WORKER_LOST + 1, MOST_LOST)
+    number = min(job.suspects // WORKER_LOST + 1, MAX_LOST)
     job.suspects = job.suspects % WORKER_LOST + number * WORKER_LOST
     limit = LOST_DELIVERIES if policy is not None or lost_limit is None else max(lost_limit, 1)
     if own:
         job.attempt += 1
         if policy is not None and job.attempt >= policy.max_attempts:
             return _given_up(job, f"{why}; attempt {job.attempt} was the last", started_us, now_us)
-    if number >= min(limit, MOST_LOST):
+    if number >= min(limit, MAX_LOST):
         lost = "1 delivery" if number == 1 else f"{number} deliveries"
         return _given_up(job, f"{why}; the job lost {lost} with workers, the most that it may", started_us, now_us)
     settlement = _given_back(job, f"{why}; loss {number} of at most {limit}")

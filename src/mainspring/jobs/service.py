@@ -93,7 +93,7 @@ class JobService:
             round_robin=round_robin,
             wakeup=wakeup,
             most=most_functions,
-            made=self._made,
+            on_new_queue=self._on_new_queue,
             lease_valid=None if shared is None else shared.lease_valid,
         )
         self.timers = timers = Timers(earlier)
@@ -181,7 +181,7 @@ class JobService:
         self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
         self.foreground_of = table.foreground_of
         self.queue_of, self.queues = dispatch.queues.get, dispatch.queues.values
-        self.admits, self.known = dispatch.admits, dispatch.known
+        self.admits, self.tracked = dispatch.admits, dispatch.tracked
         self.create_function, self.limit_queue = dispatch.queue, dispatch.limit_queue
         self.withdraw = dispatch.withdraw
         self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
@@ -189,7 +189,7 @@ class JobService:
         self.grab, self.sleep, self.fenced = serving.ask, serving.sleep, serving.fenced
         self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
-        self.try_again, self.tell_ends = ends.try_again, ends.tell_ends
+        self.retry_settlements, self.report_ends = ends.retry_settlements, ends.report_ends
         self.data, self.warning, self.status = reports.data, reports.warning, reports.status
         self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
@@ -206,7 +206,7 @@ class JobService:
         self.registered_names, self.all_functions = self.registered.names, self.roster.functions
         self.too_many_functions = self.roster.too_many
         self.attempt_figures = self.attempts.figures
-        self.said_functions, self.spec_of = self.functions.names, self.functions.said
+        self.limited_functions, self.spec_of = self.functions.names, self.functions.limits_of
         self.change_limits = self.functions.change
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
@@ -292,7 +292,7 @@ class JobService:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
         self.roster.tick(self.clock.monotonic())
-        self.ends.tell_ends()
+        self.ends.report_ends()
         return self._maintenance.tick()
 
     def begin(self, term: Term) -> None:
@@ -307,10 +307,10 @@ class JobService:
         assert self.sharing is not None
         self.sharing.recover(terms)
 
-    def among(self, nodes: int) -> None:
+    def set_node_count(self, nodes: int) -> None:
         """Learn how many nodes have the store open, with this one."""
         assert self.sharing is not None
-        self.sharing.among(nodes)
+        self.sharing.set_node_count(nodes)
 
     def resume(self) -> None:
         """Hand out jobs again, after `hand_back`, or after `fenced` once there is a new term; not after `end`."""
@@ -341,7 +341,7 @@ class JobService:
         else:
             self.sharing.counted(then)
 
-    def _made(self, queue: FunctionQueue) -> None:
+    def _on_new_queue(self, queue: FunctionQueue) -> None:
         """This node has to do with a function that it did not know, or had left to the store."""
         self.functions.apply(queue.name)
         if self.dispatch.complete:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.timers import Timer
     from mainspring.jobs.token_grants import GrantedAccounts
 
-SOON = 0.001
+MIN_DELAY = 0.001
 """Seconds before a queue is served again because of the time alone."""
 
 
@@ -72,7 +72,7 @@ class Serving:
         self.claiming = Claiming(
             context,
             is_full=self.isolation.is_full,
-            came=self._take_claimed,
+            came=self._accept_claimed,
             failed=self.answer,
             shared=leased is not None,
             share=share,
@@ -89,7 +89,7 @@ class Serving:
             self._limits.waits(held)
         return held
 
-    def _take_claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
+    def _accept_claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
         """Let claimed jobs wait, each in its place, and hand out what may start."""
         claimed: list[Held] = []
         for job in jobs:
@@ -116,7 +116,7 @@ class Serving:
         if self._dispatch.paused:
             self._hand_back()
 
-    def again(self, held: Held) -> None:
+    def requeue(self, held: Held) -> None:
         """Let a job wait again that had its turn, before the others of its priority."""
         if rules.may_kill_workers(held.job):
             self.isolation.add(held)
@@ -134,7 +134,7 @@ class Serving:
             self._dispatch.drop(held)
             self.claiming.refill(held.queue)
         self._table.release(held)
-        self.take_back(held)
+        self.detach(held)
         if held.job.suspects:  # others never wait for their turn to be alone
             self.suspects.left(held)
 
@@ -152,9 +152,9 @@ class Serving:
             self.release(held)
             held.queue.leased -= 1
             held.queue.away += 1
-            if held.gate is not None:
-                held.gate.give_back(held.job.key)
-                held.gate = None
+            if held.admission is not None:
+                held.admission.give_back(held.job.key)
+                held.admission = None
             if worker is not None:
                 if worker.streams:
                     worker.connection.stop(held, b"lost")
@@ -177,8 +177,8 @@ class Serving:
                         worker.grabbing -= 1
                     self.start(held, worker)
                     worker.connection.assign(held)
-        if queue.gate is not None:
-            self._look_again(queue, queue.gate)
+        if queue.admission is not None:
+            self._look_again(queue, queue.admission)
         self.claiming.refill(queue)
 
     def hint(self, queue: FunctionQueue) -> None:
@@ -272,7 +272,7 @@ class Serving:
             self.refill(worker)
         return work
 
-    def take_back(self, held: Held) -> None:
+    def detach(self, held: Held) -> None:
         """A worker no longer has the job, and nothing limits it any more."""
         if held.timers:
             self._limits.end(held)
@@ -292,19 +292,19 @@ class Serving:
         """A job of the store is not pending any more. Where another node submitted it, it may not have been counted."""
         queue.backlog[priority] -= 1
         if queue.backlog[priority] < 0:
-            self._commits.after_answers(queue.forget_debts)
+            self._commits.after_answers(queue.clamp_counts)
 
     def no_longer_away(self, queue: FunctionQueue, number: int = 1) -> None:
         """Jobs of the store have become due, or those of another node have come back. They may not have been counted."""
         queue.away -= number
         if queue.away < 0:
             # The operation that counts them may be answered in the same group.
-            self._commits.after_answers(queue.forget_debts)
+            self._commits.after_answers(queue.clamp_counts)
 
     def now_pending(self, pending: Mapping[tuple[bytes, int], int], *, were_away: bool) -> None:
         """Jobs of the store are pending now, by function and priority: have workers here get them."""
         for (function, priority), number in pending.items():
-            queue = self._dispatch.known(function)
+            queue = self._dispatch.tracked(function)
             if queue is not None:
                 if were_away:
                     self.no_longer_away(queue, number)
@@ -315,21 +315,21 @@ class Serving:
 
     def serve_at(self, queue: FunctionQueue, time_us: int) -> None:
         """Serve a queue at a monotonic time, or soon after it."""
-        at = max(from_us(time_us), self._clock.monotonic() + SOON)
-        known = self._clocked.get(queue)
-        if known is not None:
-            if known[0] <= at:
+        at = max(from_us(time_us), self._clock.monotonic() + MIN_DELAY)
+        earlier = self._clocked.get(queue)
+        if earlier is not None:
+            if earlier[0] <= at:
                 return
-            self._timers.cancel(known[1])
+            self._timers.cancel(earlier[1])
 
-        def again() -> None:
+        def serve_now() -> None:
             del self._clocked[queue]
             self.serve(queue)
 
-        self._clocked[queue] = at, self._timers.at(at, again)
+        self._clocked[queue] = at, self._timers.at(at, serve_now)
 
-    def _look_again(self, queue: FunctionQueue, gate: AdmissionQueue[Held]) -> None:
+    def _look_again(self, queue: FunctionQueue, admission: AdmissionQueue[Held]) -> None:
         """Serve a queue again when time lets more of its jobs start."""
-        following = gate.next_us()
+        following = admission.next_us()
         if following is not None:
             self.serve_at(queue, following)

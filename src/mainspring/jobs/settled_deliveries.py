@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-LIMIT = 10_000
+MAX_SETTLED = 10_000
 
 
 class SettledDeliveries:
@@ -16,7 +16,7 @@ class SettledDeliveries:
     def add(self, handle: bytes, token: bytes, outcome: bytes) -> None:
         """Remember one, and forget the oldest."""
         self._tokens[handle, token, outcome] = None
-        if len(self._tokens) > LIMIT:
+        if len(self._tokens) > MAX_SETTLED:
             self._tokens.popitem(last=False)
 
     def __contains__(self, key: tuple[bytes, bytes, bytes]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.events.relay import Abandoned, Ask, Message, Pending, Progress, Running, Settled, Stop
-from mainspring.jobs.counting import count_coming
+from mainspring.jobs.counting import count_in_flight
 from mainspring.jobs.store import DrainInbox, ReadBacklog, Recover
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from mainspring.jobs.subscriptions import Subscriptions
     from mainspring.jobs.token_grants import TokenGrants
 
-LOOK_EVERY = 1.0
+BACKLOG_INTERVAL = 1.0
 """Seconds between looks at the store's waiting jobs. Nodes that have nothing to do share them: together they look so often."""
-LOOK_SHARED: Final = 5
+MAX_IDLE_NODES: Final = 5
 """Among so many nodes at most."""
-COUNTED_FOR: Final = 1.0
+COUNTS_MAX_AGE: Final = 1.0
 """Seconds after which the counts of jobs are read again before they are shown."""
-COUNT_PATIENCE: Final = 1.0
+COUNTS_TIMEOUT: Final = 1.0
 """Seconds to wait for that at most."""
-ASK_EVERY = 5.0
+REFRESH_INTERVAL = 5.0
 """Seconds between questions for the jobs that clients here wait for: what the relay has lost is found then."""
 
 
@@ -92,15 +92,15 @@ class Sharing:
         """Called when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back once all that is waited for is noted: this node's last one may be among them."""
-        relay.listen(self.hear)
+        relay.listen(self.receive)
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Take a message of another node, or of this one."""
         match message:
             case Pending(functions):
                 for name in functions:
                     queue = self._dispatch.queues.get(name)
-                    if queue is not None and queue.gate is not None:
+                    if queue is not None and queue.admission is not None:
                         self._token_grants.hint(queue)
                     if queue is not None and queue.workers:
                         self._serving.hint(queue)
@@ -123,14 +123,14 @@ class Sharing:
         """Do what is due."""
         self._token_grants.tick()
         # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
-        every = LOOK_EVERY * (min(self._nodes, LOOK_SHARED) if self._idle else 1)
+        every = BACKLOG_INTERVAL * (min(self._nodes, MAX_IDLE_NODES) if self._idle else 1)
         if now - self._looked >= every and not self._looking:
             self.look()
-        if now - self._asked >= ASK_EVERY:
+        if now - self._asked >= REFRESH_INTERVAL:
             self._asked = now
             self._subscriptions.ask_all()
 
-    def among(self, nodes: int) -> None:
+    def set_node_count(self, nodes: int) -> None:
         """Learn how many nodes have the store, with this one."""
         self._nodes = nodes
 
@@ -162,14 +162,14 @@ class Sharing:
     def look(self, then: Callable[[], None] = lambda: None, failed: Callable[[StoreError], None] | None = None) -> None:
         """Count the waiting jobs."""
 
-        def looked(outlook: Backlog) -> None:
+        def looked(backlog: Backlog) -> None:
             # The rest of the group is counted first: the answer includes it already.
-            self._commits.after_answers(lambda: learn(outlook))
+            self._commits.after_answers(lambda: learn(backlog))
 
-        def learn(outlook: Backlog) -> None:
+        def learn(backlog: Backlog) -> None:
             self._looking = False
             self._counted = asked
-            self._learn(outlook, functions)
+            self._learn(backlog, functions)
             self._answer_counts()
             then()
 
@@ -187,9 +187,9 @@ class Sharing:
         self._commits.put(ReadBacklog(functions), looked, not_looked)
 
     def counted(self, then: Callable[[], None]) -> None:
-        """Call a function when the counts are at most `COUNTED_FOR` old, or after `COUNT_PATIENCE` where the store is slow."""
+        """Call a function when the counts are at most `COUNTS_MAX_AGE` old, or after `COUNTS_TIMEOUT` where the store is slow."""
         now = self._clock.monotonic()
-        if now - self._counted <= COUNTED_FOR:
+        if now - self._counted <= COUNTS_MAX_AGE:
             then()
             return
 
@@ -202,7 +202,7 @@ class Sharing:
             self._timers.cancel(timer)
             then()
 
-        timer = self._timers.at(now + COUNT_PATIENCE, give_up)
+        timer = self._timers.at(now + COUNTS_TIMEOUT, give_up)
         self._counting.append(waiting)
         if not self._looking:
             self.look()
@@ -212,27 +212,27 @@ class Sharing:
         for function in counting:
             function()
 
-    def _learn(self, outlook: Backlog, functions: Sequence[bytes] | None) -> None:
+    def _learn(self, backlog: Backlog, functions: Sequence[bytes] | None) -> None:
         """Take the counts of some functions; None: of all."""
-        self._idle = not outlook.pending and not outlook.inbox
+        self._idle = not backlog.pending and not backlog.inbox
         dispatch = self._dispatch
-        for name in outlook.live:
-            dispatch.known(name)
+        for name in backlog.live:
+            dispatch.tracked(name)
         queues = dispatch.queues
         counted = {name: queues[name] for name in functions if name in queues} if functions is not None else queues
         for name, queue in counted.items():
-            live = outlook.live.get(name, 0)
+            live = backlog.live.get(name, 0)
             if live or any(queue.backlog) or queue.away:
                 for priority in range(3):
-                    queue.backlog[priority] = outlook.pending.get((name, priority), 0)
+                    queue.backlog[priority] = backlog.pending.get((name, priority), 0)
                 queue.away = max(live - sum(queue.backlog) - queue.leased, 0)
-        count_coming(self._commits.waiting, counted)
+        count_in_flight(self._commits.waiting, counted)
         for queue in list(counted.values()):
-            if queue.stirs():
+            if queue.is_active():
                 self._serving.serve(queue)
-        if outlook.next_us:
-            self._wake_at(outlook.next_us)
-        if outlook.inbox and not self._draining:
+        if backlog.next_us:
+            self._wake_at(backlog.next_us)
+        if backlog.inbox and not self._draining:
             self._drain_inbox()
 
     def _drain_inbox(self) -> None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.serving import Serving
 
-ASK_MOST: Final = 1000
+JOBS_PER_QUERY: Final = 1000
 """Jobs that are asked for at once."""
-GONE: Final = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
+LOST_ERROR: Final = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
 
 
 class Subscriptions:
@@ -59,7 +59,7 @@ class Subscriptions:
         """Return the jobs that somebody here waits for and that are not in memory here, in parts."""
         held, handle = self._table.held, self._handles.of
         waited = [job_id for job_id in self._listeners.jobs() if handle(job_id) not in held]
-        return [waited[start : start + ASK_MOST] for start in range(0, len(waited), ASK_MOST)]
+        return [waited[start : start + JOBS_PER_QUERY] for start in range(0, len(waited), JOBS_PER_QUERY)]
 
     def ask(self, ids: Sequence[int]) -> None:
         """Ask the store for jobs that somebody here waits for, and note again that they do."""
@@ -130,8 +130,8 @@ class Subscriptions:
 
     def _tell_gone(self, job_id: int) -> None:
         """Tell who waits for a foreground job that it is gone: this node's lease had ended, and with it what it had noted."""
-        job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
-        self._listeners.tell(job, is_kept=False)
+        job = Job(job_id, b"", b"", state=int(State.FAILED), error=LOST_ERROR)
+        self._listeners.notify(job, is_kept=False)
 
     def left(self, ids: list[int]) -> None:
         """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""
@@ -170,7 +170,7 @@ class Subscriptions:
         serving = self._serving
 
         def dropped(gone: set[int]) -> None:
-            queue = self._dispatch.known(job.function) if gone else None
+            queue = self._dispatch.tracked(job.function) if gone else None
             if queue is None:
                 pass  # it goes on, or the store alone counts it
             elif rules.target(settlement.event) is State.PENDING:
@@ -195,10 +195,10 @@ class Subscriptions:
             held = self._table.find(job_id)
             if held is not None:
                 held.queue.leased -= 1
-                gate, held.gate = held.gate, None
+                admission, held.admission = held.admission, None
                 serving.release(held)
-                if gate is not None:  # it was handed out meanwhile
-                    gate.give_back(held.job.key)
+                if admission is not None:  # it was handed out meanwhile
+                    admission.give_back(held.job.key)
                     serving.serve(held.queue)
 
     def _stay(self, withdrawn: Iterable[Held]) -> None:

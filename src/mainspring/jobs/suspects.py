@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 ALONE_FOR: Final = 10.0
 """Seconds for which no other suspect begins after one has begun."""
-PATIENCE: Final = 1.0
+WORKER_WAIT: Final = 1.0
 """Seconds that one waits for a worker before those of another function have their turn."""
-MOST: Final = 8
+MAX_RUNNING: Final = 8
 """Suspects that run at the same time."""
 
 
@@ -54,7 +54,7 @@ class Suspects:
 
     def next(self) -> None:
         """Record the next one as running, unless another one has its turn, and hand it out then."""
-        if self.alone is not None or not self._waiting or len(self._running) >= MOST or self._dispatch.paused:
+        if self.alone is not None or not self._waiting or len(self._running) >= MAX_RUNNING or self._dispatch.paused:
             return
         queue = next(iter(self._waiting))
         waiting = self._waiting.pop(queue)
@@ -81,7 +81,7 @@ class Suspects:
             self._put_off(held)
 
     def _admit(self, held: Held) -> None:
-        self._timers.at(self._clock.monotonic() + PATIENCE, lambda: self._look_for_worker(held))
+        self._timers.at(self._clock.monotonic() + WORKER_WAIT, lambda: self._look_for_worker(held))
         self._serve(held.queue)
 
     def _look_for_worker(self, held: Held) -> None:
@@ -89,13 +89,13 @@ class Suspects:
             return
         now = self._clock.monotonic()
         if held.worker is not None:
-            self._timers.at(now + ALONE_FOR - PATIENCE, lambda: self._end_turn(held))
+            self._timers.at(now + ALONE_FOR - WORKER_WAIT, lambda: self._end_turn(held))
         elif any(queue is not held.queue for queue in self._waiting):
             self._dispatch.drop(held)
             self._put_off(held)
             self.next()
         else:
-            self._timers.at(now + PATIENCE, lambda: self._look_for_worker(held))
+            self._timers.at(now + WORKER_WAIT, lambda: self._look_for_worker(held))
 
     def _put_off(self, held: Held) -> None:
         """Let a job wait again: the first of its function, which is the last of all."""

@@ -76,8 +76,8 @@ class JobTable:
         """Take a job into memory; it stands in no queue yet."""
         handle = self._handles.of(job.id)
         queue = self._dispatch.queue(job.function)
-        if job.key and queue.gate is None:
-            self.gate_of(queue)
+        if job.key and queue.admission is None:
+            self.admission_of(queue)
         held = self.held[handle] = Held(job, handle, queue, stored=stored)
         if not stored:
             queue.foreground += 1
@@ -103,11 +103,11 @@ class JobTable:
         held.queue.foreground -= 1
         self.foreground_bytes -= len(job.payload)
 
-    def gate_of(self, queue: FunctionQueue) -> AdmissionQueue[Held]:
+    def admission_of(self, queue: FunctionQueue) -> AdmissionQueue[Held]:
         """Return a function's gate, made where there is none; the jobs that are here pass through it from now on."""
-        gate = queue.gate
-        if gate is None:
-            gate = AdmissionQueue(self._clock, self._accounts(queue))
+        admission = queue.admission
+        if admission is None:
+            admission = AdmissionQueue(self._clock, self._accounts(queue))
             waiting = queue.queued()
             for ready in queue.ready:
                 ready.clear()
@@ -115,20 +115,20 @@ class JobTable:
             for worker in queue.workers:
                 for held in worker.running.values():
                     if held.queue is queue:
-                        gate.count(held.job.key)
-                        held.gate = gate
+                        admission.count(held.job.key)
+                        held.admission = admission
             for held in waiting:
-                gate.push(held)
-            queue.gate = gate
-        return gate
+                admission.push(held)
+            queue.admission = admission
+        return admission
 
     @staticmethod
-    def remove_gate(queue: FunctionQueue) -> None:
+    def remove_admission(queue: FunctionQueue) -> None:
         """Nothing limits a function any more, and its jobs have no keys: they go on without a gate."""
-        gate, queue.gate = queue.gate, None
-        if gate is not None:
-            for held in sorted(gate.queued(), key=lambda held: held.job.id):
-                queue.lines()[held.job.priority].append(held)
+        admission, queue.admission = queue.admission, None
+        if admission is not None:
+            for held in sorted(admission.queued(), key=lambda held: held.job.id):
+                queue.ready_queues()[held.job.priority].append(held)
 
     def tidy(self) -> None:
         """Give back the memory of jobs that are gone."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FEW = 64
+_MIN_CANCELLED = 64
 """So many cancelled timers are not worth a clearing."""
 
 
@@ -54,7 +54,7 @@ class Timers:
             return
         timer.function = None
         self._cancelled += 1
-        if self._cancelled > _FEW and self._cancelled * 2 > len(self._heap):
+        if self._cancelled > _MIN_CANCELLED and self._cancelled * 2 > len(self._heap):
             self._heap[:] = [entry for entry in self._heap if entry[2].function is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
-from mainspring.jobs.accounts import ANY
+from mainspring.jobs.accounts import UNBOUNDED
 from mainspring.resources import rules
 from mainspring.resources.model import FUNCTION_POOL, pool_of
 from mainspring.resources.store import Acquire, Grant, TokenRequest
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.resources.model import Rate
 
-SHORTEST_US: Final = 50_000
-LONGEST_US: Final = 1_000_000
+MIN_PAUSE_US: Final = 50_000
+MAX_PAUSE_US: Final = 1_000_000
 """The first and the longest pause after a refusal."""
-EVERY_US: Final = 1_000_000
+REVIEW_INTERVAL_US: Final = 1_000_000
 """Between two looks at a pool that a node has tokens of: what was not used meanwhile goes back, and others may want some."""
-MOST: Final = 1000
+POOLS_PER_OPERATION: Final = 1000
 """Pools in one operation."""
 
 
@@ -44,13 +44,13 @@ class GrantedAccount:
         "_keep",
         "_pause_us",
         "_peak",
-        "again_us",
         "asking",
         "concurrency",
-        "lapse_us",
+        "expiry_us",
         "leased",
-        "looked_us",
         "rate",
+        "retry_us",
+        "reviewed_us",
         "starts",
     )
 
@@ -60,13 +60,13 @@ class GrantedAccount:
         self.leased = 0
         """Tokens that are this node's."""
         self.starts = 0
-        self.lapse_us = 0
+        self.expiry_us = 0
         """When the starts lapse."""
         self.asking = False
-        self.again_us = 0
+        self.retry_us = 0
         """Not before is it asked again, after a refusal."""
-        self.looked_us = now_us
-        self._pause_us = SHORTEST_US
+        self.reviewed_us = now_us
+        self._pause_us = MIN_PAUSE_US
         self._peak = 0
         """The most that ran at the same time since the last look."""
         self._keep: int | None = None
@@ -78,18 +78,18 @@ class GrantedAccount:
         """Return how many may start."""
         free = self.room(running)
         if free > 0 and self.rate is not None:
-            free = min(free, self.starts if now_us < self.lapse_us else 0)
+            free = min(free, self.starts if now_us < self.expiry_us else 0)
         return free
 
     def room(self, running: int) -> int:
         """Return for how many more jobs there are tokens."""
         self._peak = max(self._peak, running)
         if self.concurrency is None:
-            return ANY
+            return UNBOUNDED
         usable = self.leased if self._keep is None else min(self.leased, self._keep)
         return min(usable, self.concurrency) - running
 
-    def take(self, now_us: int) -> None:
+    def consume(self, now_us: int) -> None:
         """Start one."""
         del now_us
         if self.rate is not None:
@@ -104,29 +104,29 @@ class GrantedAccount:
         """Go on with what is leased."""
         del now_us
         self.concurrency, self.rate = concurrency, rate
-        self.again_us = 0
+        self.retry_us = 0
 
     def is_new(self, now_us: int) -> bool:
         """Return whether nothing is leased, and no answer is waited for."""
-        return not self.leased and not self.asking and now_us >= self.again_us
+        return not self.leased and not self.asking and now_us >= self.retry_us
 
     # ---- asking ----
 
     def lacks(self, running: int, more: int, now_us: int) -> bool:
         """Return whether ``more`` jobs are worth a question now."""
-        if more <= 0 or self.asking or now_us < self.again_us:
+        if more <= 0 or self.asking or now_us < self.retry_us:
             return False
         if self._keep is not None:
             return False  # it has its share, and soon less
         if self.concurrency is not None and self.leased < min(running + more, self.concurrency):
             return True
         room = self.room(running)
-        return self.rate is not None and room > 0 and (now_us >= self.lapse_us or self.starts < min(more, room))
+        return self.rate is not None and room > 0 and (now_us >= self.expiry_us or self.starts < min(more, room))
 
     def ask(self, function: bytes, pool: bytes, running: int, more: int, now_us: int) -> TokenRequest:
         """TokenRequest for tokens and starts for ``more`` jobs; from now on no more is used than is asked for."""
         self.asking = True
-        self.looked_us = now_us
+        self.reviewed_us = now_us
         tokens = 0
         if self.concurrency is not None:
             tokens = max(min(running + more, self.concurrency), running)
@@ -138,7 +138,7 @@ class GrantedAccount:
         self._peak = running
         starts = 0
         if self.rate is not None:
-            have = self.starts if now_us < self.lapse_us else 0
+            have = self.starts if now_us < self.expiry_us else 0
             room = more if self.concurrency is None else max(min(more, tokens - running), 0)
             starts = max(min(room, _in_a_second(self.rate)) - have, 0)
         rate = None if self.rate is None else rules.grant_rate(self.rate)
@@ -159,26 +159,26 @@ class GrantedAccount:
                 self._keep = fair
             elif kept is not None:
                 # Those who wanted what was given back come first, also who asks again only after the longest pause.
-                self.again_us = now_us + LONGEST_US + SHORTEST_US
+                self.retry_us = now_us + MAX_PAUSE_US + MIN_PAUSE_US
                 return
         if ask.rate is not None and ask.starts:
-            self.starts = grant.starts + (self.starts if now_us < self.lapse_us else 0)
-            self.lapse_us = now_us + rules.GRANT_EXPIRY_US
+            self.starts = grant.starts + (self.starts if now_us < self.expiry_us else 0)
+            self.expiry_us = now_us + rules.GRANT_EXPIRY_US
             refused = refused or not grant.starts
         if not refused:
-            self._pause_us = SHORTEST_US
-            self.again_us = 0
+            self._pause_us = MIN_PAUSE_US
+            self.retry_us = 0
             return
         pause_us = self._pause_us
-        self._pause_us = min(2 * self._pause_us, LONGEST_US)
+        self._pause_us = min(2 * self._pause_us, MAX_PAUSE_US)
         if ask.starts and not grant.starts and grant.tokens >= ask.tokens:
-            pause_us = min(max(grant.next_us - store_us, 1_000), LONGEST_US)
-        self.again_us = now_us + pause_us
+            pause_us = min(max(grant.next_us - store_us, 1_000), MAX_PAUSE_US)
+        self.retry_us = now_us + pause_us
 
     def not_granted(self, now_us: int) -> None:
         """Nobody knows what the store has noted; it is not more than what was asked for, and not used."""
         self.asking = False
-        self.again_us = now_us + LONGEST_US
+        self.retry_us = now_us + MAX_PAUSE_US
 
     def wanted_elsewhere(self, running: int) -> bool:
         """Return whether it has tokens that are free now, and that others want."""
@@ -186,11 +186,11 @@ class GrantedAccount:
 
     def hint(self) -> None:
         """There may be some again."""
-        self.again_us = 0
+        self.retry_us = 0
 
     def forget(self) -> None:
         """The node's term has ended, and with it all that was leased."""
-        self.leased = self.starts = self.again_us = 0
+        self.leased = self.starts = self.retry_us = 0
         self.asking = False
         self._keep = None
 
@@ -206,10 +206,10 @@ class GrantedAccounts:
 
         def open_account(pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int) -> Account:
             key = None if pool == FUNCTION_POOL else pool[1:]
-            known = self.of.setdefault(queue, {})
-            account = known.get(key)
+            accounts = self.of.setdefault(queue, {})
+            account = accounts.get(key)
             if account is None:
-                account = known[key] = GrantedAccount(concurrency, rate, now_us)
+                account = accounts[key] = GrantedAccount(concurrency, rate, now_us)
             else:
                 account.change(concurrency, rate, now_us)
             return account
@@ -239,47 +239,51 @@ class TokenGrants:
 
     def serve(self, queue: FunctionQueue) -> None:
         """TokenRequest for what keeps waiting jobs from free workers."""
-        gate = queue.gate
-        known = self._accounts.get(queue)
-        if gate is None or known is None or self._dispatch.paused or gate.paused:
+        admission = queue.admission
+        accounts = self._accounts.get(queue)
+        if admission is None or accounts is None or self._dispatch.paused or admission.paused:
             return
         places = queue.places()
         if not places:
             return
-        now_us = gate.now_us()
+        now_us = admission.now_us()
         asks: list[tuple[bytes | None, TokenRequest]] = []
-        own = known.get(None)
-        if own is not None and gate.own is own:
+        own = accounts.get(None)
+        if own is not None and admission.own is own:
             more = min(queue.size + queue.claimable(), places)
-            if own.lacks(gate.running, more, now_us):
-                asks.append((None, own.ask(queue.name, FUNCTION_POOL, gate.running, more, now_us)))
-        for key in list(gate.short):
-            line, account = gate.lines.get(key), known.get(key)
-            if line is None or account is None or line.account is not account or not line.parked:
-                gate.short.discard(key)
+            if own.lacks(admission.running, more, now_us):
+                asks.append((None, own.ask(queue.name, FUNCTION_POOL, admission.running, more, now_us)))
+        for key in list(admission.short):
+            key_queue, account = admission.key_queues.get(key), accounts.get(key)
+            if key_queue is None or account is None or key_queue.account is not account or not key_queue.parked:
+                admission.short.discard(key)
                 continue
-            more = min(line.size, places)
-            if account.lacks(line.running, more, now_us):
-                asks.append((key, account.ask(queue.name, pool_of(key), line.running, more, now_us)))
+            more = min(key_queue.size, places)
+            if account.lacks(key_queue.running, more, now_us):
+                asks.append((key, account.ask(queue.name, pool_of(key), key_queue.running, more, now_us)))
         self._put(queue, asks)
-        self._come_again(queue, gate, known, now_us)
+        self._come_again(queue, admission, accounts, now_us)
 
     def _come_again(
-        self, queue: FunctionQueue, gate: AdmissionQueue[Held], known: dict[bytes | None, GrantedAccount], now_us: int
+        self,
+        queue: FunctionQueue,
+        admission: AdmissionQueue[Held],
+        accounts: dict[bytes | None, GrantedAccount],
+        now_us: int,
     ) -> None:
         """Look again when the first pause after a refusal is over."""
-        accounts = [known[key] for key in gate.short if key in known]
-        if gate.own is not None and None in known:
-            accounts.append(known[None])
-        again = [account.again_us for account in accounts if account.again_us > now_us]
-        if again:
-            self._serve_at(queue, min(again))
+        waiting = [accounts[key] for key in admission.short if key in accounts]
+        if admission.own is not None and None in accounts:
+            waiting.append(accounts[None])
+        times = [account.retry_us for account in waiting if account.retry_us > now_us]
+        if times:
+            self._serve_at(queue, min(times))
 
     # ---- asking ----
 
     def _put(self, queue: FunctionQueue, asks: list[tuple[bytes | None, TokenRequest]]) -> None:
-        for start in range(0, len(asks), MOST):
-            self._put_part(queue, asks[start : start + MOST], self._run)
+        for start in range(0, len(asks), POOLS_PER_OPERATION):
+            self._put_part(queue, asks[start : start + POOLS_PER_OPERATION], self._run)
 
     def _put_part(self, queue: FunctionQueue, asks: list[tuple[bytes | None, TokenRequest]], run: int) -> None:
         self._commits.put(
@@ -293,14 +297,14 @@ class TokenGrants:
     ) -> None:
         if run != self._run:
             return
-        known = self._accounts.get(queue, {})
+        accounts = self._accounts.get(queue, {})
         now_us, store_us = to_us(self._clock.monotonic()), to_us(self._clock.wall())
         for (key, ask), grant in zip(asks, grants, strict=True):
-            account = known.get(key)
+            account = accounts.get(key)
             if account is not None:
                 account.granted(ask, grant, now_us, store_us)
-                if queue.gate is not None:
-                    queue.gate.granted(key)
+                if queue.admission is not None:
+                    queue.admission.granted(key)
         self._serve(queue)
 
     def _not_granted(
@@ -308,10 +312,10 @@ class TokenGrants:
     ) -> None:
         del error  # it is asked again
         if run == self._run:
-            known = self._accounts.get(queue, {})
+            accounts = self._accounts.get(queue, {})
             for key, _ in asks:
-                if key in known:
-                    known[key].not_granted(to_us(self._clock.monotonic()))
+                if key in accounts:
+                    accounts[key].not_granted(to_us(self._clock.monotonic()))
 
     # ---- time ----
 
@@ -326,39 +330,42 @@ class TokenGrants:
         if not self._table.term:
             return
         now_us = to_us(self._clock.monotonic())
-        for queue, known in list(self._accounts.items()):
-            gate = queue.gate
+        for queue, accounts in list(self._accounts.items()):
+            admission = queue.admission
             places = 0 if self._dispatch.paused else queue.places()
             asks: list[tuple[bytes | None, TokenRequest]] = []
-            for key, account in list(known.items()):
+            for key, account in list(accounts.items()):
                 if account.asking:
                     continue
-                line = None if gate is None or key is None else gate.lines.get(key)
-                holder = gate if key is None else line
+                key_queue = None if admission is None or key is None else admission.key_queues.get(key)
+                holder = admission if key is None else key_queue
                 running = 0 if holder is None else holder.running
-                in_use = gate is not None and (gate.own if key is None else line and line.account) is account
+                in_use = (
+                    admission is not None
+                    and (admission.own if key is None else key_queue and key_queue.account) is account
+                )
                 if not account.leased and not in_use:
                     if account.is_new(now_us):
-                        del known[key]
+                        del accounts[key]
                     continue
                 waiting = 0
-                if in_use and gate is not None and not gate.paused:
-                    waiting = queue.size + queue.claimable() if key is None else line.size if line else 0
-                since_us = now_us - account.looked_us
+                if in_use and admission is not None and not admission.paused:
+                    waiting = queue.size + queue.claimable() if key is None else key_queue.size if key_queue else 0
+                since_us = now_us - account.reviewed_us
                 idle = key is not None and not running and not waiting
                 soon = idle or account.wanted_elsewhere(running)
-                if not account.leased or since_us < (SHORTEST_US if soon else EVERY_US):
+                if not account.leased or since_us < (MIN_PAUSE_US if soon else REVIEW_INTERVAL_US):
                     continue
                 asks.append((key, account.ask(queue.name, _pool(key), running, min(waiting, places), now_us)))
             self._put(queue, asks)
-            if not known:
+            if not accounts:
                 del self._accounts[queue]
 
     def forget(self) -> None:
         """The node's term has ended."""
         self._run += 1
-        for known in self._accounts.values():
-            for account in known.values():
+        for accounts in self._accounts.values():
+            for account in accounts.values():
                 account.forget()
 
 

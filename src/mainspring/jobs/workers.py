@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
 
-FEW: Final = 100
+FUNCTIONS_AT_ONCE: Final = 100
 """Functions that a worker may leave at once; of more, a part in each turn of the loop."""
 
 
@@ -66,7 +66,7 @@ class Workers:
 
     def _forget(self, worker: Worker, functions: Iterator[None], then: Callable[[], None] = lambda: None) -> None:
         """Have functions forget a worker, one with each step: at once where they are few."""
-        if len(worker.abilities) > FEW:
+        if len(worker.abilities) > FUNCTIONS_AT_ONCE:
             self._slices.run(functions, then)
             return
         for _ in functions:

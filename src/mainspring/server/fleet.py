@@ -157,7 +157,7 @@ class Fleet:
         """Store the rows of the live nodes, from which shares follow."""
         if live is not self._live:
             self._live, self._elsewhere = live, None
-        self._service.among(len(live) or 1)
+        self._service.set_node_count(len(live) or 1)
 
     def drain(self, draining: bool) -> None:
         """Stop or resume claiming, as an operator requested."""

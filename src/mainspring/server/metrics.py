@@ -99,7 +99,7 @@ class Metrics:
 
     def _attempts(self) -> Iterable[Measure | Distribution]:
         """Return the measures of attempts."""
-        self._service.tell_ends()
+        self._service.report_ends()
         counted = [(_label(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
         ends = [
             ({"function": at, "outcome": outcome}, float(number))

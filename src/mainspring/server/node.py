@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.errors import StoreBrokenError, StoreFencedError, StoreUnavailableError
-from mainspring.jobs.outcome_reader import AGAIN
+from mainspring.jobs.outcome_reader import RETRY_DELAY
 from mainspring.server.stopping import show_released, show_waiting
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Node:
                 return await fleet.start(self.service, self.term, sent_at)
             except StoreUnavailableError as error:
                 log.info("the store does not answer", error=str(error))
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
 
     async def _start_service(self) -> int:
         """Load the store's state, and return how many jobs were recovered. In a fleet, retry while the store is away."""
@@ -118,7 +118,7 @@ class Node:
                 if self.fleet is None:
                     raise  # without a fleet the node cannot get another term
                 log.info("the store does not answer", error=str(error))
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
 
     def _on_renewing_ended(self, task: asyncio.Task[None]) -> None:
         """End the node if the task that renews the lease has ended. It never ends by itself, so this is a defect."""
@@ -196,14 +196,14 @@ class Node:
         """Commit until nothing is under way, and release jobs that arrive from the store meanwhile."""
         while self.shutdown.broken is None:
             self.service.hand_back()
-            self.service.try_again()
+            self.service.retry_settlements()
             if self.commits.idle:
                 return
             idle = asyncio.Event()
             self.commits.when_idle(idle.set)
             await idle.wait()
             if self.service.unsettled:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
 
     async def close(self) -> None:
         """Close all connections and the store."""

@@ -75,7 +75,7 @@ class Oldest:
 
 def _firsts(queue: FunctionQueue) -> Iterator[Held]:
     """Return the pending jobs in memory that may be the oldest."""
-    if queue.gate is not None:
+    if queue.admission is not None:
         yield from queue.queued()
         return
     for ready in queue.ready:

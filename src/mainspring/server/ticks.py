@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.maintenance import TICK
+from mainspring.jobs.maintenance import TICK_INTERVAL
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -41,7 +41,7 @@ class Ticks:
             self._timer = None
 
     def _tick(self) -> None:
-        following = self._clock.monotonic() + TICK
+        following = self._clock.monotonic() + TICK_INTERVAL
         try:
             following = self._due()
         finally:

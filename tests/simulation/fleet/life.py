@@ -225,7 +225,7 @@ class FleetLife:
                 service.settling.released(held)
         while True:
             service.hand_back()
-            service.ends.try_again()
+            service.ends.retry_settlements()
             if self.commits.idle:
                 break
             self.commits.hurry()

@@ -21,7 +21,7 @@ def simulate_fleet(*seeds: int, steps: int = STEPS, kind: type[FleetWorld] = Fle
     """
     settled = 0
     for seed in seeds:
-        with capture_logs(), patch.object(claiming, "SMALLEST", 3 if seed % 2 else claiming.SMALLEST):
+        with capture_logs(), patch.object(claiming, "MIN_WINDOW", 3 if seed % 2 else claiming.MIN_WINDOW):
             try:
                 world = kind(seed)
                 world.run(steps)

@@ -27,29 +27,29 @@ class Side:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.heard: list[str] = []
+        self.events: list[str] = []
         self.given: list[Held] = []
 
     def wake(self) -> None:
-        self.heard.append("wake")
+        self.events.append("wake")
 
     def assign(self, held: Held) -> None:
-        self.heard.append(f"job {held.job.payload.decode()}")
+        self.events.append(f"job {held.job.payload.decode()}")
         self.given.append(held)
 
     def no_job(self) -> None:
-        self.heard.append("no job")
+        self.events.append("no job")
 
     def name(self) -> str:
         return self._name
 
     def stop(self, held: Held, reason: bytes) -> None:
-        self.heard.append(f"stop {held.job.payload.decode()}: {reason.decode()}")
+        self.events.append(f"stop {held.job.payload.decode()}: {reason.decode()}")
 
-    def take(self) -> list[str]:
+    def pop_events(self) -> list[str]:
         """What was heard since this was last asked for."""
-        heard, self.heard = self.heard, []
-        return heard
+        events, self.events = self.events, []
+        return events
 
 
 class Client:
@@ -58,27 +58,27 @@ class Client:
     def __init__(self) -> None:
         self.gone = False
         self.room = True
-        self.heard: list[str] = []
+        self.events: list[str] = []
         self.ended_jobs: list[Job] = []
 
     def data(self, handle: bytes, data: bytes) -> None:
-        self.heard.append(f"data {data.decode()}")
+        self.events.append(f"data {data.decode()}")
 
     def warning(self, handle: bytes, data: bytes) -> None:
-        self.heard.append(f"warning {data.decode()}")
+        self.events.append(f"warning {data.decode()}")
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
-        self.heard.append(f"{numerator.decode()} of {denominator.decode()}")
+        self.events.append(f"{numerator.decode()} of {denominator.decode()}")
 
     def unknown(self, handle: bytes) -> None:
-        self.heard.append("unknown")
+        self.events.append("unknown")
 
     def has_room(self) -> bool:
         return self.room
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
-        said = job.result if job.state == State.SUCCEEDED else exception or b""
-        self.heard.append(f"{State(job.state).name.lower()} {said.decode()}".strip())
+        output = job.result if job.state == State.SUCCEEDED else exception or b""
+        self.events.append(f"{State(job.state).name.lower()} {output.decode()}".strip())
         self.ended_jobs.append(job)
 
 
@@ -165,19 +165,19 @@ class Node:
     def wait_for(self, job_id: int) -> Client:
         """Wait for a job as a client of the extension does."""
         client = Client()
-        self.service.clients.wait(job_id, client, lambda: client.heard.append("unknown"))
+        self.service.clients.wait(job_id, client, lambda: client.events.append("unknown"))
         return client
 
     def cancel(self, job_id: int) -> list[object]:
         """Cancel a job; what is answered goes to the list."""
-        said: list[object] = []
-        self.service.clients.cancel(job_id, "asked", said.append, said.append)
-        return said
+        answers: list[object] = []
+        self.service.clients.cancel(job_id, "asked", answers.append, answers.append)
+        return answers
 
     def retry(self, job_id: int) -> list[Job | MainspringError]:
-        said: list[Job | MainspringError] = []
-        self.service.clients.retry(job_id, said.append, said.append)
-        return said
+        answers: list[Job | MainspringError] = []
+        self.service.clients.retry(job_id, answers.append, answers.append)
+        return answers
 
     # ---- workers ----
 

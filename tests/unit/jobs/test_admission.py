@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.jobs.accounts import open_own
-from mainspring.jobs.admission import FEWEST, AdmissionQueue
+from mainspring.jobs.admission import MIN_JOBS, AdmissionQueue
 from mainspring.jobs.held import FunctionQueue, Held
 from mainspring.jobs.model import Job, Priority
 from mainspring.resources.model import Limits, Rate
@@ -25,8 +25,8 @@ class Door:
     def __init__(self, limits: Limits | None = None) -> None:
         self.clock = ManualClock()
         self.queue = FunctionQueue(b"f")
-        self.gate: AdmissionQueue[Held] = AdmissionQueue(self.clock, open_own)
-        self.gate.change(limits or Limits(), paused=False)
+        self.admission: AdmissionQueue[Held] = AdmissionQueue(self.clock, open_own)
+        self.admission.change(limits or Limits(), paused=False)
         self.out: list[Held] = []
 
     def make(self, key: str = "", priority: int = Priority.NORMAL) -> Held:
@@ -34,7 +34,7 @@ class Door:
 
     def wait(self, held: Held, *, first: bool = False) -> None:
         held.queued = True
-        self.gate.push(held, first=first)
+        self.admission.push(held, first=first)
 
     def push(self, key: str = "", priority: int = Priority.NORMAL, *, first: bool = False) -> Held:
         held = self.make(key, priority)
@@ -43,11 +43,11 @@ class Door:
 
     def drop(self, held: Held) -> None:
         held.queued = False
-        self.gate.drop(held)
+        self.admission.drop(held)
 
     def pop(self) -> Held | None:
-        can = self.gate.startable(1)
-        held = self.gate.pop()
+        can = self.admission.startable(1)
+        held = self.admission.pop()
         assert can == (held is not None), "what is said to be startable can be had"
         if held is not None:
             held.queued = False
@@ -60,7 +60,7 @@ class Door:
 
     def end(self, at: int = 0) -> None:
         held = self.out.pop(at)
-        self.gate.give_back(held.job.key)
+        self.admission.give_back(held.job.key)
 
 
 # ---- limits ----
@@ -98,7 +98,7 @@ def test_a_rate_lets_a_burst_start_and_then_one_after_the_other() -> None:
     for _ in range(9):
         door.push()
     assert door.pops(4) == "...-"
-    assert door.gate.next_us() == door.gate.now_us() + SECOND // 2
+    assert door.admission.next_us() == door.admission.now_us() + SECOND // 2
     door.clock.advance(0.5)
     assert door.pops(2) == ".-"
     door.clock.advance(10)
@@ -110,8 +110,8 @@ def test_each_key_has_a_bucket_of_its_own() -> None:
     for key in "aabbc":
         door.push(key)
     assert door.pops(4) == "abc-"
-    following = door.gate.next_us()
-    assert following == door.gate.now_us() + SECOND
+    following = door.admission.next_us()
+    assert following == door.admission.now_us() + SECOND
     door.clock.advance(1)
     assert door.pops(3) == "ab-"
 
@@ -123,7 +123,7 @@ def test_ends_do_not_fill_a_bucket() -> None:
     assert door.pops(1) == "a"
     door.end()
     assert door.pops(1) == "-"
-    assert door.gate.next_us() == door.gate.now_us() + SECOND
+    assert door.admission.next_us() == door.admission.now_us() + SECOND
     door.clock.advance(1)
     assert door.pops(1) == "a"
 
@@ -131,10 +131,10 @@ def test_ends_do_not_fill_a_bucket() -> None:
 def test_nothing_leaves_a_paused_gate() -> None:
     door = Door()
     door.push("a")
-    door.gate.change(Limits(), paused=True)
+    door.admission.change(Limits(), paused=True)
     assert door.pops(1) == "-"
-    assert not door.gate.admits(b"a")
-    door.gate.change(Limits(), paused=False)
+    assert not door.admission.admits(b"a")
+    door.admission.change(Limits(), paused=False)
     assert door.pops(1) == "a"
 
 
@@ -143,15 +143,15 @@ def test_a_changed_limit_holds_for_what_runs_already() -> None:
     for key in "aaab":
         door.push(key)
     assert door.pops(2) == "ab"
-    door.gate.change(Limits(concurrency_per_key=1), paused=False)
+    door.admission.change(Limits(concurrency_per_key=1), paused=False)
     assert door.pops(1) == "-"
-    door.gate.change(Limits(concurrency=3, concurrency_per_key=2), paused=False)
+    door.admission.change(Limits(concurrency=3, concurrency_per_key=2), paused=False)
     assert door.pops(2) == "a-"
-    door.gate.change(Limits(), paused=False)
+    door.admission.change(Limits(), paused=False)
     assert door.pops(1) == "a"
     for _ in range(4):
         door.end()
-    assert not door.gate.lines
+    assert not door.admission.key_queues
 
 
 # ---- turns ----
@@ -199,14 +199,14 @@ def test_what_is_claimed_takes_its_place_by_age_among_its_keys_jobs() -> None:
     claimed = [jobs[2], jobs[4], jobs[6]]
     for held in claimed:
         held.queued = True
-    door.gate.merge(claimed)
+    door.admission.merge(claimed)
     assert door.pops(5) == "abab-"
     assert door.out == [jobs[at] for at in (0, 1, 2, 4)]
     door.end(0)
     door.end(1)
     assert door.pops(3) == "aa-"
     assert door.out[2:] == [jobs[5], jobs[6]]
-    assert door.gate.lines[b"a"].size == door.gate.parked == 1
+    assert door.admission.key_queues[b"a"].size == door.admission.parked == 1
 
 
 def test_what_was_taken_out_is_passed_over_and_forgotten() -> None:
@@ -217,11 +217,11 @@ def test_what_was_taken_out_is_passed_over_and_forgotten() -> None:
     assert door.out == jobs[1:]
     for number in range(500):
         door.drop(door.push(f"k{number}"))
-    assert len(door.gate.lines) <= 2
+    assert len(door.admission.key_queues) <= 2
     for _ in range(500):
         door.drop(door.push("a"))
-    assert sum(map(len, door.gate.lines[b"a"].ready)) <= 200
-    assert not list(door.gate.queued())
+    assert sum(map(len, door.admission.key_queues[b"a"].ready)) <= 200
+    assert not list(door.admission.queued())
 
 
 @given(
@@ -257,7 +257,7 @@ def test_limits_hold_and_nothing_that_could_start_waits(
         running = Counter(held.job.key for held in door.out)
         assert running.total() <= concurrency
         assert all(number <= per_key for number in running.values())
-        assert door.gate.parked <= sum(line.size for line in door.gate.lines.values()) == waiting.total()
+        assert door.admission.parked <= sum(line.size for line in door.admission.key_queues.values()) == waiting.total()
 
 
 @given(
@@ -291,39 +291,39 @@ def test_nobody_waits_for_more_than_one_turn_of_each_other_key(
 
 def test_a_key_may_have_about_as_many_jobs_here_as_can_start_soon() -> None:
     door = Door(Limits(concurrency_per_key=10))
-    assert door.gate.claim_quota() == 20
-    door.gate.change(Limits(concurrency_per_key=1), paused=False)
-    assert door.gate.claim_quota() == FEWEST
-    for _ in range(FEWEST - 1):
-        door.gate.expect(b"a")
-    assert door.gate.admits(b"a")
-    door.gate.expect(b"a")
-    assert not door.gate.admits(b"a")
-    assert door.gate.admits(b"b")
-    assert door.gate.enough() == {b"a"}
-    for _ in range(FEWEST):
-        door.gate.arrived(b"a")
-    assert not door.gate.lines
+    assert door.admission.claim_quota() == 20
+    door.admission.change(Limits(concurrency_per_key=1), paused=False)
+    assert door.admission.claim_quota() == MIN_JOBS
+    for _ in range(MIN_JOBS - 1):
+        door.admission.expect(b"a")
+    assert door.admission.admits(b"a")
+    door.admission.expect(b"a")
+    assert not door.admission.admits(b"a")
+    assert door.admission.admits(b"b")
+    assert door.admission.enough() == {b"a"}
+    for _ in range(MIN_JOBS):
+        door.admission.arrived(b"a")
+    assert not door.admission.key_queues
 
 
 def test_a_function_holds_no_more_than_its_limits_let_start_soon() -> None:
     door = Door(Limits(concurrency=100))
-    assert door.gate.room(64) == 64
-    door.gate.change(Limits(concurrency=5), paused=False)
-    assert door.gate.room(64) == 10
-    door.gate.change(Limits(rate=Rate(1, 60 * SECOND, 1)), paused=False)
-    assert door.gate.room(64) == FEWEST
+    assert door.admission.room(64) == 64
+    door.admission.change(Limits(concurrency=5), paused=False)
+    assert door.admission.room(64) == 10
+    door.admission.change(Limits(rate=Rate(1, 60 * SECOND, 1)), paused=False)
+    assert door.admission.room(64) == MIN_JOBS
 
 
 def test_keys_that_cannot_start_are_left_out_of_claims() -> None:
     door = Door(Limits(concurrency_per_key=1))
     for key in "aab":
         door.push(key)
-    assert door.gate.enough() == set()
+    assert door.admission.enough() == set()
     door.pops(3)
-    assert door.gate.enough() == {b"a"}, "it is parked; of b nothing waits, so that more may come"
+    assert door.admission.enough() == {b"a"}, "it is parked; of b nothing waits, so that more may come"
     door.end()
-    assert door.gate.enough() == set()
+    assert door.admission.enough() == set()
 
 
 def test_a_claim_that_found_nothing_is_not_repeated_until_something_changes() -> None:
@@ -331,12 +331,12 @@ def test_a_claim_that_found_nothing_is_not_repeated_until_something_changes() ->
     for key in "aa":
         door.push(key)
     door.pops(2)
-    door.gate.left = 100
-    assert door.gate.is_dry(100)
-    assert not door.gate.is_dry(101), "there is a new job"
-    door.gate.left = 100
-    assert door.gate.is_dry(90)
-    assert not door.gate.is_dry(91), "one went and another one came"
-    door.gate.left = 100
+    door.admission.left = 100
+    assert door.admission.is_dry(100)
+    assert not door.admission.is_dry(101), "there is a new job"
+    door.admission.left = 100
+    assert door.admission.is_dry(90)
+    assert not door.admission.is_dry(91), "one went and another one came"
+    door.admission.left = 100
     door.end()
-    assert not door.gate.is_dry(100), "a key can go on"
+    assert not door.admission.is_dry(100), "a key can go on"

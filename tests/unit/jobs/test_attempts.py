@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from mainspring.jobs import attempts, rules
-from mainspring.jobs.attempts import BOUNDS, OTHER, OUTCOMES, RANKED_EVERY, Attempts, waited_us
+from mainspring.jobs.attempts import BOUNDS, OTHER, OUTCOMES, RANK_INTERVAL, Attempts, waited_us
 from mainspring.jobs.model import Job
 from mainspring.jobs.rules import Event, Outcome, Settlement
 
@@ -84,13 +84,13 @@ def test_a_wait_is_counted_since_the_job_was_due(job: Job, seconds: float | None
         figures = Attempts()
         figures.ended([settlement])
         distribution = next(figures.figures(0)).waited_counts
-        known = (sum(distribution.counts), distribution.total_us / 1_000_000)
-        assert known == ((0, 0.0) if seconds is None else (1, seconds))
+        one = (sum(distribution.counts), distribution.total_us / 1_000_000)
+        assert one == ((0, 0.0) if seconds is None else (1, seconds))
 
 
 def test_of_very_many_functions_most_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "COUNTED", 3)
-    monkeypatch.setattr(attempts, "MEASURED", 2)
+    monkeypatch.setattr(attempts, "MAX_COUNTED", 3)
+    monkeypatch.setattr(attempts, "MAX_MEASURED", 2)
     figures = Attempts()
     figures.ended([ended(b"%d" % number) for number in range(5)] + [ended(OTHER), ended(b"1")])
     assert counted(figures) == {
@@ -100,24 +100,24 @@ def test_of_very_many_functions_most_are_counted_together(monkeypatch: pytest.Mo
 
 
 def test_the_busiest_have_distributions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MEASURED", 1)
+    monkeypatch.setattr(attempts, "MAX_MEASURED", 1)
     figures = Attempts()
     figures.ended([ended(b"f")])
     assert measured(figures, 0) == {b"f": 1, OTHER: 0}
     figures.ended([ended(b"g")] * 10)
-    assert measured(figures, RANKED_EVERY - 1) == {b"f": 1, OTHER: 10}
-    assert measured(figures, RANKED_EVERY) == {b"g": 0, OTHER: 10}
+    assert measured(figures, RANK_INTERVAL - 1) == {b"f": 1, OTHER: 10}
+    assert measured(figures, RANK_INTERVAL) == {b"g": 0, OTHER: 10}
     figures.ended([ended(b"f"), *[ended(b"g")] * 2])
-    assert measured(figures, RANKED_EVERY + 1) == {b"g": 2, OTHER: 11}
+    assert measured(figures, RANK_INTERVAL + 1) == {b"g": 2, OTHER: 11}
     figures.ended([ended(b"f")] * 40)
-    assert measured(figures, 2 * RANKED_EVERY) == {b"f": 1, OTHER: 51}, "it goes on where it was"
+    assert measured(figures, 2 * RANK_INTERVAL) == {b"f": 1, OTHER: 51}, "it goes on where it was"
     figures.ended([ended(b"g")] * 30)
-    assert measured(figures, 3 * RANKED_EVERY) == {b"f": 1, OTHER: 81}, "not for a little more"
+    assert measured(figures, 3 * RANK_INTERVAL) == {b"f": 1, OTHER: 81}, "not for a little more"
 
 
 def test_no_figure_ever_falls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "COUNTED", 30)
-    monkeypatch.setattr(attempts, "MEASURED", 5)
+    monkeypatch.setattr(attempts, "MAX_COUNTED", 30)
+    monkeypatch.setattr(attempts, "MAX_MEASURED", 5)
     chance, figures, now = Random(7), Attempts(), 0.0
     before: dict[tuple[bytes, str], int] = {}
     total = 0
@@ -128,12 +128,12 @@ def test_no_figure_ever_falls(monkeypatch: pytest.MonkeyPatch) -> None:
             one.job.created_us, one.started_us, one.waited_us = 1, 2, 1
         figures.ended(batch)
         total += len(batch)
-        now += chance.choice([1, RANKED_EVERY])
+        now += chance.choice([1, RANK_INTERVAL])
         after = counted(figures, now)
         assert sum(after.values()) == total, "each attempt is counted once"
-        for known in figures.figures(now):
-            if known.measured:
-                after[known.name, "ran"] = sum(known.ran_counts.counts)
-                after[known.name, "waited"] = sum(known.waited_counts.counts)
+        for figure in figures.figures(now):
+            if figure.measured:
+                after[figure.name, "ran"] = sum(figure.ran_counts.counts)
+                after[figure.name, "waited"] = sum(figure.waited_counts.counts)
         assert all(after[key] >= number for key, number in before.items() if key in after)
         before |= after

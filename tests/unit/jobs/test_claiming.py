@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.jobs.claiming import BYTES, HINTED, LARGEST, SMALLEST
+from mainspring.jobs.claiming import HINT_RETRY_DELAY, MAX_WINDOW, MIN_WINDOW, WINDOW_BYTES
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Claim
 from mainspring.resources.model import Limits
@@ -53,21 +53,21 @@ def test_a_new_job_is_not_leased_where_nobody_runs_its_function(node: Node) -> N
 
 def test_jobs_on_their_way_count_for_the_window(node: Node) -> None:
     node.stream(places=0)
-    jobs = node.submit(*[node.job(str(number)) for number in range(SMALLEST + 5)])
-    assert [job.state for job in jobs].count(State.LEASED) == SMALLEST
-    assert node.queue().inflight == SMALLEST
+    jobs = node.submit(*[node.job(str(number)) for number in range(MIN_WINDOW + 5)])
+    assert [job.state for job in jobs].count(State.LEASED) == MIN_WINDOW
+    assert node.queue().inflight == MIN_WINDOW
     node.commit()
-    assert (node.queue().inflight, node.queue().size, node.queue().backlog) == (0, SMALLEST, [0, 5, 0])
+    assert (node.queue().inflight, node.queue().size, node.queue().backlog) == (0, MIN_WINDOW, [0, 5, 0])
 
 
 def test_high_priority_is_leased_past_a_full_window_but_not_without_a_limit(node: Node) -> None:
     node.stream(places=0)
-    node.submit(*[node.job(str(number)) for number in range(SMALLEST)])
+    node.submit(*[node.job(str(number)) for number in range(MIN_WINDOW)])
     node.commit()
     high = node.background("high", priority=HIGH)
     assert node.state(high.id) is State.LEASED
     queue = node.queue()
-    queue.inflight = 2 * LARGEST
+    queue.inflight = 2 * MAX_WINDOW
     assert not node.serving.claiming.admits(queue, Job(1, b"f", b"", priority=HIGH))
 
 
@@ -75,9 +75,9 @@ def test_large_payloads_make_a_window_small(node: Node) -> None:
     node.stream(places=0)
     queue = node.queue()
     queue.window = 10_000
-    queue.mean_size = BYTES / 8
+    queue.mean_size = WINDOW_BYTES / 8
     assert node.serving.claiming.room(queue) == 8
-    queue.mean_size = 2.0 * BYTES
+    queue.mean_size = 2.0 * WINDOW_BYTES
     assert node.serving.claiming.room(queue) == 1
     queue.mean_size = 100.0
     assert node.serving.claiming.room(queue) == 10_000
@@ -87,7 +87,7 @@ def test_large_payloads_make_a_window_small(node: Node) -> None:
 
 
 def test_stored_jobs_are_claimed_as_places_become_free_and_run_in_order(node: Node) -> None:
-    number = SMALLEST * 2 + 10
+    number = MIN_WINDOW * 2 + 10
     node.submit(*[node.job(str(at)) for at in range(number)])
     node.commit()
     assert node.queue().size == 0
@@ -95,7 +95,7 @@ def test_stored_jobs_are_claimed_as_places_become_free_and_run_in_order(node: No
     for at in range(number):
         held = node.given(worker)
         assert held.job.payload == str(at).encode()
-        assert node.queue().size <= SMALLEST
+        assert node.queue().size <= MIN_WINDOW
         node.settling.succeeded(held, b"")
         node.commit()
     assert node.grab(worker) is None
@@ -103,12 +103,12 @@ def test_stored_jobs_are_claimed_as_places_become_free_and_run_in_order(node: No
 
 
 def test_nothing_is_claimed_while_the_window_is_over_half_full_except_for_high_priority(node: Node) -> None:
-    node.submit(*[node.job(str(at)) for at in range(SMALLEST + 10)])
+    node.submit(*[node.job(str(at)) for at in range(MIN_WINDOW + 10)])
     node.commit()
     worker = node.stream(places=0)
     node.commit()
-    assert (node.queue().size, node.queue().backlog) == (SMALLEST, [0, 10, 0])
-    node.service.ready(worker, SMALLEST // 2 - 1)
+    assert (node.queue().size, node.queue().backlog) == (MIN_WINDOW, [0, 10, 0])
+    node.service.ready(worker, MIN_WINDOW // 2 - 1)
     node.commit()
     assert node.queue().backlog == [0, 10, 0]
     node.background("high", priority=HIGH)
@@ -147,7 +147,7 @@ def test_stored_and_foreground_jobs_run_in_the_order_in_which_they_came(node: No
     node.commit()
     node.service.ready(worker, 6)
     assert [held.job.payload for held in side(worker).given] == [b"0", b"1", b"2", b"3", b"4", b"5"]
-    assert (node.queue().gate is not None) == gated
+    assert (node.queue().admission is not None) == gated
 
 
 def test_only_functions_of_workers_here_are_claimed(node: Node) -> None:
@@ -160,13 +160,13 @@ def test_only_functions_of_workers_here_are_claimed(node: Node) -> None:
 
 def test_foreground_jobs_do_not_keep_stored_ones_out(node: Node) -> None:
     job = node.background("stored")
-    for number in range(2 * SMALLEST):
+    for number in range(2 * MIN_WINDOW):
         node.foreground(str(number))
     worker = node.stream(places=2)
     node.commit()
     assert node.held(job) is not None
     node.service.ready(worker, 1)
-    assert "job stored" in side(worker).heard, "it is older than those that still wait"
+    assert "job stored" in side(worker).events, "it is older than those that still wait"
 
 
 def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
@@ -189,7 +189,7 @@ def test_what_comes_to_a_node_that_drains_by_then_goes_back(node: Node) -> None:
     assert node.state(job.id) is State.PENDING
     node.service.resume()
     node.commit()
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 @pytest.mark.parametrize("found", [0, 1])
@@ -200,10 +200,10 @@ def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
     claims: list[Claim] = []
     put = node.life.commits.put
 
-    def spy(operation: Operation, *told: Any) -> None:
+    def spy(operation: Operation, *callbacks: Any) -> None:
         if isinstance(operation, Claim):
             claims.append(operation)
-        put(operation, *told)
+        put(operation, *callbacks)
 
     monkeypatch.setattr(node.life.commits, "put", spy)
     node.serving.claiming.shared = True
@@ -217,7 +217,7 @@ def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
     queue.hinted = True
     node.serving.claiming.hint(queue)
     assert len(claims) == 1
-    node.wait(HINTED * 2)
+    node.wait(HINT_RETRY_DELAY * 2)
     assert (len(claims), queue.hinted, queue.backlog) == (2, False, [0, 0, 0]), "and what has found nothing is the last"
 
 
@@ -235,14 +235,14 @@ def test_windows_grow_at_once_and_shrink_slowly(node: Node) -> None:
     assert queue.window == 1500
     for _ in range(30):
         node.serving.claiming.adapt(node.queue(), 0.25)
-    assert queue.window == SMALLEST
+    assert queue.window == MIN_WINDOW
     queue.settled = 10**9
     node.serving.claiming.adapt(node.queue(), 0.25)
-    assert queue.window == LARGEST
+    assert queue.window == MAX_WINDOW
 
 
 def test_a_window_has_places_for_all_workers(node: Node) -> None:
-    for _ in range(SMALLEST):
+    for _ in range(MIN_WINDOW):
         node.worker()
     node.serving.claiming.adapt(node.queue(), 0.25)
-    assert node.queue().window == 2 * SMALLEST
+    assert node.queue().window == 2 * MIN_WINDOW

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from mainspring.jobs import clients
-from mainspring.jobs.compaction import LARGE, compact
+from mainspring.jobs.compaction import MIN_TABLE_BYTES, compact
 
 from .a_node import Client, Node
 
@@ -13,7 +13,7 @@ from .a_node import Client, Node
 def test_a_table_of_which_most_is_gone_shrinks() -> None:
     table = dict.fromkeys(range(100_000))
     large = sys.getsizeof(table)
-    assert large > LARGE
+    assert large > MIN_TABLE_BYTES
     compact(table)
     assert sys.getsizeof(table) == large, "it is full"
     for number in range(99_900):
@@ -32,9 +32,9 @@ def test_what_a_client_had_in_memory_is_left_in_steps_and_given_back(node: Node)
     kept, _ = node.foreground(client=other)
     tables = [node.table.held, node.service.listeners._by_job]  # noqa: SLF001 - the size of the table shows nowhere else
     sizes = [sys.getsizeof(table) for table in tables]
-    assert min(sizes) > LARGE
+    assert min(sizes) > MIN_TABLE_BYTES
     node.service.clients.gone(client)
-    assert len(node.table.held) == number + 1 - clients.PART, "the rest is done in turns with other work"
+    assert len(node.table.held) == number + 1 - clients.LEAVE_STEP, "the rest is done in turns with other work"
     node.wait(60)
     assert list(node.table.held) == [node.service.handles.of(kept.id)]
     assert not node.service.listeners.waits(client)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.jobs.dispatch import DROPPED, Dispatch
+from mainspring.jobs.dispatch import MAX_DROPPED, Dispatch
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, Priority
 
@@ -101,11 +101,11 @@ def test_a_job_that_was_taken_out_is_passed_over() -> None:
 def test_jobs_that_were_taken_out_do_not_fill_the_memory() -> None:
     dispatch = Dispatch()
     kept = [push(dispatch, f"kept {number}") for number in range(10)]
-    for _ in range(5 * DROPPED):
+    for _ in range(5 * MAX_DROPPED):
         dispatch.drop(push(dispatch, "dropped"))
     queue = dispatch.queue(b"f")
     assert queue.size == len(kept)
-    assert sum(len(ready) for ready in queue.ready) <= DROPPED + len(kept) + 1
+    assert sum(len(ready) for ready in queue.ready) <= MAX_DROPPED + len(kept) + 1
     assert queue.waiting_by_priority() == (0, len(kept), 0)
     assert grabbed(dispatch, worker(dispatch), 10) == [f"kept {number}" for number in range(10)]
 
@@ -252,4 +252,4 @@ def test_nothing_is_handed_out_by_a_node_that_ends() -> None:
     assert not dispatch.sleep(other)
     assert sleeper.asleep
     assert taker.credit == 1
-    assert side(sleeper).heard == []
+    assert side(sleeper).events == []

@@ -16,10 +16,10 @@ def test_a_foreground_job_is_answered_before_anything_else_happens_to_it(node: N
     order: list[str] = []
     client = Client()
     node.service.foreground.submit(
-        node.job("1"), client, lambda _: order.append(f"created, {side(worker).heard}"), unexpected
+        node.job("1"), client, lambda _: order.append(f"created, {side(worker).events}"), unexpected
     )
     assert order == ["created, []"]
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_foreground_jobs_of_one_unique_are_one_job_and_all_hear_of_it(node: Node) -> None:
@@ -30,8 +30,8 @@ def test_foreground_jobs_of_one_unique_are_one_job_and_all_hear_of_it(node: Node
     assert node.answers[:3] == [job.id] * 3
     worker = node.stream()
     node.settling.succeeded(side(worker).given[0], b"done")
-    assert one.heard == ["succeeded done"]
-    assert two.heard == ["succeeded done"] * 2
+    assert one.events == ["succeeded done"]
+    assert two.events == ["succeeded done"] * 2
     assert len(side(worker).given) == 1
 
 
@@ -44,7 +44,7 @@ def test_a_foreground_job_joins_a_stored_one(node: Node) -> None:
     node.commit()
     node.settling.succeeded(side(worker).given[0], b"done")
     node.commit()
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
 
 
 def test_a_client_that_left_while_the_store_was_asked_leaves_no_job(node: Node) -> None:
@@ -57,8 +57,8 @@ def test_a_client_that_left_while_the_store_was_asked_leaves_no_job(node: Node) 
     assert list(node.table.foreground) == [(b"f", b"u")]
     worker = node.stream(places=2)
     node.commit()
-    assert "job 2" in side(worker).heard
-    assert second.heard == []
+    assert "job 2" in side(worker).events
+    assert second.events == []
 
 
 def test_a_client_that_leaves_takes_its_waiting_job_with_it(node: Node) -> None:
@@ -118,4 +118,4 @@ def test_a_job_that_cannot_be_passed_on_waits_here_as_before() -> None:
     assert (node.queue().live, node.queue().foreground, node.queue().backlog) == (0, 1, [0, 0, 0])
     worker = node.stream()
     node.settling.succeeded(side(worker).given[0], b"done")
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.jobs import functions
-from mainspring.jobs.admission import FEWEST
+from mainspring.jobs.admission import MIN_JOBS
 from mainspring.jobs.model import Job, State
 from mainspring.resources import rules
 from mainspring.resources.model import UNLIMITED, FunctionLimits, Limits, Rate
@@ -23,13 +23,13 @@ SECOND = 1_000_000
 def limit(node: Node, limits: Limits | None, function: str = "f", *, paused: bool = False) -> None:
     """Say something by command."""
 
-    def change(said: FunctionLimits, _: int) -> FunctionLimits:
-        return FunctionLimits(said.function, said.declared, limits, paused, said.version)
+    def change(row: FunctionLimits, _: int) -> FunctionLimits:
+        return FunctionLimits(row.function, row.declared, limits, paused, row.version)
 
-    told: list[FunctionLimits] = []
-    node.service.functions.change(function.encode(), change, told.append, unexpected)
+    replies: list[FunctionLimits] = []
+    node.service.functions.change(function.encode(), change, replies.append, unexpected)
     node.commit()
-    assert told[0].paused is paused
+    assert replies[0].paused is paused
 
 
 def given(worker: Worker) -> list[str]:
@@ -97,9 +97,9 @@ def test_every_end_gives_the_token_back(end: str) -> None:
         node.settling.cancelled(held, "asked")
     node.commit()
     assert given(worker)[-1] == "2"
-    gate = node.queue().gate
-    assert gate is not None
-    assert gate.running == 1
+    admission = node.queue().admission
+    assert admission is not None
+    assert admission.running == 1
 
 
 def test_plain_workers_are_woken_only_for_jobs_that_can_start() -> None:
@@ -110,17 +110,17 @@ def test_plain_workers_are_woken_only_for_jobs_that_can_start() -> None:
     assert not node.serving.sleep(second)
     node.background("1")
     node.background("2")
-    woken = [worker for worker in (first, second) if "wake" in side(worker).heard]
+    woken = [worker for worker in (first, second) if "wake" in side(worker).events]
     assert len(woken) == 1
     held = node.grab(woken[0])
     assert held is not None
     other = second if woken[0] is first else first
     assert node.grab(other) is None
     assert not node.serving.sleep(other), "it would be woken again and again for nothing"
-    side(other).take()
+    side(other).pop_events()
     node.settling.succeeded(held, b"")
     node.commit()
-    assert side(other).take() == ["wake"]
+    assert side(other).pop_events() == ["wake"]
 
 
 def test_foreground_jobs_are_limited_too() -> None:
@@ -156,7 +156,7 @@ def test_a_hot_key_leaves_room_for_others() -> None:
     keyed(node, "b1", "c1", "c2")
     assert given(worker) == ["a0", "b1", "c1"]
     here = [job for job in hot if node.held(job) is not None]
-    assert len(here) <= 2 * FEWEST, "the rest stays in the store"
+    assert len(here) <= 2 * MIN_JOBS, "the rest stays in the store"
     for number in range(20):
         succeed(node, worker, f"a{number}")
         node.commit()
@@ -204,7 +204,7 @@ def test_a_paused_function_takes_jobs_and_runs_none() -> None:
     limit(node, None, paused=False)
     node.commit()
     assert given(worker) == ["1"]
-    assert node.queue().gate is None, "nothing is said any more"
+    assert node.queue().admission is None, "no limit is set"
 
 
 def test_what_waits_and_what_runs_is_kept_when_limits_come_and_go() -> None:
@@ -286,23 +286,23 @@ def test_a_declaration_ends_some_minutes_after_its_last_worker() -> None:
     node.wait(3600)
     assert node.service.functions.limits(b"f") == Limits(concurrency=1)
     node.service.gone(worker)
-    node.wait(rules.DECLARATION_EXPIRY_US / SECOND + functions.REPEAT_EVERY + 1)
+    node.wait(rules.DECLARATION_EXPIRY_US / SECOND + functions.REPEAT_INTERVAL + 1)
     assert node.service.functions.limits(b"f") == UNLIMITED
-    assert node.queue().gate is None
+    assert node.queue().admission is None
 
 
 def test_two_who_write_at_once_both_come_through() -> None:
     node = Node()
     first: list[FunctionLimits] = []
     second: list[FunctionLimits] = []
-    for name, told in (("paused", first), ("commanded", second)):
+    for name, replies in (("paused", first), ("commanded", second)):
         value = True if name == "paused" else Limits(concurrency=7)
 
-        def change(said: FunctionLimits, _: int, name: str = name, value: object = value) -> FunctionLimits:
-            values = {"declared": said.declared, "commanded": said.commanded, "paused": said.paused, name: value}
-            return FunctionLimits(said.function, version=said.version, **values)  # type: ignore[arg-type]
+        def change(row: FunctionLimits, _: int, name: str = name, value: object = value) -> FunctionLimits:
+            values = {"declared": row.declared, "commanded": row.commanded, "paused": row.paused, name: value}
+            return FunctionLimits(row.function, version=row.version, **values)  # type: ignore[arg-type]
 
-        node.service.functions.change(b"f", change, told.append, unexpected)
+        node.service.functions.change(b"f", change, replies.append, unexpected)
     node.commit()
     assert (first[0].version, second[0].version) == (1, 2)
     assert (second[0].paused, second[0].commanded) == (True, Limits(concurrency=7))

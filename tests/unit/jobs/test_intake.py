@@ -74,7 +74,7 @@ def test_a_job_whose_workers_left_before_it_was_stored_is_kept(node: Node) -> No
     node.commit()
     other = node.stream()
     node.commit()
-    assert side(other).take() == ["job 1"]
+    assert side(other).pop_events() == ["job 1"]
 
 
 # ---- a background submit joins a foreground job ----
@@ -101,9 +101,9 @@ def test_who_waited_for_the_foreground_job_still_hears_of_it(node: Node) -> None
     node.background("2", unique=b"u")
     worker = node.stream()
     node.settling.succeeded(side(worker).given[0], b"done")
-    assert client.heard == []
+    assert client.events == []
     node.commit()
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
     assert node.state(job.id) is State.SUCCEEDED
 
 
@@ -114,11 +114,11 @@ def test_what_ends_while_it_is_stored_is_settled_after_it(node: Node) -> None:
     node.settling.succeeded(side(worker).given[0], b"done")
     assert node.service.ends.waits
     assert not worker.running
-    assert client.heard == []
+    assert client.events == []
     node.commit()
     assert node.answers == [job.id, job.id]
     assert node.state(job.id) is State.SUCCEEDED
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
     assert node.queue().live == 0
 
 
@@ -129,7 +129,7 @@ def test_what_ends_while_it_could_not_be_stored_ends_in_memory(node: Node) -> No
     node.settling.succeeded(side(worker).given[0], b"done")
     node.fail()
     assert isinstance(node.answers[1], StoreFullError)
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
     assert node.table.held == {}
     assert (node.queue().live, node.queue().foreground) == (0, 0)
 
@@ -153,7 +153,7 @@ def test_a_client_that_leaves_while_its_job_is_stored(node: Node) -> None:
     assert node.held(job) is not None
     node.commit()
     worker = node.stream()
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_client_that_left_while_its_job_could_not_be_stored(node: Node) -> None:
@@ -174,7 +174,7 @@ def test_a_backoff_that_ends_while_the_job_is_stored(node: Node) -> None:
     node.life.loop.soon.popleft()()
     node.clock.advance(1.5)
     node.life.run_due()
-    assert side(worker).take() == ["job 1", "job 1"]
+    assert side(worker).pop_events() == ["job 1", "job 1"]
     node.commit()
     assert node.state(job.id) is State.LEASED
     assert node.held(job) is not None
@@ -200,7 +200,7 @@ def test_one_that_joins_after_the_job_has_ended_is_a_new_job(node: Node) -> None
     node.commit()
     assert node.state(job.id) is State.SUCCEEDED
     assert joined == {}
-    assert side(worker).heard == ["job 1", "job 3"]
+    assert side(worker).events == ["job 1", "job 3"]
 
 
 def test_a_batch_in_which_a_job_joins_a_foreground_one_is_known(node: Node) -> None:
@@ -226,7 +226,7 @@ def test_a_kept_result_is_joined_before_a_foreground_job_is_stored(node: Node) -
     assert node.table.foreground[b"f", b"u"] is held
     node.service.ready(worker, 1)
     node.settling.succeeded(side(worker).given[-1], b"own")
-    assert client.heard == ["succeeded own"]
+    assert client.events == ["succeeded own"]
     assert (node.queue().live, node.queue().foreground) == (0, 0)
 
 
@@ -234,10 +234,10 @@ def test_a_kept_result_is_joined_before_a_foreground_job_is_stored(node: Node) -
 
 
 def join(node: Node, unique: bytes, client: Client | None) -> object:
-    said: list[object] = []
-    node.service.intake.join(b"f", unique, client, said.append, said.append)
+    answers: list[object] = []
+    node.service.intake.join(b"f", unique, client, answers.append, answers.append)
     node.commit()
-    (answer,) = said
+    (answer,) = answers
     return answer
 
 
@@ -256,4 +256,4 @@ def test_a_full_queue_can_be_joined(node: Node) -> None:
     for held in list(side(worker).given):
         node.settling.succeeded(held, held.job.payload)
     node.commit()
-    assert sorted(client.heard) == ["succeeded 1", "succeeded 2"]
+    assert sorted(client.events) == ["succeeded 1", "succeeded 2"]

@@ -74,16 +74,16 @@ def test_a_silent_worker_is_a_lost_one(node: Node) -> None:
 
 
 def test_suspects_of_two_losses_are_alone_and_few_for_each_worker_that_can_isolate_them(node: Node) -> None:
-    suspects(node, isolation.FOR_EACH_WORKER + 2)
+    suspects(node, isolation.JOBS_PER_WORKER + 2)
     node.background("new")
     one, two = taker(node), taker(node, isolates=False)
     given = side(one).given + side(two).given
     alone = [held for held in given if rules.may_kill_workers(held.job)]
-    assert len(alone) == isolation.FOR_EACH_WORKER
+    assert len(alone) == isolation.JOBS_PER_WORKER
     assert [held.job.payload for held in given if held not in alone] == [b"new"]
     node.settling.succeeded(alone[0], b"")
     node.service.ready(alone[0].worker or one, 1)
-    assert len(side(one).given + side(two).given) == isolation.FOR_EACH_WORKER + 2
+    assert len(side(one).given + side(two).given) == isolation.JOBS_PER_WORKER + 2
 
 
 def test_where_no_worker_can_isolate_them_there_is_one_of_all_functions_at_a_time(node: Node) -> None:
@@ -104,9 +104,9 @@ def test_a_sleeping_worker_is_woken_when_the_suspect_of_another_function_ends(no
     g = node.worker("g")
     assert not node.serving.sleep(g)
     node.commit()
-    assert side(g).take() == []
+    assert side(g).pop_events() == []
     node.settling.succeeded(side(f).given[0], b"")
-    assert side(g).take() == ["wake"]
+    assert side(g).pop_events() == ["wake"]
     assert node.given(g).job.function == b"g"
 
 
@@ -190,15 +190,15 @@ def test_polite_stops_and_lost_nodes_are_no_losses_of_workers(node: Node) -> Non
 
 
 def test_a_suspect_goes_back_with_the_last_worker_of_its_function(node: Node) -> None:
-    suspects(node, isolation.FOR_EACH_WORKER + 2)
+    suspects(node, isolation.JOBS_PER_WORKER + 2)
     lose(node, taker(node, 1))
     assert node.table.held == {}
     assert not node.serving.isolation.waiting
-    assert len(names(taker(node))) == isolation.FOR_EACH_WORKER
+    assert len(names(taker(node))) == isolation.JOBS_PER_WORKER
 
 
 def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
-    suspects(node, isolation.FOR_EACH_WORKER + 2)
+    suspects(node, isolation.JOBS_PER_WORKER + 2)
     worker = taker(node, 0)
     waiting = node.serving.isolation.of(node.queue())
     out = next(held for held in node.table.held.values() if held not in waiting)
@@ -207,11 +207,11 @@ def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
         node.commit()
         assert node.state(held.job.id) is State.CANCELLED
     node.service.ready(worker, 10)
-    assert len(names(worker)) == isolation.FOR_EACH_WORKER
+    assert len(names(worker)) == isolation.JOBS_PER_WORKER
 
 
 def test_no_more_are_claimed_than_memory_is_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "FULL", 3)
+    monkeypatch.setattr(isolation, "MAX_ISOLATED", 3)
     suspects(node, 200)
     taker(node, 0)
     node.wait(1.0)

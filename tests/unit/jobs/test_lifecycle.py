@@ -39,7 +39,7 @@ def say(node: Node, limits: Limits | None, *, paused: bool = False) -> None:
     """Say something of the function."""
     node.service.change_limits(
         b"f",
-        lambda said, _: FunctionLimits(said.function, said.declared, limits, paused, said.version),
+        lambda stored, _: FunctionLimits(stored.function, stored.declared, limits, paused, stored.version),
         lambda _: None,
         unexpected,
     )
@@ -56,7 +56,7 @@ def test_a_job_is_leased_in_the_transaction_that_makes_it_where_a_worker_waits(n
     assert (state(job), job.term) == (State.LEASED, node.table.term)
     assert node.queue().inflight == 1
     commit(node, job)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
     assert (node.queue().live, node.queue().inflight, node.queue().leased) == (1, 0, 1)
 
 
@@ -64,9 +64,9 @@ def test_a_sleeping_worker_is_woken_for_it(node: Node) -> None:
     worker = node.worker()
     assert not node.serving.sleep(worker)
     job = make(node, "1")
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     commit(node, job)
-    assert side(worker).take() == ["wake"]
+    assert side(worker).pop_events() == ["wake"]
     assert node.given(worker).job.id == job.id
 
 
@@ -112,7 +112,7 @@ def test_a_job_that_is_leased_to_a_node_that_drains_before_its_commit_goes_back(
     assert node.state(job.id) is State.PENDING
     node.service.resume()
     node.commit()
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_paused_function_is_leased_to_nobody(node: Node) -> None:
@@ -126,10 +126,10 @@ def test_jobs_that_are_leased_as_they_are_made_keep_to_the_limit(node: Node) -> 
     say(node, Limits(concurrency=1))
     jobs = [make(node, "1"), make(node, "2")]
     commit(node, *jobs)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
     node.settling.succeeded(side(worker).given[0], b"")
     node.commit()
-    assert side(worker).take() == ["job 2"]
+    assert side(worker).pop_events() == ["job 2"]
 
 
 def test_older_jobs_of_the_store_come_first(node: Node) -> None:
@@ -156,8 +156,8 @@ def test_what_was_not_written_leaves_nothing_behind(node: Node) -> None:
     node.service.lifecycle.dropped(jobs)
     queue = node.queue()
     assert (queue.live, queue.inflight) == (0, 0)
-    assert queue.gate is not None
-    assert not any(line.in_flight for line in queue.gate.lines.values())
+    assert queue.admission is not None
+    assert not any(line.in_flight for line in queue.admission.key_queues.values())
 
 
 def test_a_job_is_not_made_beside_a_foreground_job_with_its_unique(node: Node) -> None:
@@ -172,6 +172,6 @@ def test_a_job_whose_term_ends_before_its_commit_is_another_nodes(node: Node) ->
     job = make(node, "1")
     node.service.fenced()
     node.service.lifecycle.stored([job])
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     assert node.table.held == {}
     assert (node.queue().inflight, node.queue().away) == (0, 1)

@@ -21,7 +21,7 @@ def test_a_run_that_takes_longer_than_its_job_allows_has_failed(node: Node) -> N
     node.wait(1.9)
     assert node.held(job) is not None
     node.wait(0.2)
-    assert side(worker).take() == ["job 1", "stop 1: timeout"]
+    assert side(worker).pop_events() == ["job 1", "stop 1: timeout"]
     assert node.state(job.id) is State.FAILED
     assert b'"Timeout"' in node.stored(job.id).error
     assert not worker.running
@@ -33,10 +33,10 @@ def test_a_run_that_takes_longer_than_its_plain_worker_allows_goes_to_another(no
     held = node.grab(slow)
     assert held is not None
     node.wait(2.1)
-    again = node.given(other)
-    assert again.job.id == job.id
-    assert again.job.attempt == 1
-    assert again is not held
+    redelivered = node.given(other)
+    assert redelivered.job.id == job.id
+    assert redelivered.job.attempt == 1
+    assert redelivered is not held
 
 
 def test_a_worker_of_the_extension_fails_what_takes_longer_than_it_allows(node: Node) -> None:
@@ -61,7 +61,7 @@ def test_a_timeout_is_retried_where_the_policy_says_so(node: Node) -> None:
     node.wait(1.1)
     assert node.state(job.id) is State.SCHEDULED
     node.wait(5.0)
-    assert side(worker).take() == ["job 1", "stop 1: timeout", "job 1"]
+    assert side(worker).pop_events() == ["job 1", "stop 1: timeout", "job 1"]
     node.wait(1.1)
     assert node.state(job.id) is State.FAILED
     assert node.stored(job.id).attempt == 2
@@ -78,9 +78,9 @@ def test_the_timer_of_an_old_delivery_does_not_touch_the_next(node: Node) -> Non
     node.service.ready(worker, 1)
     node.commit()
     node.wait(1.0)
-    assert side(worker).take() == ["job 1", "job 1"]
+    assert side(worker).pop_events() == ["job 1", "job 1"]
     node.wait(1.1)
-    assert side(worker).take() == ["stop 1: timeout"]
+    assert side(worker).pop_events() == ["stop 1: timeout"]
 
 
 def test_limits_leave_the_memory_with_their_job(node: Node) -> None:
@@ -111,7 +111,7 @@ def test_a_worker_that_gives_signs_of_life_keeps_its_job(node: Node, sign: str) 
             node.service.data(held, b"part")
         else:
             node.service.warning(held, b"part")
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
     assert held is not None
     assert held.timers is not None
     assert len(held.timers) <= 2
@@ -121,7 +121,7 @@ def test_a_worker_without_signs_of_life_loses_its_job(node: Node) -> None:
     worker, other = node.stream(heartbeat=2.0), node.worker()
     job = node.background("1")
     node.wait(2.1)
-    assert side(worker).take() == ["job 1", "stop 1: lost"]
+    assert side(worker).pop_events() == ["job 1", "stop 1: lost"]
     held = node.given(other)
     assert held.job.id == job.id
     assert (held.job.attempt, held.job.suspects) == (0, WORKER_LOST)
@@ -148,9 +148,9 @@ def test_a_job_that_waits_in_memory_expires_there(node: Node) -> None:
     assert node.held(job) is not None
     node.wait(1.1)
     assert node.state(job.id) is State.EXPIRED
-    assert client.heard == ["expired"]
+    assert client.events == ["expired"]
     assert node.queue().size == 0
-    assert side(busy).take() == ["job first"]
+    assert side(busy).pop_events() == ["job first"]
 
 
 def test_a_job_that_has_started_does_not_expire(node: Node) -> None:
@@ -176,7 +176,7 @@ def test_a_job_that_was_tried_before_does_not_expire_while_it_waits_again(node: 
     node.wait(2.0)
     assert node.held(job) is not None
     node.service.ready(busy, 1)
-    assert side(busy).take() == ["job 1"]
+    assert side(busy).pop_events() == ["job 1"]
 
 
 def test_a_claimed_job_whose_time_is_over_is_not_handed_out(node: Node) -> None:
@@ -184,7 +184,7 @@ def test_a_claimed_job_whose_time_is_over_is_not_handed_out(node: Node) -> None:
     node.clock.advance(2.0)
     worker = node.stream()
     node.commit()
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     assert node.state(job.id) is State.EXPIRED
     assert (node.queue().live, node.queue().backlog) == (0, [0, 0, 0])
 
@@ -197,10 +197,10 @@ def test_a_job_whose_node_was_lost_at_its_last_attempt_has_failed(
     job = node.background("1", options=Options(retry=policy) if policy else None)
     node.wait(2.0)
     assert node.state(job.id) is State.RUNNING, "recorded"
-    again = node.restart(lost_limit=limit)
-    worker = again.stream()
-    again.commit()
-    assert side(worker).take() == []
-    assert again.state(job.id) is State.FAILED
-    assert again.stored(job.id).attempt == 1
-    assert b"node was lost" in again.stored(job.id).error
+    restarted = node.restart(lost_limit=limit)
+    worker = restarted.stream()
+    restarted.commit()
+    assert side(worker).pop_events() == []
+    assert restarted.state(job.id) is State.FAILED
+    assert restarted.stored(job.id).attempt == 1
+    assert b"node was lost" in restarted.stored(job.id).error

@@ -10,24 +10,24 @@ def test_a_listener_is_told_once_however_often_it_waits() -> None:
     listeners, client = Listeners(Handles({})), Client()
     listeners.add(1, client)
     listeners.add(1, client)
-    assert listeners.take(1) == [client]
-    assert listeners.take(1) == []
+    assert listeners.pop(1) == [client]
+    assert listeners.pop(1) == []
     assert len(listeners) == 0
 
 
 def test_a_listener_that_waits_again_is_told_again() -> None:
     listeners, client = Listeners(Handles({})), Client()
     listeners.add(1, client)
-    listeners.add(1, client, again=True)
+    listeners.add(1, client, repeat=True)
     assert listeners.of(1) == [client, client]
-    assert listeners.take(1) == [client, client]
+    assert listeners.pop(1) == [client, client]
     assert not listeners.listens(1, client)
 
 
 def test_who_leaves_is_forgotten_and_names_the_jobs_that_nobody_waits_for() -> None:
     listeners, one, other = Listeners(Handles({})), Client(), Client()
     listeners.add(1, one)
-    listeners.add(1, one, again=True)
+    listeners.add(1, one, repeat=True)
     listeners.add(2, one)
     listeners.add(2, other)
     assert listeners.leave(one, 10) == [1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.claiming import SMALLEST
-from mainspring.jobs.maintenance import STEP, TICK
+from mainspring.jobs.claiming import MIN_WINDOW
+from mainspring.jobs.maintenance import FUNCTIONS_PER_STEP, TICK_INTERVAL
 from mainspring.jobs.model import Options, Retry, State
 
 from .a_node import Node, side
@@ -28,9 +28,9 @@ def test_a_job_starts_when_it_is_due_and_not_before(node: Node) -> None:
     job = node.background("1", due_us=later(node, 5.0))
     assert node.state(job.id) is State.SCHEDULED
     node.wait(4.99)
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.wait(0.02)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_plain_worker_is_woken_when_a_job_is_due(node: Node) -> None:
@@ -38,7 +38,7 @@ def test_a_plain_worker_is_woken_when_a_job_is_due(node: Node) -> None:
     assert not node.serving.sleep(worker)
     node.background("1", due_us=later(node, 5.0))
     node.wait(5.01)
-    assert side(worker).take() == ["wake"]
+    assert side(worker).pop_events() == ["wake"]
 
 
 def test_the_earlier_of_two_due_jobs_is_not_forgotten_for_the_later(node: Node) -> None:
@@ -46,17 +46,17 @@ def test_the_earlier_of_two_due_jobs_is_not_forgotten_for_the_later(node: Node) 
     node.background("2", due_us=later(node, 5.0))
     node.background("1", due_us=later(node, 3.0))
     node.wait(3.01)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
     node.wait(2.0)
-    assert side(worker).take() == ["job 2"]
+    assert side(worker).pop_events() == ["job 2"]
 
 
 def test_a_due_job_is_found_after_a_restart(node: Node) -> None:
     node.background("1", due_us=later(node, 5.0))
-    again = node.restart()
-    worker = again.stream()
-    again.wait(5.01)
-    assert side(worker).take() == ["job 1"]
+    restarted = node.restart()
+    worker = restarted.stream()
+    restarted.wait(5.01)
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_wall_clock_that_is_set_forward_makes_jobs_due(node: Node) -> None:
@@ -65,7 +65,7 @@ def test_a_wall_clock_that_is_set_forward_makes_jobs_due(node: Node) -> None:
     node.wait(1.0)
     node.clock.step(3600.0)
     node.wait(0.5)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_wall_clock_that_is_set_back_puts_jobs_off(node: Node) -> None:
@@ -74,9 +74,9 @@ def test_a_wall_clock_that_is_set_back_puts_jobs_off(node: Node) -> None:
     node.wait(1.0)
     node.clock.step(-10.0)
     node.wait(10.0)
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.wait(4.3)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_clocks_that_differ_a_little_delay_a_job_by_no_more(node: Node) -> None:
@@ -85,9 +85,9 @@ def test_clocks_that_differ_a_little_delay_a_job_by_no_more(node: Node) -> None:
     node.wait(1.0)
     node.clock.step(-0.01)
     node.wait(4.009)
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.wait(0.004)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_due_jobs_are_looked_for_again_after_the_store_has_failed(node: Node) -> None:
@@ -97,7 +97,7 @@ def test_due_jobs_are_looked_for_again_after_the_store_has_failed(node: Node) ->
     node.wait(5.5)
     node.life.store.full = False
     node.wait(1.0)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_job_that_waits_in_the_store_expires_there(node: Node) -> None:
@@ -108,7 +108,7 @@ def test_a_job_that_waits_in_the_store_expires_there(node: Node) -> None:
     assert node.state(job.id) is State.EXPIRED
     node.wait(1.0)
     assert node.state(delayed.id) is State.EXPIRED
-    assert [client.heard for client in clients] == [["expired"], ["expired"]]
+    assert [client.events for client in clients] == [["expired"], ["expired"]]
     assert (node.queue().live, node.queue().backlog) == (0, [0, 0, 0])
 
 
@@ -148,11 +148,11 @@ def test_a_woken_worker_that_stays_silent_does_not_keep_another_asleep(node: Nod
     for worker in (silent, other):
         assert not node.serving.sleep(worker)
     node.background("1")
-    assert side(silent).take() == ["wake"]
+    assert side(silent).pop_events() == ["wake"]
     node.wait(0.9)
-    assert side(other).take() == []
+    assert side(other).pop_events() == []
     node.wait(0.8)
-    assert side(other).take() == ["wake"]
+    assert side(other).pop_events() == ["wake"]
     assert node.given(other).job.payload == b"1"
     assert node.grab(silent) is None
     assert node.queue().woken == 0
@@ -176,10 +176,10 @@ def test_settlements_that_the_store_could_not_take_are_tried_again(node: Node) -
     acknowledged: list[bool] = []
     node.settling.succeeded(node.given(worker), b"done", acknowledged.append)
     node.fail()
-    assert (client.heard, acknowledged) == ([], [])
+    assert (client.events, acknowledged) == ([], [])
     assert node.service.ends.waits
     node.wait(0.5)
-    assert (client.heard, acknowledged) == (["succeeded done"], [True])
+    assert (client.events, acknowledged) == (["succeeded done"], [True])
     assert not node.service.ends.waits
 
 
@@ -187,9 +187,9 @@ def test_a_claim_that_failed_is_made_again(node: Node) -> None:
     node.background("1")
     worker = node.stream()
     node.fail()
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.wait(0.5)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_ended_jobs_are_kept_for_their_time_and_dead_letters_for_theirs() -> None:
@@ -209,10 +209,10 @@ def test_ended_jobs_are_kept_for_their_time_and_dead_letters_for_theirs() -> Non
     assert node.state(bad.id) is State.FAILED
     node.wait(60.0)
     assert node.life.store.find(bad.id) is None
-    assert node.wait_for(good.id).heard == []
+    assert node.wait_for(good.id).events == []
     client = node.wait_for(good.id)
     node.commit()
-    assert client.heard == ["unknown"]
+    assert client.events == ["unknown"]
 
 
 def test_a_node_says_when_it_wants_to_be_asked_again(node: Node) -> None:
@@ -224,7 +224,7 @@ def test_a_node_says_when_it_wants_to_be_asked_again(node: Node) -> None:
 
 def test_windows_follow_what_workers_get_through(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     adapted: list[float] = []
-    node.queue().window = SMALLEST
+    node.queue().window = MIN_WINDOW
     monkeypatch.setattr(node.serving.claiming, "adapt", lambda _, seconds: adapted.append(seconds))
     node.wait(1.1)
     assert 3 <= len(adapted) <= 5
@@ -244,11 +244,11 @@ def test_functions_that_nothing_changes_are_passed_over(node: Node, monkeypatch:
 
 
 def test_many_functions_are_looked_at_in_steps(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3 * STEP):
-        node.queue(str(number)).window = SMALLEST
+    for number in range(3 * FUNCTIONS_PER_STEP):
+        node.queue(str(number)).window = MIN_WINDOW
     looked: list[bytes] = []
     monkeypatch.setattr(node.serving.claiming, "adapt", lambda queue, _: looked.append(queue.name))
-    node.clock.advance(TICK)
+    node.clock.advance(TICK_INTERVAL)
     steps: list[Callable[[], None]] = []
     monkeypatch.setattr(node.service.slices, "put", steps.append)
     node.service.tick()
@@ -256,5 +256,5 @@ def test_many_functions_are_looked_at_in_steps(node: Node, monkeypatch: pytest.M
     while steps:
         before = len(looked)
         steps.pop()()
-        assert len(looked) - before <= STEP
-    assert len(looked) == 3 * STEP
+        assert len(looked) - before <= FUNCTIONS_PER_STEP
+    assert len(looked) == 3 * FUNCTIONS_PER_STEP

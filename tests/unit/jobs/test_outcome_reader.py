@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.jobs import outcome_reader
-from mainspring.jobs.listeners import LARGE
+from mainspring.jobs.listeners import SHARED_RESULT_BYTES
 
 from .a_node import Client, Node, side
 
@@ -56,7 +56,7 @@ def is_empty(node: Node) -> bool:
     return not len(node.service.outcomes) and not node.service.listeners.withheld and not len(node.service.listeners)
 
 
-@pytest.mark.parametrize("size", [10, LARGE + 1])
+@pytest.mark.parametrize("size", [10, SHARED_RESULT_BYTES + 1])
 def test_a_result_is_looked_up_once_for_all_who_wait_for_it(node: Node, reads: list[dict[int, int]], size: int) -> None:
     (job_id,) = ended(node, b"r" * size)
     clients = [node.wait_for(job_id) for _ in range(40)]
@@ -64,7 +64,7 @@ def test_a_result_is_looked_up_once_for_all_who_wait_for_it(node: Node, reads: l
     assert reads == [{job_id: size}]
     results = {id(job.result) for client in clients for job in client.ended_jobs}
     assert len(results) == 1, "one copy"
-    assert all(client.heard == ["succeeded " + "r" * size] for client in clients)
+    assert all(client.events == ["succeeded " + "r" * size] for client in clients)
     assert is_empty(node)
 
 
@@ -76,7 +76,7 @@ def test_who_asks_while_a_look_up_is_under_way_has_one_of_its_own(node: Node, re
     node.life.commits.flush()
     two = node.wait_for(job_id)
     node.commit()
-    assert (one.heard, two.heard) == (["succeeded r"], ["succeeded r"])
+    assert (one.events, two.events) == (["succeeded r"], ["succeeded r"])
     assert reads[0] == {job_id: 1}
     assert is_empty(node)
 
@@ -84,16 +84,16 @@ def test_who_asks_while_a_look_up_is_under_way_has_one_of_its_own(node: Node, re
 def test_the_results_of_a_look_up_are_bounded_before_they_are_read(
     node: Node, reads: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcome_reader, "ROOM", 100)
+    monkeypatch.setattr(outcome_reader, "RESULTS_BYTES", 100)
     ids = ended(node, *[b"r" * size for size in (60, 60, 40, 101, 30, 1000, 0)])
     client = Client()
     for job_id in ids:
-        node.service.clients.wait(job_id, client, lambda: client.heard.append("unknown"))
+        node.service.clients.wait(job_id, client, lambda: client.events.append("unknown"))
     node.commit()
     assert {job.id: len(job.result) for job in client.ended_jobs} == dict(
         zip(ids, (60, 60, 40, 101, 30, 1000, 0), strict=True)
     )
-    assert len(client.heard) == 7
+    assert len(client.events) == 7
     assert [read for read in reads if sum(read.values()) > 100] == [{ids[3]: 101}, {ids[5]: 1000}], "alone"
     assert sum(sum(read.values()) for read in reads) == 1291, "each once"
     assert is_empty(node)
@@ -102,12 +102,12 @@ def test_the_results_of_a_look_up_are_bounded_before_they_are_read(
 def test_a_look_up_has_a_bound_in_jobs(
     node: Node, reads: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcome_reader, "MOST", 3)
+    monkeypatch.setattr(outcome_reader, "JOBS_PER_LOOKUP", 3)
     ids = ended(node, *[b"r"] * 8)
     clients = [node.wait_for(job_id) for job_id in ids]
     node.commit()
     assert [len(read) for read in reads] == [3, 3, 2]
-    assert all(client.heard == ["succeeded r"] for client in clients)
+    assert all(client.events == ["succeeded r"] for client in clients)
 
 
 def test_nothing_is_looked_up_for_those_who_have_no_room(node: Node, reads: list[dict[int, int]]) -> None:
@@ -120,11 +120,11 @@ def test_nothing_is_looked_up_for_those_who_have_no_room(node: Node, reads: list
     node.service.clients.wait(second, other, lambda: None)
     node.commit()
     assert reads == [{second: 1}]
-    assert (client.heard, other.heard) == ([], ["succeeded 2"])
+    assert (client.events, other.events) == ([], ["succeeded 2"])
     client.room = True
     node.service.clients.has_room(client)
     node.commit()
-    assert sorted(client.heard) == ["succeeded 1", "succeeded 2"]
+    assert sorted(client.events) == ["succeeded 1", "succeeded 2"]
     assert reads[1:] == [{first: 1, second: 1}]
     assert len(looked_up) == 2
     assert is_empty(node)
@@ -139,11 +139,11 @@ def test_an_end_is_withheld_from_those_who_have_no_room(node: Node, reads: list[
     other.room = False
     node.settling.succeeded(side(worker).given[0], b"done")
     node.commit()
-    assert (reader.heard, other.heard, reads) == (["succeeded done"], [], [])
+    assert (reader.events, other.events, reads) == (["succeeded done"], [], [])
     other.room = True
     node.service.clients.has_room(other)
     node.commit()
-    assert (other.heard, reads) == (["succeeded done"], [{job.id: 4}])
+    assert (other.events, reads) == (["succeeded done"], [{job.id: 4}])
     assert is_empty(node)
 
 
@@ -152,11 +152,11 @@ def test_the_outcome_of_a_job_in_memory_alone_is_never_withheld(node: Node) -> N
     _, client = node.foreground("1")
     client.room = False
     node.settling.succeeded(side(worker).given[0], b"done")
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
 
 
 def test_a_result_that_is_being_sent_is_not_read_again(node: Node, reads: list[dict[int, int]]) -> None:
-    (job_id,) = ended(node, b"r" * (LARGE + 1))
+    (job_id,) = ended(node, b"r" * (SHARED_RESULT_BYTES + 1))
     slow = node.wait_for(job_id)
     node.commit()
     later = node.wait_for(job_id)
@@ -183,7 +183,7 @@ def test_what_was_forgotten_before_there_was_room_is_unknown(node: Node) -> None
     client.room = True
     node.service.clients.has_room(client)
     node.commit()
-    assert client.heard == ["unknown"]
+    assert client.events == ["unknown"]
     assert is_empty(node)
 
 
@@ -206,7 +206,7 @@ def test_a_store_that_fails_is_asked_again_for_all(node: Node, reads: list[dict[
     node.fail()
     two, unknown = node.wait_for(second), node.wait_for(NOWHERE)
     node.commit()
-    assert (one.heard, two.heard, reads) == ([], [], []), "no faster than the store can answer"
-    node.wait(outcome_reader.AGAIN)
-    assert (one.heard, two.heard, unknown.heard) == (["succeeded 1"], ["succeeded 2"], ["unknown"])
+    assert (one.events, two.events, reads) == ([], [], []), "no faster than the store can answer"
+    node.wait(outcome_reader.RETRY_DELAY)
+    assert (one.events, two.events, unknown.events) == (["succeeded 1"], ["succeeded 2"], ["unknown"])
     assert is_empty(node)

@@ -22,7 +22,7 @@ MANY = 3
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    monkeypatch.setattr(dispatch, "MANY", MANY)
+    monkeypatch.setattr(dispatch, "MAX_IDLE_FUNCTIONS", MANY)
     return Node()
 
 
@@ -32,7 +32,7 @@ def store(node: Node, number: int) -> None:
     node.commit()
 
 
-def known(node: Node) -> int:
+def tracked(node: Node) -> int:
     return len(node.service.dispatch.queues)
 
 
@@ -44,11 +44,11 @@ def test_of_very_many_functions_few_are_in_memory(node: Node) -> None:
     store(node, MANY)
     assert node.service.dispatch.complete
     store(node, 50)
-    assert known(node) == MANY
+    assert tracked(node) == MANY
     assert not node.service.dispatch.complete
-    again = node.restart()
-    assert known(again) == MANY
-    assert not again.service.dispatch.complete
+    restarted = node.restart()
+    assert tracked(restarted) == MANY
+    assert not restarted.service.dispatch.complete
 
 
 def test_a_worker_gets_the_jobs_of_a_function_that_is_a_row(node: Node) -> None:
@@ -56,7 +56,7 @@ def test_a_worker_gets_the_jobs_of_a_function_that_is_a_row(node: Node) -> None:
     node.background("later", "40", due_us=2**60)
     worker = node.stream("40", "41", places=9)
     node.commit()
-    assert side(worker).take() == ["job 40", "job 41"]
+    assert side(worker).pop_events() == ["job 40", "job 41"]
     assert (queue(node, "40").away, queue(node, "40").backlog) == (1, [0, 0, 0])
 
 
@@ -64,9 +64,9 @@ def test_a_worker_that_asks_at_once_is_not_told_that_there_is_none(node: Node) -
     store(node, 50)
     worker = node.worker("40")
     assert node.grab(worker) is None
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.commit()
-    assert side(worker).take() == ["job 40"]
+    assert side(worker).pop_events() == ["job 40"]
 
 
 def test_new_jobs_go_behind_those_that_are_rows(node: Node) -> None:
@@ -74,7 +74,7 @@ def test_new_jobs_go_behind_those_that_are_rows(node: Node) -> None:
     worker = node.stream("40", places=9)
     node.submit(node.job("new", "40"))
     node.commit()
-    assert side(worker).take() == ["job 40", "job new"]
+    assert side(worker).pop_events() == ["job 40", "job new"]
 
 
 def test_what_is_on_its_way_while_a_function_is_counted_is_counted_once(node: Node) -> None:
@@ -90,9 +90,9 @@ def test_a_store_that_cannot_count_is_asked_again(node: Node) -> None:
     store(node, 50)
     worker = node.stream("40")
     node.fail()
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.wait(1.0)
-    assert side(worker).take() == ["job 40"]
+    assert side(worker).pop_events() == ["job 40"]
 
 
 def test_a_function_becomes_a_row_again_when_its_worker_has_left(node: Node) -> None:
@@ -102,23 +102,23 @@ def test_a_function_becomes_a_row_again_when_its_worker_has_left(node: Node) -> 
     node.service.gone(worker)
     node.commit()
     node.wait(20.0)
-    assert known(node) == MANY
+    assert tracked(node) == MANY
     assert b"40" not in node.service.dispatch.queues
     late = node.stream("40")
     node.commit()
-    assert side(late).take() == ["job 40"]
+    assert side(late).pop_events() == ["job 40"]
 
 
 def test_rows_are_cancelled_and_tried_again(node: Node) -> None:
     store(node, 50)
     job = node.background("1", "row")
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.commit()
-    assert said == ["cancelled"]
+    assert answers == ["cancelled"]
     node.retry(job.id)
     node.commit()
     assert node.state(job.id) is State.PENDING
-    assert known(node) == MANY
+    assert tracked(node) == MANY
 
 
 def test_a_job_that_becomes_due_is_handed_out_where_a_worker_has_come(node: Node) -> None:
@@ -126,21 +126,21 @@ def test_a_job_that_becomes_due_is_handed_out_where_a_worker_has_come(node: Node
     node.background("1", "row", due_us=round((node.clock.wall() + 5) * 1e6))
     worker = node.stream("row")
     node.wait(5.1)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_pause_holds_for_a_function_that_is_a_row(node: Node) -> None:
     store(node, 50)
     node.service.functions.change(b"40", pause, lambda _: None, lambda _: None)
     node.commit()
-    assert known(node) == MANY
+    assert tracked(node) == MANY
     worker = node.stream("40")
     node.commit()
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
 
 
-def pause(said: FunctionLimits, _: int) -> FunctionLimits:
-    return msgspec.structs.replace(said, paused=True)
+def pause(answers: FunctionLimits, _: int) -> FunctionLimits:
+    return msgspec.structs.replace(answers, paused=True)
 
 
 # ---- how many they are ----
@@ -188,13 +188,13 @@ def test_no_more_than_so_many_functions(node: Node) -> None:
 
 def test_rows_above_a_lower_limit_go_on(node: Node) -> None:
     store(node, 50)
-    again = node.restart(most_functions=20)
-    again.wait(1.0)
-    assert again.service.dispatch.admits(b"40")
-    assert not again.service.dispatch.admits(b"new")
-    worker = again.stream("40")
-    again.commit()
-    assert side(worker).take() == ["job 40"]
+    restarted = node.restart(most_functions=20)
+    restarted.wait(1.0)
+    assert restarted.service.dispatch.admits(b"40")
+    assert not restarted.service.dispatch.admits(b"new")
+    worker = restarted.stream("40")
+    restarted.commit()
+    assert side(worker).pop_events() == ["job 40"]
 
 
 def test_a_page_of_rows_waits_for_no_group(node: Node) -> None:

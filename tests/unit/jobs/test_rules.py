@@ -39,7 +39,7 @@ def test_everything_else_raises_and_says_what(pair: tuple[State, Event]) -> None
 
 @pytest.mark.parametrize("event", Event)
 def test_an_event_leads_to_one_state(event: Event) -> None:
-    assert {after for (_, known), after in TRANSITIONS.items() if known is event} == {rules.target(event)}
+    assert {after for (_, legal), after in TRANSITIONS.items() if legal is event} == {rules.target(event)}
 
 
 def test_a_success_is_final() -> None:

@@ -8,7 +8,7 @@ from mainspring.errors import ConflictError, NotFoundError, StoreFullError
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Retry, State
-from mainspring.jobs.workers import FEW
+from mainspring.jobs.workers import FUNCTIONS_AT_ONCE
 
 from .a_node import Client, Node, side, unexpected
 
@@ -37,11 +37,11 @@ def test_a_node_begins_with_what_an_earlier_life_held() -> None:
     node.background("later", due_us=2**60)
     node.stream(places=1)
     node.commit()
-    again = node.restart()
-    assert (again.queue().live, again.queue().backlog) == (4, [0, 3, 0])
-    worker = again.stream(places=3)
-    again.commit()
-    assert side(worker).take() == ["job 0", "job 1", "job 2"]
+    restarted = node.restart()
+    assert (restarted.queue().live, restarted.queue().backlog) == (4, [0, 3, 0])
+    worker = restarted.stream(places=3)
+    restarted.commit()
+    assert side(worker).pop_events() == ["job 0", "job 1", "job 2"]
     assert {held.job.suspects for held in side(worker).given} == {1}
 
 
@@ -54,9 +54,9 @@ def test_who_waits_for_an_ended_job_is_told_at_once(node: Node) -> None:
     node.settling.succeeded(side(worker).given[0], b"done")
     node.commit()
     client = node.wait_for(job.id)
-    assert client.heard == []
+    assert client.events == []
     node.commit()
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
     assert len(node.service.listeners) == 0
 
 
@@ -72,15 +72,15 @@ def test_who_waits_is_told_once_whenever_the_job_ends(node: Node, stage: str) ->
     node.settling.succeeded(side(worker).given[0], b"done")
     client = client or node.wait_for(job.id)
     node.commit()
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
 
 
 def test_everybody_who_waits_for_an_unknown_job_is_told(node: Node) -> None:
     one, two = node.wait_for(NOWHERE), node.wait_for(NOWHERE)
-    node.service.clients.wait(NOWHERE, two, lambda: two.heard.append("unknown again"))
+    node.service.clients.wait(NOWHERE, two, lambda: two.events.append("unknown again"))
     node.commit()
-    assert one.heard == ["unknown"]
-    assert two.heard == ["unknown", "unknown again"]
+    assert one.events == ["unknown"]
+    assert two.events == ["unknown", "unknown again"]
     assert len(node.service.listeners) == 0
 
 
@@ -91,9 +91,9 @@ def test_a_job_that_cannot_be_looked_up_now_is_not_unknown(node: Node) -> None:
     node.commit()
     client = node.wait_for(job.id)
     node.fail()
-    assert client.heard == []
+    assert client.events == []
     node.wait(0.5)
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
 
 
 def test_nobody_looks_again_for_one_who_has_left(node: Node) -> None:
@@ -102,7 +102,7 @@ def test_nobody_looks_again_for_one_who_has_left(node: Node) -> None:
     node.service.clients.gone(client)
     groups = node.life.commits.groups
     node.wait(0.3)
-    assert client.heard == []
+    assert client.events == []
     assert node.life.commits.groups == groups
 
 
@@ -114,7 +114,7 @@ def test_who_waits_hears_of_progress(node: Node) -> None:
     node.service.data(held, b"part")
     node.service.warning(held, b"careful")
     node.service.status(held, b"1", b"2")
-    assert client.heard == ["data part", "warning careful", "1 of 2"]
+    assert client.events == ["data part", "warning careful", "1 of 2"]
     assert (held.numerator, held.denominator) == (b"1", b"2")
 
 
@@ -124,41 +124,41 @@ def test_who_waits_hears_of_progress(node: Node) -> None:
 def test_a_job_that_waits_in_the_store_is_cancelled_there(node: Node) -> None:
     job = node.background("1")
     client = node.wait_for(job.id)
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.commit()
-    assert said == ["cancelled"]
-    assert client.heard == ["cancelled"]
+    assert answers == ["cancelled"]
+    assert client.events == ["cancelled"]
     assert (node.queue().live, node.queue().backlog) == (0, [0, 0, 0])
     assert node.state(job.id) is State.CANCELLED
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.commit()
-    assert said == ["cancelled"]
+    assert answers == ["cancelled"]
 
 
 def test_a_scheduled_job_is_cancelled(node: Node) -> None:
     job = node.background("1", due_us=2**60)
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.commit()
-    assert said == ["cancelled"]
+    assert answers == ["cancelled"]
     assert (node.queue().live, node.queue().backlog) == (0, [0, 0, 0])
 
 
 def test_a_job_that_waits_in_memory_is_cancelled_and_never_handed_out(node: Node) -> None:
     worker = node.stream(places=0)
     job = node.background("1")
-    said = node.cancel(job.id)
-    assert said == [], "not before it is on disk"
+    answers = node.cancel(job.id)
+    assert answers == [], "not before it is on disk"
     node.service.ready(worker, 1)
     node.commit()
-    assert said == ["cancelled"]
-    assert side(worker).take() == []
+    assert answers == ["cancelled"]
+    assert side(worker).pop_events() == []
 
 
 def test_a_streaming_worker_is_asked_to_stop(node: Node) -> None:
     worker = node.stream()
     job = node.background("1")
     assert node.cancel(job.id) == ["running"]
-    assert side(worker).take() == ["job 1", "stop 1: cancelled"]
+    assert side(worker).pop_events() == ["job 1", "stop 1: cancelled"]
     assert node.cancel(job.id) == ["running"], "asked again"
 
 
@@ -166,9 +166,9 @@ def test_what_a_plain_worker_reports_of_a_cancelled_job_is_passed_over(node: Nod
     worker = node.worker()
     job = node.background("1")
     held = node.given(worker)
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.commit()
-    assert said == ["cancelled"]
+    assert answers == ["cancelled"]
     assert worker.running == {}
     assert node.service.pass_over(worker, held.handle)
     assert not node.service.pass_over(node.worker(), held.handle)
@@ -178,7 +178,7 @@ def test_what_a_plain_worker_reports_of_a_cancelled_job_is_passed_over(node: Nod
 def test_a_foreground_job_is_cancelled(node: Node) -> None:
     job, client = node.foreground("1")
     assert node.cancel(job.id) == ["cancelled"]
-    assert client.heard == ["cancelled"]
+    assert client.events == ["cancelled"]
     assert node.table.held == {}
 
 
@@ -187,9 +187,9 @@ def test_a_foreground_job_is_cancelled_during_its_backoff(node: Node) -> None:
     job, client = node.foreground("1")
     node.settling.failed(side(worker).given[0], ERROR)
     assert node.cancel(job.id) == ["cancelled"]
-    assert client.heard == ["cancelled"]
+    assert client.events == ["cancelled"]
     node.wait(3.0)
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -209,7 +209,7 @@ def test_cancels_while_a_job_is_being_stored(node: Node, ends: bool, full: bool)
         node.fail()
     node.commit()
     outcome = "succeeded done" if ends else "cancelled"
-    assert client.heard == [outcome]
+    assert client.events == [outcome]
     if full and ends:
         assert all(isinstance(answer, NotFoundError | StoreFullError) for answer in first + second)
     else:
@@ -222,12 +222,12 @@ def test_cancels_while_a_job_is_being_stored(node: Node, ends: bool, full: bool)
 def test_a_job_that_is_claimed_while_it_is_cancelled(node: Node) -> None:
     job = node.background("1")
     worker = node.stream(places=0)
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.commit()
-    assert said == ["cancelled"]
+    assert answers == ["cancelled"]
     assert node.state(job.id) is State.CANCELLED
     node.service.ready(worker, 1)
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
 
 
 def test_a_job_whose_settlement_waits_for_the_store_has_ended(node: Node) -> None:
@@ -236,23 +236,23 @@ def test_a_job_whose_settlement_waits_for_the_store_has_ended(node: Node) -> Non
     node.settling.succeeded(side(worker).given[0], b"done")
     node.fail()
     groups = node.life.commits.groups
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.commit()
-    assert said == ["succeeded"]
+    assert answers == ["succeeded"]
     assert node.life.commits.groups <= groups + 3
 
 
 def test_an_unknown_job_cannot_be_cancelled(node: Node) -> None:
-    said = node.cancel(NOWHERE)
+    answers = node.cancel(NOWHERE)
     node.commit()
-    assert isinstance(said[0], NotFoundError)
+    assert isinstance(answers[0], NotFoundError)
 
 
 def test_a_cancel_that_the_store_refuses(node: Node) -> None:
     job = node.background("1")
-    said = node.cancel(job.id)
+    answers = node.cancel(job.id)
     node.fail()
-    assert isinstance(said[0], StoreFullError)
+    assert isinstance(answers[0], StoreFullError)
     assert node.state(job.id) is State.PENDING
 
 
@@ -262,13 +262,13 @@ def test_a_cancel_that_the_store_refuses(node: Node) -> None:
 def test_a_dead_letter_is_put_back(node: Node) -> None:
     job = node.background("1")
     fail(node, job)
-    said = node.retry(job.id)
+    answers = node.retry(job.id)
     node.commit()
-    assert isinstance(said[0], Job)
+    assert isinstance(answers[0], Job)
     assert (node.queue().live, node.queue().backlog) == (1, [0, 1, 0])
     worker = node.stream()
     node.commit()
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
     assert side(worker).given[0].job.attempt == 0
 
 
@@ -276,10 +276,10 @@ def test_a_dead_letter_whose_unique_is_live_is_not_put_back(node: Node) -> None:
     job = node.background("1", unique=b"u")
     fail(node, job)
     rival = node.background("2", unique=b"u")
-    said = node.retry(job.id)
+    answers = node.retry(job.id)
     node.commit()
-    assert isinstance(said[0], ConflictError)
-    assert node.service.handles.of(rival.id).decode() in str(said[0])
+    assert isinstance(answers[0], ConflictError)
+    assert node.service.handles.of(rival.id).decode() in str(answers[0])
     assert node.queue().live == 1
 
 
@@ -287,10 +287,10 @@ def test_a_dead_letter_is_not_put_back_beside_a_foreground_job_of_its_unique(nod
     job = node.background("1", unique=b"u")
     fail(node, job)
     rival, _ = node.foreground("2", unique=b"u")
-    said = node.retry(job.id)
+    answers = node.retry(job.id)
     node.commit()
-    assert isinstance(said[0], ConflictError)
-    assert node.service.handles.of(rival.id).decode() in str(said[0])
+    assert isinstance(answers[0], ConflictError)
+    assert node.service.handles.of(rival.id).decode() in str(answers[0])
     assert node.queue().live == 0
     assert node.state(job.id) is State.FAILED
 
@@ -305,7 +305,7 @@ def test_a_foreground_job_joins_the_dead_letter_that_is_put_back_meanwhile(node:
     node.commit()
     assert node.answers[-1] == job.id
     assert node.table.foreground == {}
-    assert client.heard == []
+    assert client.events == []
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -315,10 +315,10 @@ def test_only_what_ended_badly_can_be_tried_again(node: Node, ended: bool) -> No
     if ended:
         node.settling.succeeded(side(worker).given[0], b"")
         node.commit()
-    said = node.retry(job.id)
+    answers = node.retry(job.id)
     node.commit()
-    assert isinstance(said[0], ConflictError)
-    assert ("succeeded" if ended else "running") in str(said[0])
+    assert isinstance(answers[0], ConflictError)
+    assert ("succeeded" if ended else "running") in str(answers[0])
     unknown = node.retry(NOWHERE)
     node.commit()
     assert isinstance(unknown[0], NotFoundError)
@@ -327,11 +327,11 @@ def test_only_what_ended_badly_can_be_tried_again(node: Node, ended: bool) -> No
 def test_a_second_try_that_the_store_refuses(node: Node) -> None:
     job = node.background("1")
     fail(node, job)
-    said = node.retry(job.id)
+    answers = node.retry(job.id)
     node.life.loop.soon.popleft()()
     node.life.store.finish()
     node.fail()
-    assert isinstance(said[0], StoreFullError)
+    assert isinstance(answers[0], StoreFullError)
     assert node.queue().live == 0
 
 
@@ -383,7 +383,7 @@ def test_what_waits_goes_back_when_nobody_is_left_to_run_it(node: Node) -> None:
     assert [held.job.id for held in node.table.held.values()] == [foreground.id]
     last = node.stream(places=9)
     node.commit()
-    assert sorted(side(last).take()) == [f"job {number}" for number in range(1, 6)]
+    assert sorted(side(last).pop_events()) == [f"job {number}" for number in range(1, 6)]
 
 
 def test_a_function_that_is_not_registered_can_be_taken_back(node: Node) -> None:
@@ -403,16 +403,16 @@ def test_a_job_of_another_function_stays_with_its_worker(node: Node) -> None:
 def test_a_streaming_worker_that_registers_later_gets_its_jobs(node: Node) -> None:
     node.foreground("1")
     worker = node.stream("g", places=2)
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.service.register(worker, b"f", Ability())
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_streaming_worker_that_also_grabs_is_answered_at_once(node: Node) -> None:
     node.background("1")
     worker = node.stream(places=0)
     node.grab(worker)
-    assert side(worker).take() == ["no job"]
+    assert side(worker).pop_events() == ["no job"]
     assert worker.credit == 0
 
 
@@ -431,16 +431,16 @@ def test_a_node_that_ends_politely_leaves_nothing_under_suspicion(node: Node) ->
     held = side(worker).given[0]
     assert list(node.table.held.values()) == [held], "what runs may end"
     node.service.ready(worker, 5)
-    assert side(worker).take() == ["job 0"]
+    assert side(worker).pop_events() == ["job 0"]
     node.submit(node.job("5"))
     node.commit()
     assert node.queue().size == 0
     node.settling.released(held)
     node.commit()
-    again = node.restart()
-    last = again.stream(places=9)
-    again.commit()
-    assert side(last).take() == [f"job {number}" for number in range(6)]
+    restarted = node.restart()
+    last = restarted.stream(places=9)
+    restarted.commit()
+    assert side(last).pop_events() == [f"job {number}" for number in range(6)]
     assert {(one.job.attempt, one.job.suspects) for one in side(last).given} == {(0, 0)}
 
 
@@ -450,7 +450,7 @@ def test_a_node_that_ends_keeps_foreground_jobs_to_its_end(node: Node) -> None:
     worker = node.worker()
     assert node.grab(worker) is None
     assert not node.serving.sleep(worker)
-    assert side(worker).take() == ["no job"]
+    assert side(worker).pop_events() == ["no job"]
     assert isinstance(client, Client)
     assert len(node.table.held) == 1
 
@@ -468,25 +468,25 @@ def test_options_of_a_job_reach_its_worker(node: Node) -> None:
 
 
 def test_a_worker_of_many_functions_leaves_them_in_steps(node: Node) -> None:
-    names = [str(number) for number in range(10 * FEW)]
+    names = [str(number) for number in range(10 * FUNCTIONS_AT_ONCE)]
     worker, other = node.worker(*names), node.stream("7")
     node.service.gone(worker)
     queues = node.service.dispatch.queues.values()
     assert sum(worker in queue.workers for queue in queues) == len(names), "that comes in the next turns"
     node.foreground("1", "3")
     node.background("2", "7")
-    assert side(worker).take() == []
-    assert side(other).take() == ["job 2"]
+    assert side(worker).pop_events() == []
+    assert side(other).pop_events() == ["job 2"]
     node.wait(1.0)
     assert not any(worker in queue.workers for queue in queues)
     assert not worker.abilities
 
 
 def test_what_a_worker_of_many_functions_ran_goes_to_others_at_once(node: Node) -> None:
-    worker = node.worker(*map(str, range(10 * FEW)))
+    worker = node.worker(*map(str, range(10 * FUNCTIONS_AT_ONCE)))
     node.background("1", "3")
     assert node.given(worker).job.payload == b"1"
     node.service.gone(worker)
     other = node.stream("3")
     node.commit()
-    assert side(other).take() == ["job 1"]
+    assert side(other).pop_events() == ["job 1"]

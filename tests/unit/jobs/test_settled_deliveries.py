@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def test_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled_deliveries, "LIMIT", 2)
+    monkeypatch.setattr(settled_deliveries, "MAX_SETTLED", 2)
     last = SettledDeliveries()
     for number in (b"1", b"2", b"2", b"3"):
         last.add(b"H:n:1", number, b"succeeded")

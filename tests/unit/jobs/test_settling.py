@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.store import History
 
 from mainspring.errors import StoreBrokenError
-from mainspring.jobs.ends import GATHERED, SMALL
+from mainspring.jobs.ends import MAX_GATHERED, MAX_GATHERED_BYTES
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Options, Retry, State
@@ -30,11 +30,11 @@ def test_clients_and_workers_are_told_after_the_commit(node: Node) -> None:
     worker = node.stream()
     job = node.background("1")
     client = node.wait_for(job.id)
-    said: list[bool] = []
-    node.settling.succeeded(side(worker).given[0], b"done", said.append)
-    assert (client.heard, said) == ([], [])
+    answers: list[bool] = []
+    node.settling.succeeded(side(worker).given[0], b"done", answers.append)
+    assert (client.events, answers) == ([], [])
     node.commit()
-    assert (client.heard, said) == (["succeeded done"], [True])
+    assert (client.events, answers) == (["succeeded done"], [True])
     assert node.stored(job.id).result == b"done"
     assert node.stored(job.id).attempt == 1
 
@@ -69,7 +69,7 @@ def test_a_failure_without_a_policy_is_final(node: Node) -> None:
     client = node.wait_for(job.id)
     node.settling.failed(side(worker).given[0], ERROR, exception=b"boom")
     node.commit()
-    assert client.heard == ["failed boom"]
+    assert client.events == ["failed boom"]
     assert node.stored(job.id).error == ERROR
     assert node.queue().live == 0
 
@@ -88,10 +88,10 @@ def test_a_failure_is_tried_again_after_its_backoff_until_the_policy_is_used_up(
         assert len(side(worker).given) == number
         node.wait(0.2)
         assert len(side(worker).given) == number + 1
-    assert client.heard == []
+    assert client.events == []
     node.settling.failed(side(worker).given[-1], ERROR)
     node.commit()
-    assert client.heard == ["failed"]
+    assert client.events == ["failed"]
     assert node.stored(job.id).attempt == 3
 
 
@@ -202,7 +202,7 @@ def test_a_job_whose_cancel_was_asked_for_never_runs_again(node: Node, way: str)
         ends = node.state(job.id)
         assert ends in {State.CANCELLED, State.FAILED}
     assert node.state(job.id) is ends
-    assert client.heard == [ends.name.lower()]
+    assert client.events == [ends.name.lower()]
     assert node.stored(job.id).attempt == 1
 
 
@@ -240,12 +240,12 @@ def test_a_job_whose_settlement_failed_is_not_run_again_meanwhile(node: Node) ->
 def test_settlements_of_a_broken_store_are_not_tried_again(node: Node) -> None:
     worker = node.stream()
     node.background("1")
-    said: list[bool] = []
-    node.settling.succeeded(side(worker).given[0], b"done", said.append)
+    answers: list[bool] = []
+    node.settling.succeeded(side(worker).given[0], b"done", answers.append)
     ((_, _, failed, _),) = node.life.commits._waiting  # noqa: SLF001 - the store answers as the test says
     failed(StoreBrokenError("the disk"))
     assert not node.service.ends.waits
-    assert said == []
+    assert answers == []
     assert worker.refused
 
 
@@ -253,12 +253,12 @@ def test_a_stale_settlement_is_called_so_and_changes_nothing(node: Node) -> None
     worker = node.stream()
     job = node.background("1")
     client = node.wait_for(job.id)
-    said: list[bool] = []
-    node.settling.succeeded(side(worker).given[0], b"done", said.append)
+    answers: list[bool] = []
+    node.settling.succeeded(side(worker).given[0], b"done", answers.append)
     ((_, done, _, _),) = node.life.commits._waiting  # noqa: SLF001 - the store answers as the test says
     done({job.id})
-    assert said == [False]
-    assert client.heard == []
+    assert answers == [False]
+    assert client.events == []
     assert node.queue().live == 1
 
 
@@ -268,10 +268,10 @@ def test_a_stale_settlement_is_called_so_and_changes_nothing(node: Node) -> None
 def test_a_foreground_job_ends_without_the_store(node: Node) -> None:
     worker = node.stream()
     _, client = node.foreground("1")
-    said: list[bool] = []
+    answers: list[bool] = []
     groups = node.life.commits.groups
-    node.settling.succeeded(side(worker).given[0], b"done", said.append)
-    assert (client.heard, said) == (["succeeded done"], [True])
+    node.settling.succeeded(side(worker).given[0], b"done", answers.append)
+    assert (client.events, answers) == (["succeeded done"], [True])
     assert node.life.commits.groups == groups
     assert node.table.held == {}
     assert (node.queue().foreground, node.table.foreground_bytes) == (0, 0)
@@ -281,12 +281,12 @@ def test_a_foreground_job_is_retried_in_memory(node: Node) -> None:
     worker = node.stream(places=3, retry=Retry(max_attempts=2, initial=2.0, jitter=0.0))
     _, client = node.foreground("1")
     node.settling.failed(side(worker).given[0], ERROR)
-    assert client.heard == []
+    assert client.events == []
     node.wait(1.9)
     assert len(side(worker).given) == 1
     node.wait(0.2)
     node.settling.failed(side(worker).given[1], ERROR)
-    assert client.heard == ["failed"]
+    assert client.events == ["failed"]
 
 
 def test_a_foreground_job_of_a_lost_worker_goes_to_another_before_the_rest(node: Node) -> None:
@@ -320,7 +320,7 @@ def test_a_lost_worker_is_not_given_back_what_it_leaves_behind(node: Node, kind:
     other = node.stream()
     node.settling.succeeded(side(other).given[-1], b"done")
     node.commit()
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]
 
 
 def test_a_foreground_job_whose_client_left_while_it_ran_is_not_run_again(node: Node) -> None:
@@ -370,7 +370,7 @@ class Watch:
     def __call__(self, settlements: Sequence[Settlement]) -> None:
         self.groups.append(list(settlements))
 
-    def take(self) -> list[tuple[str, str, int, float]]:
+    def pop(self) -> list[tuple[str, str, int, float]]:
         """Payload, outcome, number and seconds of what ended since this was last asked for."""
         ended = [settlement for group in self.groups for settlement in group]
         self.groups.clear()
@@ -397,7 +397,7 @@ def test_those_who_watch_attempts_are_called_once_for_each_group_after_its_commi
     assert watch.groups == []
     watched.commit()
     assert len(watch.groups) == 1
-    assert watch.take() == [(str(at), "succeeded", 1, 0.5) for at in range(3)]
+    assert watch.pop() == [(str(at), "succeeded", 1, 0.5) for at in range(3)]
 
 
 def test_successes_in_memory_are_told_of_together(watched: Node, watch: Watch) -> None:
@@ -412,16 +412,16 @@ def test_successes_in_memory_are_told_of_together(watched: Node, watch: Watch) -
     assert watch.groups == []
     watched.service.tick()
     assert [len(group) for group in watch.groups] == [2]
-    succeed("x" * SMALL)
-    succeed("x" * (SMALL + 1))
+    succeed("x" * MAX_GATHERED_BYTES)
+    succeed("x" * (MAX_GATHERED_BYTES + 1))
     assert [len(group) for group in watch.groups] == [2, 2], "large ones are not kept"
     succeed()
     watched.foreground("1")
     watched.settling.failed(side(worker).given[-1], ERROR)
     assert [len(group) for group in watch.groups] == [2, 2, 2], "a failure is logged at once"
-    for _ in range(GATHERED):
+    for _ in range(MAX_GATHERED):
         succeed()
-    assert [len(group) for group in watch.groups] == [2, 2, 2, GATHERED]
+    assert [len(group) for group in watch.groups] == [2, 2, 2, MAX_GATHERED]
 
 
 ENDS: dict[str, tuple[Callable[[Node, Held], None], str, int, str]] = {
@@ -449,7 +449,7 @@ def test_each_way_in_which_an_attempt_ends_has_its_outcome(watched: Node, watch:
     end(watched, side(worker).given[0])
     watched.commit()
     (settlement,) = watch.groups[0]
-    assert watch.take() == [("1", outcome, counted, 0.25)]
+    assert watch.pop() == [("1", outcome, counted, 0.25)]
     assert (settlement.event, settlement.reported) == (event, way == "reported")
     assert settlement.waited_us == 500_000, "before its first attempt"
     assert settlement.why == ("it is gone" if way == "lost" else "")
@@ -463,7 +463,7 @@ def test_an_attempt_whose_time_is_over_has_timed_out_whatever_becomes_of_the_job
     watched.background("1")
     watched.given(worker)
     watched.wait(2.1)
-    ((payload, outcome, counted, seconds),) = watch.take()
+    ((payload, outcome, counted, seconds),) = watch.pop()
     assert (payload, outcome, counted) == ("1", "timed_out", 1)
     assert seconds == pytest.approx(2.0, abs=0.01)
 
@@ -476,7 +476,7 @@ def test_what_no_worker_had_was_no_attempt(watched: Node, watch: Watch) -> None:
     (held,) = watched.table.held.values()
     watched.settling.released(held)
     watched.commit()
-    assert watch.take() == [("1", "none", 0, 0.0)]
+    assert watch.pop() == [("1", "none", 0, 0.0)]
     watched.service.gone(worker)
 
 
@@ -491,4 +491,4 @@ def test_a_stale_settlement_is_no_end_of_an_attempt(
     watched.settling.succeeded(held, b"")
     watched.commit()
     assert watched.state(job.id) is State.LEASED
-    assert watch.take() == []
+    assert watch.pop() == []

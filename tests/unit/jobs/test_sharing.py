@@ -59,7 +59,7 @@ def test_a_foreground_job_that_is_dropped_while_it_is_handed_out_gives_its_token
     node.life.store.full = False
     node.commit()
     assert node.held(job) is None, "it is dropped"
-    assert side(streaming).take() == ["job before", "job next"]
+    assert side(streaming).pop_events() == ["job before", "job next"]
 
 
 def test_a_foreground_job_that_is_left_while_it_is_claimed_is_not_handed_out(node: Node) -> None:
@@ -70,7 +70,7 @@ def test_a_foreground_job_that_is_left_while_it_is_claimed_is_not_handed_out(nod
     send(node)
     node.service.clients.gone(client)
     node.commit()
-    assert side(worker).take() == ["no job"]
+    assert side(worker).pop_events() == ["no job"]
     assert node.held(job) is None
     assert node.queue().total() == 0
 
@@ -115,7 +115,7 @@ def test_a_foreground_job_that_nobody_waits_for_is_dropped_with_its_worker(
     node.service.gone(worker)
     node.grab(other)
     node.commit()
-    assert side(other).take() == ["no job"]
+    assert side(other).pop_events() == ["no job"]
     assert node.life.store.find(job.id) is None
     assert (node.queue().total(), node.queue().backlog) == (0, [0, 0, 0])
 
@@ -252,7 +252,7 @@ def test_a_claim_that_finds_less_than_it_asked_for_leaves_what_came_too_late_for
     node.grab(worker)
     send(node)
     node.background("late")
-    assert side(worker).take() == ["job late"]
+    assert side(worker).pop_events() == ["job late"]
 
 
 def test_a_worker_that_asks_after_a_job_was_acknowledged_gets_it(node: Node) -> None:
@@ -265,7 +265,7 @@ def test_a_worker_that_asks_after_a_job_was_acknowledged_gets_it(node: Node) -> 
     assert node.answers == [job.id]
     node.grab(worker)
     node.commit()
-    assert side(worker).take() == ["job here"]
+    assert side(worker).pop_events() == ["job here"]
 
 
 def test_a_worker_that_asks_is_not_told_that_there_is_none_because_others_are_on_their_way(node: Node) -> None:
@@ -277,9 +277,9 @@ def test_a_worker_that_asks_is_not_told_that_there_is_none_because_others_are_on
     assert node.queue().inflight == 2
     send(node)
     node.grab(worker)
-    assert side(worker).take() == [], "the store is asked first"
+    assert side(worker).pop_events() == [], "the store is asked first"
     node.commit()
-    assert side(worker).take() == ["job first"]
+    assert side(worker).pop_events() == ["job first"]
 
 
 def test_counts_that_are_old_are_read_again_before_they_are_shown(nodes: list[Node]) -> None:
@@ -294,15 +294,15 @@ def test_counts_that_are_old_are_read_again_before_they_are_shown(nodes: list[No
 
     show()
     assert shown == [0], "they are not a second old"
-    there.clock.advance(sharing.COUNTED_FOR + 0.01)
+    there.clock.advance(sharing.COUNTS_MAX_AGE + 0.01)
     show()
     assert shown == [0, 1]
-    there.clock.advance(sharing.COUNTED_FOR + 0.01)
+    there.clock.advance(sharing.COUNTS_MAX_AGE + 0.01)
     there.life.store.full = True
     there.service.counted(lambda: shown.append(there.queue().total()))
     send(there)
     assert shown == [0, 1]
-    there.clock.advance(sharing.COUNT_PATIENCE)
+    there.clock.advance(sharing.COUNTS_TIMEOUT)
     there.service.tick()
     assert shown == [0, 1, 1], "the store does not answer"
     there.life.store.full = False

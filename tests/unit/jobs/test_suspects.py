@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.model import State
-from mainspring.jobs.suspects import ALONE_FOR, MOST, PATIENCE
+from mainspring.jobs.suspects import ALONE_FOR, MAX_RUNNING, WORKER_WAIT
 
 from .a_node import Node, side
 
@@ -45,7 +45,7 @@ def test_suspects_run_alone_and_are_recorded_first() -> None:
     worker = node.stream(places=3)
     node.life.settle()
     for at in range(3):
-        assert side(worker).take() == [f"job {at}"]
+        assert side(worker).pop_events() == [f"job {at}"]
         held = side(worker).given[at]
         assert node.state(held.job.id) is State.RUNNING
         assert held.job.suspects == 2
@@ -57,9 +57,9 @@ def test_nothing_is_handed_out_before_the_record_is_on_disk() -> None:
     node = suspects(1)
     worker = node.stream(places=1)
     until_one_is_recorded(node)
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.commit()
-    assert side(worker).take() == ["job 0"]
+    assert side(worker).pop_events() == ["job 0"]
 
 
 def test_the_next_life_counts_an_attempt_of_a_recorded_suspect_only() -> None:
@@ -67,9 +67,9 @@ def test_the_next_life_counts_an_attempt_of_a_recorded_suspect_only() -> None:
     worker = ready(node, 2)
     running = side(worker).given[0].job.id
     other = next(held.job.id for held in node.table.held.values() if held.job.id != running)
-    again = node.restart()
-    assert (again.stored(running).attempt, again.stored(running).suspects) == (1, 2)
-    assert (again.stored(other).attempt, again.stored(other).suspects) == (0, 3)
+    restarted = node.restart()
+    assert (restarted.stored(running).attempt, restarted.stored(running).suspects) == (1, 2)
+    assert (restarted.stored(other).attempt, restarted.stored(other).suspects) == (0, 3)
 
 
 def test_a_record_that_fails_is_made_again() -> None:
@@ -77,9 +77,9 @@ def test_a_record_that_fails_is_made_again() -> None:
     worker = node.stream(places=1)
     until_one_is_recorded(node)
     node.fail()
-    assert side(worker).take() == []
+    assert side(worker).pop_events() == []
     node.wait(0.5)
-    assert side(worker).take() == ["job 0"]
+    assert side(worker).pop_events() == ["job 0"]
 
 
 def test_a_suspect_that_is_cancelled_while_it_is_recorded_never_runs() -> None:
@@ -91,7 +91,7 @@ def test_a_suspect_that_is_cancelled_while_it_is_recorded_never_runs() -> None:
     assert node.cancel(job_id) == []
     node.commit()
     assert node.state(job_id) is State.CANCELLED
-    assert side(worker).take() == ["job 1"]
+    assert side(worker).pop_events() == ["job 1"]
 
 
 def test_a_suspect_whose_workers_are_gone_does_not_keep_others_waiting() -> None:
@@ -125,9 +125,9 @@ def handed_out(worker: Worker) -> list[str]:
 def test_a_suspect_that_runs_for_long_does_not_hold_up_the_others() -> None:
     node = suspects(3)
     worker = ready(node, 3)
-    node.wait(ALONE_FOR - PATIENCE - 0.1)
+    node.wait(ALONE_FOR - WORKER_WAIT - 0.1)
     assert handed_out(worker) == ["0"], "what kills a node mostly does so at once"
-    node.wait(PATIENCE + 0.2)
+    node.wait(WORKER_WAIT + 0.2)
     assert handed_out(worker) == ["0", "1"]
     node.settling.succeeded(side(worker).given[1], b"")
     node.commit()
@@ -137,13 +137,13 @@ def test_a_suspect_that_runs_for_long_does_not_hold_up_the_others() -> None:
 
 
 def test_no_more_than_a_few_suspects_run_at_a_time() -> None:
-    node = suspects(MOST + 2)
-    worker = ready(node, MOST + 2)
-    node.wait((MOST + 2) * (ALONE_FOR + 1))
-    assert len(handed_out(worker)) == MOST
+    node = suspects(MAX_RUNNING + 2)
+    worker = ready(node, MAX_RUNNING + 2)
+    node.wait((MAX_RUNNING + 2) * (ALONE_FOR + 1))
+    assert len(handed_out(worker)) == MAX_RUNNING
     node.settling.succeeded(side(worker).given[3], b"")
     node.commit()
-    assert len(handed_out(worker)) == MOST + 1
+    assert len(handed_out(worker)) == MAX_RUNNING + 1
 
 
 def two_functions() -> tuple[Node, Worker, Worker]:
@@ -159,7 +159,7 @@ def two_functions() -> tuple[Node, Worker, Worker]:
         node = node.restart()
         node.commit()
     workers = node.stream("f", places=0), node.stream("g", places=0)
-    node.wait(PATIENCE / 2)
+    node.wait(WORKER_WAIT / 2)
     return node, *workers
 
 
@@ -169,7 +169,7 @@ def test_functions_take_turns() -> None:
         node.service.ready(worker, 4)
     order = []
     for _ in range(4):
-        node.wait(PATIENCE)
+        node.wait(WORKER_WAIT)
         (held,) = [held for worker in (f, g) for held in worker.running.values()]
         order.append(held.job.payload.decode())
         node.settling.succeeded(held, b"")
@@ -179,35 +179,35 @@ def test_functions_take_turns() -> None:
 def test_a_suspect_without_a_free_worker_lets_those_of_another_function_begin() -> None:
     node, f, g = two_functions()
     node.service.ready(g, 1)
-    node.wait(PATIENCE)
+    node.wait(WORKER_WAIT)
     assert handed_out(g) == ["g0"]
     node.settling.succeeded(side(g).given[0], b"")
     node.service.ready(f, 2)
-    node.wait(PATIENCE)
+    node.wait(WORKER_WAIT)
     assert handed_out(f) == ["f0"], "they begin one after the other"
 
 
 def test_a_suspect_that_has_let_others_begin_can_be_cancelled() -> None:
     node, f, _ = two_functions()
-    node.wait(PATIENCE)
+    node.wait(WORKER_WAIT)
     held = next(held for held in node.table.held.values() if held.recorded and not held.queued)
     assert held.queue.name == b"f"
     node.cancel(held.job.id)
     node.commit()
     assert node.state(held.job.id) is State.CANCELLED
     node.service.ready(f, 1)
-    node.wait(2 * PATIENCE)
+    node.wait(2 * WORKER_WAIT)
     assert handed_out(f) == ["f1"]
 
 
 def test_suspects_go_back_with_the_last_worker_of_their_function() -> None:
     node, f, g = two_functions()
-    node.wait(2.5 * PATIENCE)
+    node.wait(2.5 * WORKER_WAIT)
     node.service.gone(f)
     node.commit()
     assert [held.queue.name for held in node.table.held.values()] == [b"g"]
     node.service.ready(g, 1)
-    node.wait(PATIENCE)
+    node.wait(WORKER_WAIT)
     assert handed_out(g) == ["g0"]
 
 

@@ -24,15 +24,15 @@ def tidy(functions: Dispatch) -> None:
 
 def test_few_functions_are_kept() -> None:
     functions = Dispatch()
-    for number in range(dispatch.MANY):
+    for number in range(dispatch.MAX_IDLE_FUNCTIONS):
         functions.queue(b"%d" % number)
     tidy(functions)
-    assert len(functions.queues) == dispatch.MANY
+    assert len(functions.queues) == dispatch.MAX_IDLE_FUNCTIONS
 
 
 def test_of_many_functions_those_in_use_are_kept() -> None:
     functions = Dispatch()
-    for number in range(3 * dispatch.MANY):
+    for number in range(3 * dispatch.MAX_IDLE_FUNCTIONS):
         functions.queue(b"%d" % number)
     worker = Worker(Nobody())  # type: ignore[arg-type]
     functions.register(worker, b"worked")
@@ -41,13 +41,13 @@ def test_of_many_functions_those_in_use_are_kept() -> None:
     functions.queue(b"limited").maximum = (1, 1, 1)
     functions.queue(b"leased").leased = 1
     tidy(functions)
-    assert len(functions.queues) == dispatch.MANY
+    assert len(functions.queues) == dispatch.MAX_IDLE_FUNCTIONS
     assert {b"worked", b"foreground", b"claiming", b"limited", b"leased"} < set(functions.queues)
     assert set(functions.order) == set(functions.queues.values())
     assert functions.complete, "nothing of the others is in the store"
     functions.leave(worker)
     functions.unregister(worker, functions.queue(b"worked"))
-    for number in range(3 * dispatch.MANY):
+    for number in range(3 * dispatch.MAX_IDLE_FUNCTIONS):
         functions.queue(b"%d" % number)
     tidy(functions)
     assert b"worked" not in functions.queues
@@ -67,22 +67,22 @@ def test_a_function_whose_jobs_are_in_the_store_costs_little() -> None:
 
 def test_a_function_that_is_left_to_the_store_is_known_to_be_there() -> None:
     functions = Dispatch()
-    for number in range(2 * dispatch.MANY):
+    for number in range(2 * dispatch.MAX_IDLE_FUNCTIONS):
         functions.queue(b"%d" % number).backlog[1] = number % 2
     tidy(functions)
     assert not functions.complete
-    assert all(functions.may_live(b"%d" % number) for number in range(1, 2 * dispatch.MANY, 2))
-    assert 0.9 * dispatch.MANY / 2 < functions.rows.number <= dispatch.MANY / 2
+    assert all(functions.may_live(b"%d" % number) for number in range(1, 2 * dispatch.MAX_IDLE_FUNCTIONS, 2))
+    assert 0.9 * dispatch.MAX_IDLE_FUNCTIONS / 2 < functions.rows.number <= dispatch.MAX_IDLE_FUNCTIONS / 2
 
 
 def test_forgotten_functions_are_freed_step_by_step() -> None:
     functions = Dispatch()
-    for number in range(4 * dispatch.STEP + dispatch.MANY):
+    for number in range(4 * dispatch.FUNCTIONS_PER_STEP + dispatch.MAX_IDLE_FUNCTIONS):
         functions.queue(b"%d" % number)
     before = alive()
     left = [alive() for _ in functions.tidy()]
-    assert left[1] <= before - dispatch.STEP
-    assert left[-1] <= before - 3 * dispatch.STEP
+    assert left[1] <= before - dispatch.FUNCTIONS_PER_STEP
+    assert left[-1] <= before - 3 * dispatch.FUNCTIONS_PER_STEP
 
 
 def alive() -> int:

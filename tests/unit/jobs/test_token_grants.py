@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.jobs.token_grants import EVERY_US, GrantedAccount
+from mainspring.jobs.token_grants import REVIEW_INTERVAL_US, GrantedAccount
 from mainspring.resources.store import Grant, TokenRequest
 
 
@@ -16,8 +16,8 @@ def test_a_token_that_has_just_come_is_used_before_it_goes_on() -> None:
     first = asked(account, 0, 1, 0)
     account.granted(first, Grant(tokens=1, claimants=3, short=True), 0, 0)
     assert account.free(0, 0) == 1
-    again = asked(account, 1, 0, EVERY_US)
-    assert again.tokens == 1, "one runs on it"
-    account.granted(again, Grant(tokens=1, claimants=3, short=True), EVERY_US, 0)
-    assert account.free(0, EVERY_US) == 0, "it has been used, and others wait for it"
-    assert asked(account, 0, 1, EVERY_US).tokens == 0
+    second = asked(account, 1, 0, REVIEW_INTERVAL_US)
+    assert second.tokens == 1, "one runs on it"
+    account.granted(second, Grant(tokens=1, claimants=3, short=True), REVIEW_INTERVAL_US, 0)
+    assert account.free(0, REVIEW_INTERVAL_US) == 0, "it has been used, and others wait for it"
+    assert asked(account, 0, 1, REVIEW_INTERVAL_US).tokens == 0

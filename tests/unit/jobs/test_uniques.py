@@ -21,9 +21,9 @@ def test_many_that_ask_the_store_at_once_ask_once(node: Node, monkeypatch: pytes
     node.background("other")
     put, asked = node.life.commits.put, []
 
-    def noted(operation: Operation, *told: Any) -> None:
+    def noted(operation: Operation, *callbacks: Any) -> None:
         asked.append(operation)
-        put(operation, *told)
+        put(operation, *callbacks)
 
     monkeypatch.setattr(node.life.commits, "put", noted)
     clients = [node.foreground(str(at), unique=b"u")[1] for at in range(10)]
@@ -34,7 +34,7 @@ def test_many_that_ask_the_store_at_once_ask_once(node: Node, monkeypatch: pytes
     node.commit()
     node.settling.succeeded(next(held for held in side(worker).given if held.job.unique), b"done")
     node.commit()
-    assert [client.heard for client in clients] == [["succeeded done"]] * 10
+    assert [client.events for client in clients] == [["succeeded done"]] * 10
 
 
 def test_a_foreground_job_that_the_store_could_not_be_asked_for_is_refused(node: Node) -> None:
@@ -60,4 +60,4 @@ def test_a_background_job_that_overtakes_the_question_is_joined(node: Node) -> N
     node.commit()
     node.settling.succeeded(next(held for held in side(worker).given if held.job.unique), b"done")
     node.commit()
-    assert client.heard == ["succeeded done"]
+    assert client.events == ["succeeded done"]

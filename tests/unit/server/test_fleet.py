@@ -282,8 +282,8 @@ def test_foreground_jobs_in_memory_move_when_their_last_worker_leaves() -> None:
 
 
 def test_lost_messages_are_replaced_by_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(sharing, "ASK_EVERY", 0.05)
+    monkeypatch.setattr(sharing, "BACKLOG_INTERVAL", 0.05)
+    monkeypatch.setattr(sharing, "REFRESH_INTERVAL", 0.05)
 
     async def test() -> None:
         async with local_fleet(lambda deliver: None) as fleet:
@@ -445,7 +445,7 @@ def test_status_counts_the_fleet_if_it_is_configured() -> None:
 
 
 def test_a_node_has_the_functions_that_workers_of_others_have_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered_module, "SETTLING", 0.0)
+    monkeypatch.setattr(registered_module, "STARTUP_GRACE", 0.0)
 
     async def test() -> None:
         async with local_fleet() as fleet:

@@ -223,7 +223,7 @@ def test_unused_tokens_are_released() -> None:
 
 
 def test_a_pause_and_a_lowered_limit_apply_at_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.jobs.functions.READ_EVERY", 0.05)
+    monkeypatch.setattr("mainspring.jobs.functions.READ_INTERVAL", 0.05)
 
     async def test() -> None:
         async with local_fleet() as fleet:
@@ -237,7 +237,7 @@ def test_a_pause_and_a_lowered_limit_apply_at_all_nodes(monkeypatch: pytest.Monk
             await works.all(10)
             assert works.most == 1
             await limit(first, None, paused=True)
-            while not second.service.functions.said(b"f").paused:  # noqa: ASYNC110
+            while not second.service.functions.limits_of(b"f").paused:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await submit(first, "")
             await limit(first, None)
@@ -260,7 +260,7 @@ def test_an_idle_node_requests_no_tokens() -> None:
 
 
 def test_a_failed_request_for_tokens_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_grants, "LONGEST_US", 50_000)
+    monkeypatch.setattr(token_grants, "MAX_PAUSE_US", 50_000)
     failed: list[Any] = []
 
     async def test() -> None:

@@ -126,7 +126,7 @@ def test_a_job_passes_through_a_node() -> None:
 
 def test_time_passes_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ticks, maintenance):
-        monkeypatch.setattr(module, "TICK", 60.0)  # it must not wait for that: nor does this test
+        monkeypatch.setattr(module, "TICK_INTERVAL", 60.0)  # it must not wait for that: nor does this test
 
     async def test() -> None:
         async with opened() as node:
@@ -319,7 +319,7 @@ def test_refused_writes_are_repeated_before_the_end() -> None:
 
 def test_a_node_whose_store_refuses_is_not_ready_until_it_commits_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_watch, "PROBE_INTERVAL", 0.01)
-    monkeypatch.setattr(ticks, "TICK", 0.01)
+    monkeypatch.setattr(ticks, "TICK_INTERVAL", 0.01)
 
     async def test() -> None:
         engine = Failing([MemoryScheduleSlice()])

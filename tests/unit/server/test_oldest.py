@@ -87,7 +87,7 @@ def test_jobs_in_memory(gated: bool) -> None:
     reader = Reader()
     queue = reader.dispatch.queue(b"f")
     if gated:
-        queue.gate = AdmissionQueue(reader.clock, open_own)
+        queue.admission = AdmissionQueue(reader.clock, open_own)
     gone = reader.held(queue, 50)
     reader.held(queue, 20)
     reader.held(queue, 40, priority=2, due_us=reader.ago(10))

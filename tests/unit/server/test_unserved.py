@@ -10,7 +10,7 @@ from tests.unit.jobs.a_node import Side
 
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.held import Worker
-from mainspring.jobs.registered import SETTLING, Registered
+from mainspring.jobs.registered import STARTUP_GRACE, Registered
 from mainspring.server.unserved import MAX_LINES, NO_WORKER_GRACE, NO_WORKER_LOG_INTERVAL, Unserved
 from mainspring.testing import ManualClock
 
@@ -25,7 +25,7 @@ class Checker:
         self.dispatch = Dispatch()
         clock = ManualClock()
         self.registered = Registered(self.dispatch, clock)
-        clock.advance(SETTLING)
+        clock.advance(STARTUP_GRACE)
         self._unserved = Unserved(self.dispatch.queues.values, self.registered, mine=mine)
 
     def wait(self, name: bytes, number: int = 1) -> None:

@@ -18,7 +18,7 @@ from mainspring.clock import to_us
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import FUNCTION_LIMIT
-from mainspring.jobs.roster import BEGIN, PAGE, Place
+from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.model import UNLIMITED, FunctionLimits
@@ -64,7 +64,7 @@ class FunctionCalls:
         await self._counted()
         found: list[FunctionQueue] = []
         while isinstance(place, Place):
-            page = await self._page(place, min(limit - len(found), PAGE))
+            page = await self._page(place, min(limit - len(found), PAGE_SIZE))
             # Functions of `others` come in the last part, unless they are in memory.
             found.extend(queue for queue in page.functions if queue.serial or queue.name not in others)
             place = b"" if page.next is None else page.next
@@ -86,7 +86,7 @@ class FunctionCalls:
         """Return the functions that are listed although this node has no jobs or workers of them."""
         service = self._service
         elsewhere = service.registered_elsewhere() or frozenset()
-        return {name for name in (*service.said_functions(), *elsewhere) if service.queue_of(name) is None}
+        return {name for name in (*service.limited_functions(), *elsewhere) if service.queue_of(name) is None}
 
     def _page(self, place: Place, size: int) -> Later[Page]:
         return Later(lambda done, failed: self._service.page_of_functions(place, done, failed, size))
@@ -101,7 +101,7 @@ class FunctionCalls:
         service, name = self._service, request.function.encode()
         await self._counted()
         queue = (await self._find([name])).get(name)
-        if queue is None and name not in service.said_functions() and not service.is_registered(name):
+        if queue is None and name not in service.limited_functions() and not service.is_registered(name):
             raise ApiError(Code.FUNCTION_NOT_FOUND, f"there is no function {request.function}")
         return self._info(queue or FunctionQueue(name))
 
@@ -143,7 +143,7 @@ class FunctionCalls:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
         if not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
-        if name not in service.said_functions() and not service.admits(name):
+        if name not in service.limited_functions() and not service.admits(name):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, self._service.too_many_functions())
         await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed))
         return self._info((await self._find([name])).get(name) or FunctionQueue(name))
@@ -176,7 +176,7 @@ def _token(place: Place | bytes) -> str:
 def _place(token: str | None) -> Place | bytes:
     """Read the place of a token. Raises ValueError."""
     if token is None:
-        return BEGIN
+        return FIRST_PLACE
     kind, rest = token[:1], token[1:]
     if kind == "n":
         return bytes.fromhex(rest)

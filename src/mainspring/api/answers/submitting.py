@@ -51,7 +51,7 @@ class SubmitCalls:
         options.apply_to(job, now)
         if not service.admits(function):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())
-        queue = service.known(function)
+        queue = service.tracked(function)
         if queue is not None and queue.is_full(job.priority):
             raise ApiError(Code.REFUSED, "Job queue is full")
         return job

@@ -39,7 +39,7 @@ def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
     more = False
     for priority, pending in enumerate(tables.pending.get(operation.function, ())):
         for met, key in enumerate(pending.keys(after[priority])):
-            if len(claimed) >= operation.limit or met >= ops.KEYS_AT_MOST:
+            if len(claimed) >= operation.limit or met >= ops.KEYS_PER_CLAIM:
                 more = True
                 break
             if key not in operation.enough:

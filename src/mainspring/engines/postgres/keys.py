@@ -59,14 +59,14 @@ async def _claim(tx: Transaction, operation: ops.ClaimByKey) -> ops.ClaimedByKey
 
 async def _next_keys(tx: Transaction, function: int, operation: ops.ClaimByKey) -> tuple[dict[int, list[bytes]], bool]:
     """Return the keys of each priority in the order of their turns, and whether there may be more."""
-    most = min(operation.limit + len(operation.enough) + 1, ops.KEYS_AT_MOST)
+    most = min(operation.limit + len(operation.enough) + 1, ops.KEYS_PER_CLAIM)
     met: dict[int, list[bytes]] = {priority: [] for priority in _PRIORITIES}
     behind = [b"" if key is None else rows.key_column(key) for key in operation.after]
     await _fill(tx, function, met, list(_PRIORITIES), behind, [None] * 3, most)
     wrapped = [priority for priority in _PRIORITIES if behind[priority] and len(met[priority]) < most]
     if wrapped:
         await _fill(tx, function, met, wrapped, [b""] * len(wrapped), [behind[priority] for priority in wrapped], most)
-    return met, any(len(keys) >= ops.KEYS_AT_MOST for keys in met.values())
+    return met, any(len(keys) >= ops.KEYS_PER_CLAIM for keys in met.values())
 
 
 async def _fill(

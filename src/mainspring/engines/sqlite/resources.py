@@ -59,7 +59,7 @@ def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.Cla
     for priority in range(3):
         before = len(ids)
         for met, key in enumerate(_keys(tx, function, priority, after[priority])):
-            if len(ids) >= operation.limit or met >= job_ops.KEYS_AT_MOST:
+            if len(ids) >= operation.limit or met >= job_ops.KEYS_PER_CLAIM:
                 more = True
                 break
             if key not in operation.enough:

@@ -11,7 +11,7 @@ from mainspring.api.submitting import LONG_NAME
 from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import FUNCTION_LIMIT, State
-from mainspring.jobs.roster import BEGIN, PAGE
+from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE
 from mainspring.queries.jobs import ListJobs
 from mainspring.wire.gearman import admin
 from mainspring.wire.gearman.uniques import original_unique
@@ -70,7 +70,7 @@ def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pie
     """List the functions page by page, because there are very many."""
     service = peer.service
     yield lambda then: service.counted(lambda: then(None))
-    place: Place | None = BEGIN
+    place: Place | None = FIRST_PLACE
     while place is not None:
         piece, place = yield partial(peer.face.piece_cache.get, (line, place), partial(_page, peer, line, place))
         yield piece
@@ -97,7 +97,7 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
 
 def _workers(peer: Peer, _: Command) -> None:
     peers = list(reversed(peer.face.peers.connected))
-    if sum(len(other.worker.abilities) if other.worker is not None else 1 for other in peers) > PAGE:
+    if sum(len(other.worker.abilities) if other.worker is not None else 1 for other in peers) > PAGE_SIZE:
         Listing(peer, _many_workers(peers), CALL_COST)
     else:
         peer.outbox.send(admin.listing(_worker_line(other) for other in peers))
@@ -145,13 +145,13 @@ def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
 def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     service = peer.service
     in_memory = list(service.in_memory())
-    for start in range(0, len(in_memory), PAGE):
-        yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE]])
+    for start in range(0, len(in_memory), PAGE_SIZE):
+        yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE_SIZE]])
     for state in (State.PENDING, State.SCHEDULED):
         stored: list[Job] = yield partial(_list, peer, ListJobs(state=state, limit=JOBS_PER_STATE))
         stored.reverse()
-        for start in range(0, len(stored), PAGE):
-            yield b"".join([line(job, True) for job in stored[start : start + PAGE]])
+        for start in range(0, len(stored), PAGE_SIZE):
+            yield b"".join([line(job, True) for job in stored[start : start + PAGE_SIZE]])
 
 
 def _list(peer: Peer, query: ListJobs, then: Callable[[list[Job] | StoreError], None]) -> None:

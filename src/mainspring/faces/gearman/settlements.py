@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.faces.gearman.extension_json import SettleDetail, decode_settle
-from mainspring.jobs.failures import ASKED, JobFailure, failure
+from mainspring.jobs.failures import CANCEL_REASON, JobFailure, failure
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.outcome_reader import AGAIN
-from mainspring.jobs.retry import LONGEST_WAIT
+from mainspring.jobs.outcome_reader import RETRY_DELAY
+from mainspring.jobs.retry import MAX_WAIT
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     elif outcome == b"released":
         service.released(held, acknowledge)
     elif outcome == b"snoozed":
-        service.snoozed(held, min(max(detail.delay, 0.0), LONGEST_WAIT), acknowledge)
+        service.snoozed(held, min(max(detail.delay, 0.0), MAX_WAIT), acknowledge)
     elif outcome == b"cancelled":
-        service.cancelled(held, held.cancelled or ASKED, acknowledge)
+        service.cancelled(held, held.cancelled or CANCEL_REASON, acknowledge)
     else:
         message = f"SETTLE has no outcome {outcome.decode('utf-8', 'replace')!r}"
         peer.refuse(b"INVALID_ARGUMENTS", message.encode())
@@ -136,7 +136,7 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
 
     def retry() -> None:
         """Retry, because the store could not answer, or has not committed the first settlement yet."""
-        service.later(AGAIN, look)
+        service.later(RETRY_DELAY, look)
 
     look()
 

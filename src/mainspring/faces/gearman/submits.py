@@ -90,7 +90,7 @@ class Submits:
             if not self._service.admits(function):
                 self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions().encode())
                 return None
-            queue = self._service.known(function)  # the function counts from now on
+            queue = self._service.tracked(function)  # the function counts from now on
         if unique == b"-":
             unique = unique_of_payload(payload) if payload else unique_of_empty_payload(self._service.next_id())
         if queue is not None and queue.maximum is not None and queue.is_full(priority):

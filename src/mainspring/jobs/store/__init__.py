@@ -4,7 +4,7 @@ An engine runs them in the order of their phases (``storage.phases``). Every ope
 does not hold is left alone and said so in the outcome, and costs only itself.
 """
 
-from mainspring.jobs.store.claims import KEYS_AT_MOST, After, Claim, ClaimByKey, ClaimedByKey, ClaimRequest
+from mainspring.jobs.store.claims import KEYS_PER_CLAIM, After, Claim, ClaimByKey, ClaimedByKey, ClaimRequest
 from mainspring.jobs.store.counts import Count, Counted, CountLive, ShowLive, numbered
 from mainspring.jobs.store.life import (
     Assign,
@@ -36,7 +36,7 @@ from mainspring.jobs.store.nodes import (
 from mainspring.jobs.store.timing import Sweep, Wake, Woken
 
 __all__ = [
-    "KEYS_AT_MOST",
+    "KEYS_PER_CLAIM",
     "After",
     "Assign",
     "Backlog",

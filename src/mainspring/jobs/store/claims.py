@@ -89,5 +89,5 @@ class ClaimedByKey(NamedTuple):
     """Whether it ended because it had enough, or had met as many keys as a claim may."""
 
 
-KEYS_AT_MOST = 1000
+KEYS_PER_CLAIM = 1000
 """A claim meets no more keys than that in one priority."""

@@ -76,12 +76,12 @@ def each_once(operations: Sequence[Settle]) -> tuple[dict[JobTerm, Settlement], 
     first: dict[JobTerm, Settlement] = {}
     repeated = []
     for operation in operations:
-        again = set()
+        seen_before = set()
         for settlement in operation.settlements:
             job = settlement.job
             if first.setdefault((job.id, job.term), settlement) is not settlement:
-                again.add(job.id)
-        repeated.append(again)
+                seen_before.add(job.id)
+        repeated.append(seen_before)
     return first, repeated
 
 

@@ -9,7 +9,7 @@ import pytest
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
-from mainspring.jobs.rules import MOST_LOST, WORKER_LOST, Event, Settlement
+from mainspring.jobs.rules import MAX_LOST, WORKER_LOST, Event, Settlement
 from mainspring.testing.conformance.driver import NOW, Store, again, done
 
 ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event is not Event.ASSIGN]
@@ -76,7 +76,7 @@ class Holding:
 
     def test_a_claimed_job_says_what_happened_before(self, store: Store) -> None:
         job = store.leased()
-        job.suspects = suspects = MOST_LOST * WORKER_LOST + 1
+        job.suspects = suspects = MAX_LOST * WORKER_LOST + 1
         settlement = Settlement(job, Event.RETRY, 1, due_us=NOW, started_us=NOW - 5, error=b"{}")
         assert store.settle(settlement) == set()
         store.wake(NOW)

@@ -112,7 +112,7 @@ class Limiting:
         assert [(job.priority, job.key) for job in claimed.jobs] == [(0, b"z"), (1, b"b"), (1, b"z"), (2, b"a")]
 
     def test_a_claim_meets_a_limited_number_of_keys(self, store: Store) -> None:
-        number = ops.KEYS_AT_MOST + 50
+        number = ops.KEYS_PER_CLAIM + 50
         keyed(store, *[b"k%05d" % at for at in range(number)], b"last")
         enough = frozenset(b"k%05d" % at for at in range(number))
         claimed = by_key(store, 5, 1, enough=enough)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.jobs.a_node import unexpected
 
 from mainspring.faces.gearman.piece_cache import CACHE_SECONDS
-from mainspring.jobs.roster import PAGE, Place
+from mainspring.jobs.roster import PAGE_SIZE, Place
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node
@@ -93,7 +93,7 @@ def test_functions_with_stored_jobs_are_listed(node: Node) -> None:
 
 
 def test_very_many_functions_are_listed_in_pieces(node: Node) -> None:
-    names = [b"%d" % number for number in range(2 * PAGE + 10)]
+    names = [b"%d" % number for number in range(2 * PAGE_SIZE + 10)]
     node.worker(*names)
     rows(node, b"row")
     client = node.connect()
@@ -107,13 +107,13 @@ def test_very_many_functions_are_listed_in_pieces(node: Node) -> None:
 
 def test_workers_of_many_functions_are_listed_in_pieces(node: Node) -> None:
     for _ in range(3):
-        node.worker(*(b"%d" % number for number in range(PAGE)))
+        node.worker(*(b"%d" % number for number in range(PAGE_SIZE)))
     lines = node.connect().text("workers").splitlines()
-    assert [len(line.split()) for line in lines] == [4, 4 + PAGE, 4 + PAGE, 4 + PAGE, 1]
+    assert [len(line.split()) for line in lines] == [4, 4 + PAGE_SIZE, 4 + PAGE_SIZE, 4 + PAGE_SIZE, 1]
 
 
 def test_a_peer_that_does_not_read_gets_no_more_pieces(node: Node) -> None:
-    node.worker(*(b"%d" % number for number in range(3 * PAGE)))
+    node.worker(*(b"%d" % number for number in range(3 * PAGE_SIZE)))
     client = node.connect()
     client.send(b"status\n")
     client.wire.protocol.pause_writing()
@@ -143,7 +143,7 @@ def test_a_peer_that_resumes_reading_during_a_query_gets_each_piece_once(
 
 
 def test_a_disconnected_peer_gets_no_more_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.worker(*(b"%d" % number for number in range(3 * PAGE)))
+    node.worker(*(b"%d" % number for number in range(3 * PAGE_SIZE)))
     client = node.connect()
     client.send(b"status\n")
     client.leave()
@@ -152,7 +152,7 @@ def test_a_disconnected_peer_gets_no_more_pieces(node: Node, monkeypatch: pytest
 
 
 def test_listings_of_many_functions_share_recent_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.worker(*(b"%d" % number for number in range(3 * PAGE)))
+    node.worker(*(b"%d" % number for number in range(3 * PAGE_SIZE)))
     counted_places: list[Place] = []
     page = node.service.roster.page
 

@@ -9,7 +9,7 @@ from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.nodes import SingleNodeCalls
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.status import StatusCalls
-from mainspring.jobs.registered import SETTLING
+from mainspring.jobs.registered import STARTUP_GRACE
 from mainspring.nodes.model import NodeRow
 from mainspring.schedules.service import ScheduleService
 from mainspring.wire.gearman.packets import Type
@@ -140,7 +140,7 @@ def jobs(node: Node, tool: Peer) -> dict[str, str]:
     options = b'{"delay": 60, "expires": 90, "timeout": 5, "priority": "low", "concurrency_key": "k", "retry": {}}'
     _, (delayed, _) = tool.ask(Type.SUBMIT, G, b"", options, b"")
     tool.ask(Type.SUBMIT, b"\xffg", b"", b"", b"")
-    node.wait(SETTLING)
+    node.wait(STARTUP_GRACE)
     return {"FAILED": failed, "RUNNING": running, "DELAYED": delayed}
 
 

@@ -10,7 +10,7 @@ import pytest
 from mainspring.api.answers import functions
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.jobs.model import Options
-from mainspring.jobs.registered import SETTLING
+from mainspring.jobs.registered import STARTUP_GRACE
 from mainspring.resources.model import Limits, Rate
 from mainspring.wire.gearman.packets import Type
 
@@ -88,7 +88,7 @@ def test_a_page_has_a_limit(tool: Peer) -> None:
 
 def test_registered_functions_are_found(tool: Peer, node: Node) -> None:
     assert tool.call("functions.registered", function="g")["registered"] is None, "workers may still connect"
-    node.wait(SETTLING)
+    node.wait(STARTUP_GRACE)
     asked = tool.call("functions.registered", function="g")
     assert asked == {"registered": False, "shared": False, "functions": []}
     assert tool.call("functions.list") == {"functions": [], "next": None}, "a query creates no function"
@@ -99,7 +99,7 @@ def test_registered_functions_are_found(tool: Peer, node: Node) -> None:
 
 
 def test_workers_of_other_nodes_count(tool: Peer, node: Node) -> None:
-    node.wait(SETTLING)
+    node.wait(STARTUP_GRACE)
     node.service.registered.elsewhere = lambda: frozenset([b"g"])
     assert tool.call("functions.registered", function="g")["registered"] is True
     assert tool.call("functions.registered", function="f")["functions"] == ["g"]
@@ -136,7 +136,7 @@ def test_limits_are_set_one_by_one_and_removed(tool: Peer) -> None:
 
 def test_functions_are_paused_and_resumed(tool: Peer, node: Node) -> None:
     assert tool.call("functions.pause", function="f")["paused"] is True
-    assert node.service.functions.said(F).paused
+    assert node.service.functions.limits_of(F).paused
     assert tool.call("functions.resume", function="f")["paused"] is False
 
 
@@ -163,7 +163,7 @@ def test_a_failed_store_is_unavailable(tool: Peer, node: Node) -> None:
     node.fail()
     ((name, args),) = tool.received()
     assert (name, args[1]) == ("FAULT", "unavailable")
-    assert not node.service.functions.said(F).paused
+    assert not node.service.functions.limits_of(F).paused
 
 
 # ---- SUBMIT and REGISTER ----
@@ -199,7 +199,7 @@ def test_a_worker_declares_limits(node: Node) -> None:
 def test_a_worker_with_invalid_limits_is_refused(node: Node) -> None:
     name, args = node.connect(extended=True).ask(Type.REGISTER, F, b'{"limits": {"concurrency": 0}}')
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
-    assert node.service.functions.said(F).version == 0
+    assert node.service.functions.limits_of(F).version == 0
 
 
 def test_a_store_without_limits_refuses_them_by_name(node: Node, tool: Peer) -> None:

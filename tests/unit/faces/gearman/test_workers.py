@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.jobs.workers import FEW
+from mainspring.jobs.workers import FUNCTIONS_AT_ONCE
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node
@@ -266,7 +266,7 @@ def test_abilities_are_reset(node: Node) -> None:
 
 
 def test_requests_after_the_reset_of_many_abilities_wait_for_it(node: Node) -> None:
-    worker = node.worker(*(b"%d" % number for number in range(10 * FEW)))
+    worker = node.worker(*(b"%d" % number for number in range(10 * FUNCTIONS_AT_ONCE)))
     worker.send(request(Type.RESET_ABILITIES) + request(Type.CAN_DO, b"3") + request(Type.GRAB_JOB))
     assert worker.received() == [], "the reset takes several steps"
     node.wait(1.0)
