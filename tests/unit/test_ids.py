@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from mainspring.errors import SettingsError
 from mainspring.ids import SLOTS, TERM_SPAN, Handles, Term, job_ids, node_id, slot_of
 
-NAMES = st.text(st.characters(codec="utf-8"), max_size=40)
-BYTES = st.binary(max_size=40)
-IDS = st.integers(1, 10**18)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
+BYTE_STRINGS = st.binary(max_size=40)
+JOB_IDS = st.integers(1, 10**18)
 
 
 @pytest.mark.parametrize("name", ["n1", "Node-1.example_2", "0", "a" * 32])
@@ -41,7 +41,7 @@ def test_an_invalid_handle_has_no_id(handle: bytes) -> None:
     assert Handles.parse(handle) is None
 
 
-@given(job_id=IDS.filter(lambda number: number < 10**18))
+@given(job_id=JOB_IDS.filter(lambda number: number < 10**18))
 def test_a_handle_is_converted_back_to_its_id(job_id: int) -> None:
     assert Handles.parse(Handles({}).of(job_id)) == job_id
 
@@ -62,12 +62,12 @@ def test_slots_never_change(namespace: str, function: bytes, unique: bytes, job_
     assert slot_of(namespace, function, unique, job_id) == slot
 
 
-@given(namespace=NAMES, function=BYTES, unique=BYTES, job_id=IDS)
+@given(namespace=TEXTS, function=BYTE_STRINGS, unique=BYTE_STRINGS, job_id=JOB_IDS)
 def test_every_job_has_a_slot(namespace: str, function: bytes, unique: bytes, job_id: int) -> None:
     assert 0 <= slot_of(namespace, function, unique, job_id) < SLOTS
 
 
-@given(namespace=NAMES, function=BYTES, unique=BYTES.filter(bool), one=IDS, other=IDS)
+@given(namespace=TEXTS, function=BYTE_STRINGS, unique=BYTE_STRINGS.filter(bool), one=JOB_IDS, other=JOB_IDS)
 def test_jobs_of_one_unique_share_a_slot(namespace: str, function: bytes, unique: bytes, one: int, other: int) -> None:
     assert slot_of(namespace, function, unique, one) == slot_of(namespace, function, unique, other)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mainspring.errors import SettingsError
 from mainspring.quantities import format_duration, format_size, parse_duration, parse_size, spell_duration
 
-DURATIONS = [
+DURATION_CASES = [
     ("250ms", 0.25),
     ("30s", 30.0),
     ("5m", 300.0),
@@ -25,7 +25,7 @@ DURATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "seconds"), DURATIONS)
+@pytest.mark.parametrize(("text", "seconds"), DURATION_CASES)
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 

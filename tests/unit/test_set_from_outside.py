@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SOURCE = Path(mainspring.__file__).parent
-OWN = {"self", "cls"}
+SELF_NAMES = {"self", "cls"}
 PART_OF_SELF = re.compile(r"self(\.\w+)+")
-REASONS = {
+EXCEPTIONS = {
     "engines/sqlite/schedules.py: self._tx.catalogue": "state that the slice keeps from group to group",
     "engines/zookeeper/ensemble/client.py: self._requests.is_connected": "the client records events of kazoo",
     "engines/zookeeper/ensemble/client.py: self._requests.refused": "the same",
@@ -58,7 +58,7 @@ def hooks(tree: ast.Module, ports: set[str]) -> set[str]:
 
 def own(tree: ast.Module) -> set[str]:
     """Return the attributes that a module's classes set on themselves."""
-    return {each.attr for each in assigned(tree) if ast.unparse(each.value) in OWN}
+    return {each.attr for each in assigned(tree) if ast.unparse(each.value) in SELF_NAMES}
 
 
 def assigned(tree: ast.Module) -> Iterator[ast.Attribute]:
@@ -80,7 +80,7 @@ def set_from_outside(sources: dict[str, str]) -> set[str]:
         for target in assigned(tree):
             owner = ast.unparse(target.value)
             if (
-                owner not in OWN
+                owner not in SELF_NAMES
                 and target.attr not in here
                 and (PART_OF_SELF.fullmatch(owner) or target.attr in ports_and_callbacks)
             ):
@@ -90,10 +90,10 @@ def set_from_outside(sources: dict[str, str]) -> set[str]:
 
 def test_no_module_sets_attributes_of_other_modules_objects() -> None:
     sources = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
-    assert set_from_outside(sources) == REASONS.keys()
+    assert set_from_outside(sources) == EXCEPTIONS.keys()
 
 
-PART = """
+PART_CODE = """
 class Port(Protocol): ...
 class Part:
     def __init__(self, first: Callable[[], int]) -> None:
@@ -105,11 +105,11 @@ class Part:
 
 def test_a_set_callback_is_found() -> None:
     def found(text: str) -> set[str]:
-        return {each.removeprefix("b: ") for each in set_from_outside({"a": PART, "b": text})}
+        return {each.removeprefix("b: ") for each in set_from_outside({"a": PART_CODE, "b": text})}
 
     assert found("part.first = f") == {"part.first"}
     assert found("x, part.port = part.port, None") == {"part.port"}
     assert found("part.paused = True") == set(), "it may be a plain value"
     assert found("self._part.paused = True") == {"self._part.paused"}
     assert found("self.first = f") == set()
-    assert set_from_outside({"a": PART + "part.first = f"}) == set()
+    assert set_from_outside({"a": PART_CODE + "part.first = f"}) == set()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-START = 1_700_000_000.0
+WALL_START = 1_700_000_000.0
 
 
 class ManualClock:
     """Both kinds of time for tests. Wall time begins at ``start``, monotonic time at 0; only tests change them."""
 
-    def __init__(self, start: float = START) -> None:
+    def __init__(self, start: float = WALL_START) -> None:
         self._wall = start
         self._monotonic = 0.0
 

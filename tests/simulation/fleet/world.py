@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.ids import Handles
 from mainspring.jobs.model import State
 from mainspring.server.settings import FleetSettings
-from mainspring.testing.clock import START, ManualClock
+from mainspring.testing.clock import WALL_START, ManualClock
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import FUNCTIONS, Actor, Client, PlainWorker, StreamWorker
 from tests.simulation.wires import Wire
@@ -37,7 +37,7 @@ class FleetWorld:
 
     strategies: tuple[str, ...] = ("default", "default", "id_hash", "least_count", "weight")
 
-    def __init__(self, seed: int, start: float = START) -> None:
+    def __init__(self, seed: int, start: float = WALL_START) -> None:
         self.seed = seed
         self.chance = chance = Random(seed)
         self.clock = ManualClock(start)

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-SPIN = "import sys, time\nwhile time.process_time() < 0.25: pass\nprint('spun', flush=True)\nsys.stdin.read(1)"
-PARENT = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {SPIN!r}])\nprint('ended', flush=True)\nsys.stdin.read()"
+SPINNER = "import sys, time\nwhile time.process_time() < 0.25: pass\nprint('spun', flush=True)\nsys.stdin.read(1)"
+PARENT_CODE = (
+    f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {SPINNER!r}])\n"
+    "print('ended', flush=True)\nsys.stdin.read()"
+)
 
 
 def test_the_time_of_children_counts_while_they_run_and_after_their_end() -> None:
@@ -19,7 +22,7 @@ def test_the_time_of_children_counts_while_they_run_and_after_their_end() -> Non
     assert spec.loader is not None
     processor_time = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(processor_time)
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen([sys.executable, "-c", PARENT_CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"spun\n"

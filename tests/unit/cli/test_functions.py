@@ -10,7 +10,7 @@ from mainspring.cli.main import main
 from mainspring.client.blocking import Client
 from mainspring.errors import NotFoundError, SettingsError
 
-SHOWN = {
+FUNCTION = {
     "function": "mail",
     "paused": True,
     "concurrency": 5,
@@ -23,7 +23,7 @@ SHOWN = {
     "workers": 1,
     "registered": True,
 }
-UNKNOWN = "mial"
+MISSPELT = "mial"
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     def call(_: Client, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
         del timeout
         calls.append((method, params or {}))
-        if method == "functions.show" and params == {"function": UNKNOWN}:
-            raise NotFoundError(f"there is no function {UNKNOWN}")
-        return {"functions": [SHOWN]} if method == "functions.list" else SHOWN
+        if method == "functions.show" and params == {"function": MISSPELT}:
+            raise NotFoundError(f"there is no function {MISSPELT}")
+        return {"functions": [FUNCTION]} if method == "functions.list" else FUNCTION
 
     monkeypatch.setattr(Client, "call", call)
     return calls
@@ -85,15 +85,15 @@ def test_an_unknown_function_is_refused_without_create(
     calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     verb, *options = command.split()
-    assert main(["functions", verb, UNKNOWN, *options]) == 4
+    assert main(["functions", verb, MISSPELT, *options]) == 4
     error = capsys.readouterr().err
     assert "the function mial has no jobs, workers or limits" in error
     assert "--create" in error
     assert error.endswith("did you mean 'mail'?\n")
     assert {method for method, _ in calls} == {"functions.show", "functions.list"}
     calls.clear()
-    assert main(["functions", verb, UNKNOWN, *options, "--create"]) == 0
-    assert [(method, params["function"]) for method, params in calls] == [(f"functions.{verb}", UNKNOWN)]
+    assert main(["functions", verb, MISSPELT, *options, "--create"]) == 0
+    assert [(method, params["function"]) for method, params in calls] == [(f"functions.{verb}", MISSPELT)]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_function_whose_jobs_have_no_worker_is_marked(
     registered: bool | None,
     note: str,
 ) -> None:
-    function = SHOWN | {"waiting": waiting, "registered": registered}
+    function = FUNCTION | {"waiting": waiting, "registered": registered}
     monkeypatch.setattr(Client, "call", lambda *_: {"functions": [function]})
     assert main(["functions", "list"]) == 0
     head, line = (text.split("\t") for text in capsys.readouterr().out.splitlines())
@@ -118,7 +118,7 @@ def test_a_function_whose_jobs_have_no_worker_is_marked(
 def test_functions_of_an_older_server_have_no_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    older = {key: value for key, value in SHOWN.items() if key != "registered"}
+    older = {key: value for key, value in FUNCTION.items() if key != "registered"}
     monkeypatch.setattr(Client, "call", lambda *_: {"functions": [older]})
     assert main(["functions", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].endswith("\t-")
@@ -151,7 +151,7 @@ def test_functions_of_all_pages_are_listed(monkeypatch: pytest.MonkeyPatch, caps
         del timeout
         assert method == "functions.list"
         names, following = pages[params.get("after")]
-        return {"functions": [SHOWN | {"function": name} for name in names], "next": following}
+        return {"functions": [FUNCTION | {"function": name} for name in names], "next": following}
 
     monkeypatch.setattr(Client, "call", call)
     assert main(["functions", "list", "--json"]) == 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = (
+QUEUE_SCHEMA = (
     "CREATE TABLE {} ( unique_key TEXT, function_name TEXT, priority INTEGER, data BLOB, when_to_run INTEGER, "
     "PRIMARY KEY (unique_key, function_name))"
 )
@@ -31,7 +31,7 @@ ROWS: list[Row] = [
 
 def queue(path: Path, table: str = "gearman_queue", rows: Sequence[Row] = ROWS) -> Path:
     connection = sqlite3.connect(path)
-    connection.execute(SCHEMA.format(table))
+    connection.execute(QUEUE_SCHEMA.format(table))
     connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)", rows)
     connection.commit()
     connection.close()

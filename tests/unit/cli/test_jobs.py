@@ -49,11 +49,11 @@ def listed(width: int) -> list[str]:
     return [line.rstrip() for line in shown(lambda: main(["jobs", "list"]), width)]
 
 
-ERROR = "ValueError: " + "no such thing as that " * 10
+LONG_ERROR = "ValueError: " + "no such thing as that " * 10
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 160, 200, 250, 400])
-@pytest.mark.parametrize("error", [None, ERROR], ids=["done", "failed"])
+@pytest.mark.parametrize("error", [None, LONG_ERROR], ids=["done", "failed"])
 def test_a_job_has_one_line_that_fits(jobs: list[dict[str, Any]], error: str | None, width: int) -> None:
     jobs[1] |= {"error": error, "state": "failed" if error else "succeeded"}
     head, *lines = listed(width)
@@ -66,7 +66,7 @@ def test_80_columns_show_the_most_important_columns(jobs: list[dict[str, Any]]) 
     head, line, _ = listed(80)
     assert head.split() == ["HANDLE", "FUNCTION", "STATE", "CREATED", "ENDED"]
     assert re.split("  +", line)[1:] == ["shop.pictures.…ails_of_album", "succeeded", "3m ago", "3m ago"]
-    jobs[1] |= {"error": ERROR, "state": "failed"}
+    jobs[1] |= {"error": LONG_ERROR, "state": "failed"}
     head, _, line = listed(80)
     assert head.split() == ["HANDLE", "FUNCTION", "STATE", "CREATED", "ERROR"]
     assert re.split("  +", line)[1:] == ["shop.pi…_album", "failed", "3m ago", "ValueError: no such…"]
@@ -90,7 +90,7 @@ def test_a_pipe_gets_everything(
     jobs: list[dict[str, Any]], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    jobs[0]["error"] = ERROR
+    jobs[0]["error"] = LONG_ERROR
     assert main(["jobs", "list"]) == 0
     head, line, _ = capsys.readouterr().out.splitlines()
     assert head.split("\t") == list(COLUMNS)

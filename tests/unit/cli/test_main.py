@@ -27,7 +27,7 @@ def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-WRONG = [
+WRONG_USAGE = [
     ("serve --strategy hash", "the known ones are default, id_hash"),
     ("serve --strategy missing.py:mine", "--strategy: there is no file"),
     ("serve --gearmn x", "Did you mean --gearman?"),
@@ -80,7 +80,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("line", "words"), WRONG)
+@pytest.mark.parametrize(("line", "words"), WRONG_USAGE)
 def test_wrong_usage_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str], line: str, words: str) -> None:
     code, out, err = run(capsys, line)
     assert (code, out) == (2, "")

@@ -16,7 +16,7 @@ from mainspring.client.blocking import Client
 
 from .terminal import shown
 
-SHOWN = {"name": "a", "state": "active", "next_at": "2030-01-31T12:00:00.000000Z"}
+SCHEDULE = {"name": "a", "state": "active", "next_at": "2030-01-31T12:00:00.000000Z"}
 TIMING = {
     "every": 5400.0,
     "jitter": 0.5,
@@ -32,8 +32,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The calls to the server."""
     calls: list[tuple[str, dict[str, Any]]] = []
     answers: dict[str, Any] = {
-        "schedules.list": {"schedules": [SHOWN]},
-        "schedules.show": SHOWN | TIMING | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
+        "schedules.list": {"schedules": [SCHEDULE]},
+        "schedules.show": SCHEDULE
+        | TIMING
+        | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
         "schedules.next": {"times": ["2030-01-31T12:00:00.000000Z", "2030-02-01T12:00:00.000000Z"]},
         "schedules.history": {"runs": [RUN]},
         "schedules.trigger": RUN,
@@ -42,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     def call(_: Client, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
         del timeout
         calls.append((method, params or {}))
-        return answers.get(method, SHOWN)
+        return answers.get(method, SCHEDULE)
 
     monkeypatch.setattr(Client, "call", call)
     return calls

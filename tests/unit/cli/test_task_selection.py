@@ -9,13 +9,13 @@ import pytest
 from mainspring.cli.task_selection import select_tasks
 from mainspring.errors import SettingsError
 
-NAMES = ["mail.send", "mail.bulk", "video.encode", "Report"]
+TASKS = ["mail.send", "mail.bulk", "video.encode", "Report"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "unwanted", "chosen"),
     [
-        ([], [], NAMES),
+        ([], [], TASKS),
         (["mail.*"], [], ["mail.send", "mail.bulk"]),
         (["mail.send", "R*"], [], ["mail.send", "Report"]),
         (["mail.*"], ["*.bulk"], ["mail.send"]),
@@ -25,7 +25,7 @@ NAMES = ["mail.send", "mail.bulk", "video.encode", "Report"]
     ],
 )
 def test_patterns_choose_tasks(wanted: list[str], unwanted: list[str], chosen: list[str]) -> None:
-    assert select_tasks(NAMES, wanted, unwanted) == chosen
+    assert select_tasks(TASKS, wanted, unwanted) == chosen
 
 
 def test_a_pattern_without_a_match_is_refused_with_the_names() -> None:
@@ -33,12 +33,12 @@ def test_a_pattern_without_a_match_is_refused_with_the_names() -> None:
     with pytest.raises(
         SettingsError, match=rf"^--functions 'report' matches no task of the App, {names}; did you mean 'Report'\?$"
     ):
-        select_tasks(NAMES, ["mail.*", "report"], [])
+        select_tasks(TASKS, ["mail.*", "report"], [])
     with pytest.raises(SettingsError, match=rf"^--not 'nothing\*' matches no task of the App, {names}$"):
-        select_tasks(NAMES, [], ["nothing*"])
+        select_tasks(TASKS, [], ["nothing*"])
     with pytest.raises(SettingsError, match=re.escape("did you mean 'mail.send' or 'mail.bulk'?")):
-        select_tasks(NAMES, ["mial.*"], [])
+        select_tasks(TASKS, ["mial.*"], [])
     with pytest.raises(SettingsError, match="--functions and --not leave no task of the App: Report,"):
-        select_tasks(NAMES, ["mail.*"], ["mail.*"])
+        select_tasks(TASKS, ["mail.*"], ["mail.*"])
     with pytest.raises(SettingsError, match=r"which has t000, .*t019 and 80 more$"):
         select_tasks([f"t{number:03}" for number in range(100)], ["x*"], [])

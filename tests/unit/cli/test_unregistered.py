@@ -15,8 +15,8 @@ from mainspring.errors import ConnectionLostError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SENTENCE = "mainspring: no worker has registered resise; the job waits; did you mean 'resize'?\n"
-ALONE: dict[str, Any] = {"registered": False, "shared": False, "functions": ["resize", "mail"]}
+HINT = "mainspring: no worker has registered resise; the job waits; did you mean 'resize'?\n"
+NO_WORKER: dict[str, Any] = {"registered": False, "shared": False, "functions": ["resize", "mail"]}
 
 
 class Server:
@@ -59,14 +59,14 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Server]:
 def test_the_hint_is_printed_during_the_wait(
     serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = serve(ALONE)
+    server = serve(NO_WORKER)
     assert main(["submit", "resise"]) == 0
-    assert tuple(capsys.readouterr()) == ("done", SENTENCE)
+    assert tuple(capsys.readouterr()) == ("done", HINT)
     assert server.waited == [submit.HINT_DELAY, None]
 
 
 def test_the_delay_of_the_hint_counts_towards_the_timeout(serve: Callable[[object], Server]) -> None:
-    server = serve(ALONE)
+    server = serve(NO_WORKER)
     assert main(["submit", "resise", "--timeout", "5s"]) == 0
     assert server.waited == [submit.HINT_DELAY, 5 - submit.HINT_DELAY]
 
@@ -83,9 +83,9 @@ def test_a_job_that_ends_soon_gets_no_hint(
 def test_in_the_background_the_hint_is_printed_at_once(
     serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    serve(ALONE)
+    serve(NO_WORKER)
     assert main(["submit", "resise", "--background"]) == 0
-    assert tuple(capsys.readouterr()) == ("H:n:1\n", SENTENCE)
+    assert tuple(capsys.readouterr()) == ("H:n:1\n", HINT)
 
 
 def test_on_a_shared_store_the_hint_names_its_source(

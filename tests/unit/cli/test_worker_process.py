@@ -12,7 +12,7 @@ from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.settings import WorkerSettings
 
 ORDER = WorkerOrder(app="app.py", servers=["a:1", "unix:/b"], concurrency=1, grace=1.0)
-FILES = TlsFiles("/ca.pem", "/own.pem", "/own.key")
+TLS_FILES = TlsFiles("/ca.pem", "/own.pem", "/own.key")
 
 
 def environment() -> list[str | None]:
@@ -26,8 +26,8 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tasks_submit_to_the_servers_of_their_worker() -> None:
-    _set_task_environment(msgspec.structs.replace(ORDER, tls=FILES))
-    assert environment() == ["a:1,unix:/b", *FILES]
+    _set_task_environment(msgspec.structs.replace(ORDER, tls=TLS_FILES))
+    assert environment() == ["a:1,unix:/b", *TLS_FILES]
 
 
 def test_without_tls_the_files_in_the_environment_are_removed() -> None:
@@ -36,7 +36,7 @@ def test_without_tls_the_files_in_the_environment_are_removed() -> None:
 
 
 def test_an_order_is_decoded_as_it_was_encoded() -> None:
-    order = msgspec.structs.replace(ORDER, tls=FILES)
+    order = msgspec.structs.replace(ORDER, tls=TLS_FILES)
     assert msgspec.json.decode(order.command()[-1], type=WorkerOrder) == order
 
 
