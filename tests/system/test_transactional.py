@@ -240,7 +240,7 @@ def test_invalid_submissions_are_refused(node: str) -> None:
     with pytest.raises(UsageError, match=r"connection is a builtins\.object"):
         double.options(connection=object())
     with psycopg.connect(node) as connection:
-        with pytest.raises(UsageError, match="no name of a schema"):
+        with pytest.raises(UsageError, match="is not the name of a schema"):
             double.options(connection=connection, schema="a;b")
         with pytest.raises(UsageError, match="unique has 65 bytes: give it at most 64"):
             double.options(connection=connection, unique="u" * 65)
