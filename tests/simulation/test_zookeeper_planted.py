@@ -88,7 +88,7 @@ def test_a_master_without_the_guard_of_its_term_is_detected(monkeypatch: Plant) 
 def test_a_publication_that_keeps_the_name_is_detected(monkeypatch: Plant) -> None:
     entry = publishing.entry
 
-    def careless(one: publishing.Ending, result: int | None, name: Name | None = None) -> Entry:
+    def careless(one: publishing.CompletedTask, result: int | None, name: Name | None = None) -> Entry:
         del name
         return entry(one, result, None)
 
@@ -110,8 +110,8 @@ def test_a_recovery_that_skips_a_task_is_detected(monkeypatch: Plant) -> None:
 def test_a_claim_that_returns_a_task_twice_is_detected(monkeypatch: Plant) -> None:
     take = Claims._take
 
-    def twice(self: Claims, want: ClaimRequest, limit: int, *, renewed: bool) -> list[Job]:
-        jobs = take(self, want, limit, renewed=renewed)
+    def twice(self: Claims, want: ClaimRequest, limit: int, *, counted: bool) -> list[Job]:
+        jobs = take(self, want, limit, counted=counted)
         return [*jobs, *jobs[-1:]]
 
     monkeypatch.setattr(Claims, "_take", twice)

@@ -78,6 +78,6 @@ async def _has_begun(tree: Tree, who: str) -> bool:
             await tree.sync()
             node = await tree.get(paths.worker(who))
         except (StoreUnavailableError, SessionEndedError):
-            await asyncio.sleep(committer.AGAIN)  # the next session can read it as well
+            await asyncio.sleep(committer.RETRY_DELAY)  # the next session can read it as well
         else:
             return node is not None and node.owner == tree.session

@@ -1,9 +1,9 @@
-"""Claims: what this node would take is written down for the master, and what it assigns arrives some time later.
+"""Claims: this node's open requests for jobs, which the master reads, and the jobs that it assigns some time later.
 
-A claim is answered at once from what has arrived already. Where this node is the master itself, it assigns within the group.
-Otherwise the wants are written, and the claim is answered when the master has answered, or after a while without one. A want
-stays open after that, so that later tasks are assigned without being asked for again; what arrives while no claim waits is told
-to the node, whose next claim has it at once, and given back where none comes.
+A claim is answered at once from jobs that have arrived already. If this node is the master itself, it assigns within the group.
+Otherwise the requests are written, and the claim is answered after the master's answer, or after a time-out. A request stays
+open after that, so that later tasks are assigned without another claim. Jobs that arrive while no claim waits are reported to
+the node, whose next claim gets them at once; if none comes, they go back to pending.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.records import UNMARKED, Notice, decode_notice, encode_wants, mark_of
+from mainspring.engines.zookeeper.records import UNMARKED, Notice, decode_notice, encode_requests, mark_of
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
 from mainspring.jobs import store as ops
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
 
 
-PATIENCE: Final = 1.5
-"""Seconds that a claim waits for a master; and that arrivals wait for a claim, before others may have them."""
+CLAIM_TIMEOUT: Final = 1.5
+"""Seconds that a claim waits for a master, and that an arrived job waits for a claim before it goes back to pending."""
 READ_AT_ONCE: Final = 500
 
 
 class OpenClaim:
-    """A claim that waits for the master's answer. It stands among a handler's outcomes for the one that comes later."""
+    """A claim that waits for the master's answer: the placeholder of an outcome in a handler's outcomes."""
 
     def __init__(self, operation: ops.Claim, asked: int, until: float) -> None:
         self.operation = operation
         self.asked = asked
         self.until = until
-        """The loop's time at which it is answered with what there is."""
+        """The loop's time of its time-out."""
         self._outcome: Any = None
         self._then: Callable[[Any], None] | None = None
 
     def answer(self, outcome: list[list[Job]] | StoreError) -> None:
-        """Give the outcome, or the error that takes its place: once."""
+        """Set the outcome or an error, once."""
         self._outcome = outcome
         if self._then is not None:
             self._then(outcome)
 
     def then(self, call: Callable[[Any], None]) -> None:
-        """Call a function with the outcome, at once where it is there already: once."""
+        """Call a function once with the outcome, at once if it is set already."""
         self._then = call
         if self._outcome is not None:
             call(self._outcome)
@@ -65,35 +65,35 @@ class _Arrival(NamedTuple):
 
 
 class Claims:
-    """What one term of a node has asked for, and what has arrived."""
+    """The open requests of one term of a node, and the jobs that have arrived for it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.wants: dict[bytes, list[ops.ClaimRequest]] = {}
-        """What this node would take, as far as it has not been given it."""
+        self.requests: dict[bytes, list[ops.ClaimRequest]] = {}
+        """The open requests of this node, minus the jobs that have arrived."""
         self._arrived: dict[bytes, deque[_Arrival]] = {}
         self._open: list[OpenClaim] = []
         self.asked = 0
-        """The number of the last claim that had to wait."""
+        """The number of the last claim that was not answered at once."""
         self._notice = Notice()
-        self._unwritten = False
-        self._news = asyncio.Event()
-        self._changed = True
-        """The queue has changed, or is not watched."""
-        self._news.set()
+        self._must_write = False
+        self._wake = asyncio.Event()
+        self._must_read = True
+        """Whether the queue has changed, or is not watched."""
+        self._wake.set()
         self._is_over = False
         self._marks: dict[int, Mark] = {}
-        """Which assignments have arrived, of the jobs that this node holds."""
-        self._passed: dict[int, Mark] = {}
-        """The jobs that this node has held since it began to read its queue, each with its last assignment."""
-        self._is_doubtful = False
-        """An assignment was read of a job whose last one has just ended, or is about to be known to have: it is read again."""
-        self._quiet = False
-        """A claim is being answered: what is left after it is told to the node."""
+        """The assignment of each job that this node holds."""
+        self._last_marks: dict[int, Mark] = {}
+        """The last assignment of each job that this node has held since it began to read its queue."""
+        self._must_relist = False
+        """Whether an assignment was read whose predecessor has just ended or is about to: the queue is listed again."""
+        self._is_answering = False
+        """Whether a claim is being answered: jobs that remain after it are reported to the node."""
 
     @property
     def waiting(self) -> int:
-        """How many tasks have arrived that no claim has taken."""
+        """The number of tasks that have arrived and were not claimed."""
         return sum(map(len, self._arrived.values()))
 
     # ---- claims ----
@@ -106,11 +106,11 @@ class Claims:
         outcomes: list[Any] = [None] * len(operations)
         unanswered = []
         new: dict[bytes, list[ops.ClaimRequest]] = {}
-        for want in [want for operation in operations for want in operation.wants]:
-            new.setdefault(want.function, []).append(want)
-        self.wants.update(new)
+        for request in [request for operation in operations for request in operation.wants]:
+            new.setdefault(request.function, []).append(request)
+        self.requests.update(new)
         for at, operation in enumerate(operations):
-            outcomes[at] = self._answer(operation, renewed=True)
+            outcomes[at] = self._answer(operation, counted=True)
             if outcomes[at] is None:
                 unanswered.append(at)
         self.asked += bool(unanswered)
@@ -118,153 +118,153 @@ class Claims:
             complete = await self._assign_here(session.master, new)
             unanswered = []
             for at, operation in enumerate(operations):
-                # Fewer than were wanted would say that nothing is left.
+                # Fewer jobs than requested would mean that no task is left.
                 outcomes[at] = self._answer(operation, outcomes[at]) or (self._empty(operation) if complete else None)
                 if outcomes[at] is None:
                     unanswered.append(at)
             for function in self._arrived:
                 session.arrived(function)
-        until = asyncio.get_running_loop().time() + PATIENCE
+        until = asyncio.get_running_loop().time() + CLAIM_TIMEOUT
         for at in unanswered:
             outcomes[at] = opened = OpenClaim(operations[at], self.asked, until)
             self._open.append(opened)
-        self._unwritten = True
-        self._news.set()
+        self._must_write = True
+        self._wake.set()
         return outcomes
 
     async def _assign_here(self, master: LocalMaster, new: Mapping[bytes, Sequence[ops.ClaimRequest]]) -> bool:
-        """Have this node itself, which is the master, assign what it knows of; says whether that is all there is."""
-        self._quiet = True
+        """Let the master, which is this node, assign the tasks of its index; return whether these are all tasks."""
+        self._is_answering = True
         try:
             complete = await master.claim(new, self.asked)
         finally:
-            self._quiet = False
+            self._is_answering = False
         if self._session.committer.fenced:
             raise self._session.over()
         return complete
 
     def answered(self, asked: int) -> None:
-        """The master has done what it could for the claims up to a number: those for which nothing has come are answered."""
+        """Answer the claims up to a number, which the master has processed, with the jobs that have arrived or none."""
         self._close(lambda claim: claim.asked <= asked)
 
     def _answer(
-        self, operation: ops.Claim, before: list[list[Job]] | None = None, *, renewed: bool = False
+        self, operation: ops.Claim, before: list[list[Job]] | None = None, *, counted: bool = False
     ) -> list[list[Job]] | None:
-        """Return the outcome of a claim: what it has ``before``, and what has arrived; None where nothing has.
+        """Return the outcome of a claim: its jobs from ``before``, and those that have arrived; None if there are none.
 
-        ``renewed``: what has arrived was assigned on the wants before, so less is wanted from now on.
+        ``counted``: the jobs were assigned on earlier requests, and reduce the present ones.
         """
         jobs = before or self._empty(operation)
-        for want, some in zip(operation.wants, jobs, strict=True):
-            some += self._take(want, want.limit - len(some), renewed=renewed)
+        for request, some in zip(operation.wants, jobs, strict=True):
+            some += self._take(request, request.limit - len(some), counted=counted)
         return jobs if any(jobs) else None
 
     @staticmethod
     def _empty(operation: ops.Claim) -> list[list[Job]]:
         return [[] for _ in operation.wants]
 
-    def _take(self, want: ops.ClaimRequest, limit: int, *, renewed: bool) -> list[Job]:
-        arrived = self._arrived.get(want.function)
+    def _take(self, request: ops.ClaimRequest, limit: int, *, counted: bool) -> list[Job]:
+        arrived = self._arrived.get(request.function)
         jobs: list[Job] = []
         while arrived and len(jobs) < limit:
             job = arrived.popleft().job
             if job.id not in self._session.assignments:
-                continue  # nobody waited for it any more, and it was dropped
+                continue  # no client waited for it any more, and it was dropped
             jobs.append(job)
-            if renewed:
-                self._given(want.function)
+            if counted:
+                self._count_down(request.function)
         if arrived is not None and not arrived:
-            del self._arrived[want.function]
+            del self._arrived[request.function]
         return jobs
 
     # ---- arrivals ----
 
     def arrive(self, tasks: Iterable[tuple[str, Job, Mark]]) -> None:
-        """Take in what was assigned to this node."""
+        """Add tasks that were assigned to this node."""
         now = asyncio.get_running_loop().time()
         functions = set()
         for task, job, mark in tasks:
             if job.id in self._session.assignments:
-                continue  # the queue was read while the master, this node itself, was about to say so
+                continue  # the queue was read before the master, which is this node, reported it
             self._session.assignments[job.id] = 0
-            self._marks[job.id] = self._passed[job.id] = mark
+            self._marks[job.id] = self._last_marks[job.id] = mark
             self._arrived.setdefault(job.function, deque()).append(_Arrival(job, task, now))
             functions.add(job.function)
-            self._given(job.function)
-        still = []
+            self._count_down(job.function)
+        unanswered = []
         for claim in self._open:
             outcome = self._answer(claim.operation)
             if outcome is None:
-                still.append(claim)
+                unanswered.append(claim)
             else:
                 claim.answer(outcome)
-        self._open = still
-        for function in functions & self._arrived.keys() if not self._quiet else ():
+        self._open = unanswered
+        for function in functions & self._arrived.keys() if not self._is_answering else ():
             self._session.arrived(function)
         if self._arrived:
-            self._news.set()
+            self._wake.set()
 
-    def _given(self, function: bytes) -> None:
-        """One task less is wanted of a function."""
-        wants = self.wants.get(function, [])
-        for at, want in enumerate(wants):
-            if want.limit > 0:
-                wants[at] = want._replace(limit=want.limit - 1)
+    def _count_down(self, function: bytes) -> None:
+        """Reduce the requests for a function by one task."""
+        requests = self.requests.get(function, [])
+        for at, request in enumerate(requests):
+            if request.limit > 0:
+                requests[at] = request._replace(limit=request.limit - 1)
                 break
 
-    # ---- the master is elsewhere ----
+    # ---- exchange with the master ----
 
     async def catch_up(self) -> None:
-        """Take in what the last master has assigned to this node and not told: this one is the master now."""
+        """As the new master, read the tasks that the last master assigned to this node without a notice."""
         tasks = await self._session.children(paths.queue(self._session.who))
         for start in range(0, len(tasks), READ_AT_ONCE):
             await self._fetch(tasks[start : start + READ_AT_ONCE])
-        if self._is_doubtful:
+        if self._must_relist:
             self._on_change()
 
     def rewrite(self) -> None:
-        """Tell the next master what this node wants: it was the master itself until now."""
-        self._unwritten = True
-        self._changed = True
-        self._news.set()
+        """Write the requests for the next master: until now this node was the master itself."""
+        self._must_write = True
+        self._must_read = True
+        self._wake.set()
 
     async def run(self) -> None:
-        """Write what is wanted and read what arrives, until cancelled, or until the term has ended."""
+        """Write requests and read assignments, until cancelled or the term has ended."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 timeout = self._next(loop.time())
-                await wait_or_timeout(self._news, timeout)
-                self._news.clear()
+                await wait_or_timeout(self._wake, timeout)
+                self._wake.clear()
                 await self._step(loop.time())
         finally:
             self._fence()
 
     def _next(self, now: float) -> float | None:
-        """Return the seconds after which there is something to do, whatever happens; None: nothing."""
+        """Return the seconds until the next time-out; None if there is none."""
         times = [claim.until for claim in self._open[:1]]
-        times += [arrived[0].at + PATIENCE for arrived in self._arrived.values()]
+        times += [arrived[0].at + CLAIM_TIMEOUT for arrived in self._arrived.values()]
         return max(min(times) - now, 0.0) if times else None
 
     async def _step(self, now: float) -> None:
-        if self._unwritten and self._session.master is None:
+        if self._must_write and self._session.master is None:
             await self._write()
-        if self._changed:
-            await self._read()  # also where this node is the master by now: the last one may have assigned it something
+        if self._must_read:
+            await self._read()  # also if this node is the master by now: the last one may have assigned tasks to it
         self._close(lambda claim: claim.until <= now)
-        await self._give_back(now - PATIENCE)
+        await self._return_unclaimed(now - CLAIM_TIMEOUT)
 
     async def _write(self) -> None:
         path = paths.wants(self._session.who)
-        self._unwritten = False
-        await self._session.write(Write(path, encode_wants(self.asked, self.wants)))
+        self._must_write = False
+        await self._session.write(Write(path, encode_requests(self.asked, self.requests)))
 
     async def _read(self) -> None:
-        """Read what the master has said, and the tasks that are new."""
+        """Read the master's notice, and the new tasks."""
         session, queue = self._session, paths.queue(self._session.who)
-        self._changed = False
+        self._must_read = False
         self._marks = {job_id: self._marks.get(job_id, UNMARKED) for job_id in self._session.assignments}
-        self._passed = dict(self._marks)
+        self._last_marks = dict(self._marks)
         node = await session.get(queue, self._on_change)
         if node is None or not node.data:
             return
@@ -275,15 +275,15 @@ class Claims:
         for start in range(0, len(tasks), READ_AT_ONCE):
             await self._fetch(tasks[start : start + READ_AT_ONCE])
         self._notice = notice
-        if self._is_doubtful:
-            self._is_doubtful = False
+        if self._must_relist:
+            self._must_relist = False
             self._notice = Notice()  # the whole queue is listed
             self._on_change()
         self.answered(notice.answered)
 
     def _on_change(self) -> None:
-        self._changed = True
-        self._news.set()
+        self._must_read = True
+        self._wake.set()
 
     async def _fetch(self, tasks: Sequence[str]) -> None:
         session = self._session
@@ -292,33 +292,33 @@ class Claims:
             if node is None:
                 continue
             record = records.decode(node.data)
-            # What this node has leased as it submitted it is in its queue too, but no master has assigned it.
+            # Jobs that this node leased at their submission are in its queue too, but no master has assigned them.
             if record.get("term") != session.term or "master" not in record:
                 continue
             mark = mark_of(record)
             if self._is_new(record["id"], mark):
                 arrivals.append((task, records.decode_job(record), mark))
         await session.meet(job.id for _, job, _ in arrivals)
-        arrivals.sort(key=lambda arrival: (arrival[1].priority, arrival[1].id))  # a list of names is in no order
-        # What it has held meanwhile may have ended meanwhile, and what was read is older.
+        arrivals.sort(key=lambda arrival: (arrival[1].priority, arrival[1].id))  # a list of names has no order
+        # In the meantime a job may have arrived and ended, and the record that was read is older.
         self.arrive([(task, job, mark) for task, job, mark in arrivals if self._is_new(job.id, mark)])
 
     def _is_new(self, job_id: int, mark: Mark) -> bool:
-        """Return whether an assignment that was read may arrive now; the queue is read again where that is not sure."""
-        last = self._passed.get(job_id)
+        """Return whether an assignment that was read is new; if that is uncertain, the queue is listed again."""
+        last = self._last_marks.get(job_id)
         is_held = job_id in self._session.assignments
         if last is not None and mark[1] == 0:
-            # Nothing tells it from the last one, which was given back or has ended since if it is not held any more.
-            self._is_doubtful = self._is_doubtful or not is_held
+            # It looks like the last one, which was returned or has ended if the job is no longer held.
+            self._must_relist = self._must_relist or not is_held
             return False
         if last is not None and mark <= last:
             return False
-        # Where the job is held still, it was given back, and the answer to that is on its way to those who hold it.
-        self._is_doubtful = self._is_doubtful or is_held
+        # If the job is still held, it was returned, and the answer to that has not been processed yet.
+        self._must_relist = self._must_relist or is_held
         return not is_held
 
     def _close(self, over: Callable[[OpenClaim], bool]) -> None:
-        """Answer the claims for which nothing has come."""
+        """Answer claims with the jobs that have arrived, or none."""
         closed = [claim for claim in self._open if over(claim)]
         self._open = [claim for claim in self._open if not over(claim)]
         for claim in closed:
@@ -330,42 +330,42 @@ class Claims:
         for claim in opened:
             claim.answer(self._session.over())
 
-    # ---- what nobody here takes ----
+    # ---- unclaimed jobs ----
 
-    async def _give_back(self, before: float) -> None:
-        """Put back to pending what has arrived before a time and was not claimed."""
-        given: list[Waiting] = []
+    async def _return_unclaimed(self, before: float) -> None:
+        """Return jobs that arrived before a time and were not claimed to pending."""
+        released: list[Waiting] = []
         withdrawn: dict[bytes, list[ops.ClaimRequest]] = {}
         for function, arrived in list(self._arrived.items()):
             if arrived[0].at > before:
                 continue
-            withdrawn[function] = []  # it does not want what it does not take
+            withdrawn[function] = []  # the request is withdrawn as well
             while arrived and arrived[0].at <= before:
                 job, task, _ = arrived.popleft()
                 self._session.assignments.pop(job.id, None)
                 job.state, job.term = int(State.PENDING), 0
-                given.append(Waiting(task, job, records.encode_job(job, self._session.handle(job.id))))
+                released.append(Waiting(task, job, records.encode_job(job, self._session.handle(job.id))))
             if not arrived:
                 del self._arrived[function]
-        if not given:
+        if not released:
             return
         session = self._session
-        self.wants.update(withdrawn)
+        self.requests.update(withdrawn)
         if session.master is None:
             await self._write()
         else:
             await session.master.claim(withdrawn, 0)
-        verdicts = await session.committer.commit([_released(session, one) for one in given])
-        back = [one for one, verdict in zip(given, verdicts, strict=True) if verdict is None]
+        verdicts = await session.committer.commit([_released(session, one) for one in released])
+        back = [one for one, verdict in zip(released, verdicts, strict=True) if verdict is None]
         session.waiting(back)
 
 
 def _released(session: Session, one: Waiting) -> Entry:
-    """Return what puts a task that nobody here has begun back to pending."""
+    """Return the entry that puts an unclaimed task back to pending."""
     task, job, data = one
     return Entry(
         [
-            # Where it was dropped meanwhile, another job of its name may have come to this node, and look the same.
+            # If it was dropped in the meantime, another job of its name may have arrived here, and look the same.
             Check(session.result(job.id)),
             Delete(paths.assignment(session.who, task), 0),
             Delete(paths.running(task)),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
 
-AGAIN: Final = 1.0
+RETRY_DELAY: Final = 1.0
 """Seconds between attempts to be there."""
 LEAVE: Final = 2.0
 """Seconds at the end to take this node's traces away."""
@@ -88,7 +88,7 @@ class ZookeeperCluster:
             except StoreError as error:
                 self._there = ""
                 log.warning("the cluster cannot be reached; the store alone tells who lives", reason=str(error))
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
                 self._wake.set()
 
     async def _begin(self) -> None:

@@ -46,7 +46,7 @@ MOST_BYTES: Final = 700_000
 """Bytes in one multi, about. A server refuses a packet of more than ``jute.maxbuffer``, by default 1,048,575 bytes."""
 LARGEST_ENTRY: Final = 1_020_000
 """Bytes of one entry, about, with room for the guards and the journal beside it."""
-AGAIN: Final = 0.2
+RETRY_DELAY: Final = 0.2
 """Seconds between attempts while the ensemble does not answer."""
 
 log = structlog.get_logger("mainspring.zookeeper")
@@ -308,7 +308,7 @@ class Committer:
                     return Done(())
                 sent = True
             except StoreUnavailableError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
             except SessionEndedError:
                 return Done(()) if sent and await self._has_happened() else None
             else:
@@ -335,7 +335,7 @@ class Committer:
             except UnknownOutcomeError:
                 continue
             except StoreUnavailableError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
                 continue
             except SessionEndedError:
                 return bool(await self._has_happened())
@@ -355,7 +355,7 @@ class Committer:
                 # In this order: once the worker is gone, nothing comes into the journal any more.
                 worker, journal = await self._tree.get_many([self._guard.path, self._path])
             except (StoreUnavailableError, SessionEndedError):
-                await asyncio.sleep(AGAIN)  # the next session can read it as well
+                await asyncio.sleep(RETRY_DELAY)  # the next session can read it as well
             else:
                 if journal is not None and records.decode(journal.data).get("batch", 0) > self._batch:
                     return True

@@ -51,7 +51,7 @@ LEAVE: Final = 2.0
 """Seconds at the end to tell the others that this node leaves."""
 ANSWER: Final = 5.0
 """Seconds for the answer to a query."""
-AGAIN: Final = 0.5
+RETRY_DELAY: Final = 0.5
 """Seconds between attempts to begin while the ensemble does not answer."""
 USUAL: Final = frozenset({Settle, Submit})
 """What goes into one multi where a group has nothing else: they are asked in one turn of the loop."""
@@ -126,7 +126,7 @@ class ZookeeperEngine:
             term,
             self._nodes,
             arrived=lambda function: self._hear(Pending([function])),
-            told=relay.told,
+            flush_progress=relay.flush_progress,
             lifecycle=lifecycle,
             slices=self._slices,
         )
@@ -157,7 +157,7 @@ class ZookeeperEngine:
                 if until is not None and loop.time() > until:
                     raise
                 log.warning("the ensemble cannot be reached yet", reason=str(error))
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"zookeeper {name}")

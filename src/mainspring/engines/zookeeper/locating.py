@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.errors import StoreCorruptError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
@@ -149,7 +149,7 @@ async def _until_found(left: list[T], look: Callable[[list[T]], Awaitable[list[T
         if not left:
             break
         if turn > 1:
-            await asyncio.sleep(AGAIN / ROUNDS * turn)
+            await asyncio.sleep(RETRY_DELAY / ROUNDS * turn)
         left = await look(left)
     return left
 

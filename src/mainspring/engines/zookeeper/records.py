@@ -1,7 +1,6 @@
-"""What the nodes of the tree contain: JSON for people who look with ``zkCli.sh``, and back.
+"""The records in the nodes of the tree: JSON, which people can read with ``zkCli.sh``.
 
-Times are microseconds of wall time. Bytes that are UTF-8 text are a string; others have a field of the same name with
-``_base64`` behind it.
+Times are microseconds of wall time. Bytes that are UTF-8 text become a string; others a field whose name ends in ``_base64``.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 
 encode = msgspec.json.Encoder().encode
 """Return any object as JSON."""
-MOST: Final = 1_000_000
-"""Bytes of a record: with the other changes of its task it has to go into one packet, of which a server takes 1,048,575 bytes."""
+MAX_RECORD: Final = 1_000_000
+"""Bytes of a record: with the other changes of its task it has to fit into one packet of at most 1,048,575 bytes."""
 
 
 def text(value: bytes, field: str, into: dict[str, Any]) -> None:
-    """Put bytes into an object, as text where they are text that JSON does not blow up; empty ones are left out."""
+    """Put bytes into an object, as text if they are text that JSON does not inflate; leave out empty ones."""
     if not value:
         return
     try:
@@ -39,7 +38,7 @@ def text(value: bytes, field: str, into: dict[str, Any]) -> None:
 
 
 def untext(record: dict[str, Any], field: str) -> bytes:
-    """Take bytes out of an object."""
+    """Return the bytes of an object's field."""
     words: str | None = record.get(field)
     if words is not None:
         return words.encode()
@@ -48,10 +47,10 @@ def untext(record: dict[str, Any], field: str) -> bytes:
 
 
 def encode_job(job: Job, handle: str, **more: Any) -> bytes:
-    """Return the record of a task: of one that has not ended, everything that another node needs in order to run it.
+    """Return the record of a task: of one that has not ended, all fields that another node needs to run it.
 
-    An ended one says ``state``, ``result``, ``ended_us``; ``more`` are fields of the place where it stands. What is empty or as
-    it usually is, is left out.
+    The record of an ended one has ``state``, ``result``, ``ended_us``. ``more`` are the fields of its place. Fields that are
+    empty or have their default are left out.
     """
     record: dict[str, Any] = {"handle": handle, "id": job.id, "state": State(job.state).name.lower(), **more}
     text(job.function, "function", record)
@@ -73,8 +72,8 @@ def encode_job(job: Job, handle: str, **more: Any) -> bytes:
     if job.foreground:
         record["foreground"] = True
     data = encode(record)
-    if len(data) > MOST and job.error:
-        # Payload and failure may be as large as a node takes, together they are not: the payload can be run again.
+    if len(data) > MAX_RECORD and job.error:
+        # A payload and a failure may each fill a node, but not both one. The payload stays, since it can be run again.
         record.pop("error_base64", None)
         record["error"] = _shortened(job.error)
         data = encode(record)
@@ -82,10 +81,10 @@ def encode_job(job: Job, handle: str, **more: Any) -> bytes:
 
 
 def _shortened(error: bytes) -> str:
-    """Return a failure without its traceback, and with the beginning of its message."""
+    """Return a failure without its traceback, and with a shortened message."""
     try:
-        told: dict[str, Any] = msgspec.json.decode(error)
-        short = {"type": str(told["type"])[:200], "message": f"{str(told['message'])[:1000]} (shortened)"}
+        failure: dict[str, Any] = msgspec.json.decode(error)
+        short = {"type": str(failure["type"])[:200], "message": f"{str(failure['message'])[:1000]} (shortened)"}
     except (msgspec.DecodeError, KeyError, TypeError):
         return ""
     return encode(short).decode()
@@ -128,62 +127,67 @@ def decode_job(record: dict[str, Any]) -> Job:
 
 
 def is_published(result: Mapping[str, Any]) -> bool:
-    """Return whether what a result says is the outcome: before, it says where the task is and who waits."""
+    """Return whether a result contains the outcome; before, it contains the task's location and the waiting nodes."""
     return "state" in result
 
 
-# ---- what a worker would take, and what the master has told it ----
+# ---- a worker's open requests, and the master's notices to it ----
 #
 # ``/wants/<worker>``, written by the worker::
 #
 #     {"asked": 17, "wants": {"resize": [{"limit": 64, "slots": [[0, 340]], "overdue_us": 1700000000000000}]}}
 #
-# ``asked`` rises with each claim that waits for an answer. Slots are ranges, both ends included; without them, all. Wants stay
-# open until the worker replaces them.
+# ``asked`` rises with each claim that waits for an answer. Slots are ranges, both ends included; without them, all. Requests
+# stay open until the worker replaces them.
 #
 # ``/queues/<worker>``, written by the master::
 #
 #     {"master": 12, "answered": 17, "number": 340, "tasks": ["resize:a", "resize:b"]}
 #
-# ``number`` is how many tasks this master has assigned to the worker, ``tasks`` are the last of them.
+# ``number`` is the count of tasks that this master has assigned to the worker, ``tasks`` are the last of them.
 
 
-class Asked(NamedTuple):
-    """What a worker would take."""
+class OpenRequests(NamedTuple):
+    """The open requests of a worker, and the number of its last unanswered claim."""
 
     asked: int
-    wants: dict[bytes, list[ClaimRequest]]
+    requests: dict[bytes, list[ClaimRequest]]
 
 
-def encode_wants(asked: int, wants: Mapping[bytes, Sequence[ClaimRequest]]) -> bytes:
-    """Return what a worker writes."""
-    told = {paths.encode(function): [_want(want) for want in some] for function, some in wants.items() if some}
-    return encode({"asked": asked, "wants": told})
+def encode_requests(asked: int, requests: Mapping[bytes, Sequence[ClaimRequest]]) -> bytes:
+    """Return the record of a worker's open requests."""
+    encoded = {
+        paths.encode(function): [_encode_request(request) for request in some]
+        for function, some in requests.items()
+        if some
+    }
+    return encode({"asked": asked, "wants": encoded})
 
 
-def decode_wants(data: bytes) -> Asked:
-    """Return what a worker has written."""
+def decode_requests(data: bytes) -> OpenRequests:
+    """Return the open requests of a record."""
     record = decode(data)
-    wants = {}
+    requests = {}
     for name, some in record.get("wants", {}).items():
         function = paths.decode(name)
-        wants[function] = [
-            ClaimRequest(function, want["limit"], _slots(want.get("slots")), want.get("overdue_us", 0)) for want in some
+        requests[function] = [
+            ClaimRequest(function, request["limit"], _slots(request.get("slots")), request.get("overdue_us", 0))
+            for request in some
         ]
-    return Asked(record.get("asked", 0), wants)
+    return OpenRequests(record.get("asked", 0), requests)
 
 
-def _want(want: ClaimRequest) -> dict[str, Any]:
-    told: dict[str, Any] = {"limit": want.limit}
-    if want.slots is not None:
-        told["slots"] = ranges(want.slots)
-    if want.overdue_us:
-        told["overdue_us"] = want.overdue_us
-    return told
+def _encode_request(request: ClaimRequest) -> dict[str, Any]:
+    record: dict[str, Any] = {"limit": request.limit}
+    if request.slots is not None:
+        record["slots"] = ranges(request.slots)
+    if request.overdue_us:
+        record["overdue_us"] = request.overdue_us
+    return record
 
 
-def _slots(told: list[list[int]] | None) -> frozenset[int] | None:
-    return None if told is None else frozenset(slot for first, last in told for slot in range(first, last + 1))
+def _slots(runs: list[list[int]] | None) -> frozenset[int] | None:
+    return None if runs is None else frozenset(slot for first, last in runs for slot in range(first, last + 1))
 
 
 def ranges(numbers: Iterable[int]) -> list[list[int]]:
@@ -198,7 +202,7 @@ def ranges(numbers: Iterable[int]) -> list[list[int]]:
 
 
 class Notice(NamedTuple):
-    """What the master tells a worker. All zero: nobody has said anything yet."""
+    """The master's notice to a worker. All zero: there is none yet."""
 
     master: int = 0
     answered: int = 0
@@ -206,7 +210,7 @@ class Notice(NamedTuple):
     tasks: Sequence[str] = ()
 
     def since(self, before: Notice) -> Sequence[str] | None:
-        """Return the tasks that were assigned after an earlier notice; None where only the whole queue can tell."""
+        """Return the tasks that were assigned after an earlier notice; None if the whole queue has to be listed."""
         new = self.number - before.number
         if self.master != before.master or not 0 <= new <= len(self.tasks):
             return None
@@ -214,43 +218,43 @@ class Notice(NamedTuple):
 
 
 def encode_notice(notice: Notice) -> bytes:
-    """Return what the master writes."""
+    """Return the record of a notice."""
     return encode(notice._asdict())
 
 
 def decode_notice(data: bytes) -> Notice:
-    """Return what a master has written."""
+    """Return the notice of a record."""
     return Notice(**decode(data))
 
 
-# ---- who has a task ----
+# ---- the holder of a task ----
 
 Mark = tuple[int, int]
-"""One assignment of a task: the version of the master, and the number of the assignment among that master's. They rise."""
+"""One assignment of a task: the version of the master, and the number of the assignment of that master. Both rise."""
 UNMARKED: Final = (0, 0)
-"""What a node leased as it submitted it, which no master has assigned."""
+"""The mark of a job that a node leased at its submission, without a master."""
 
 
 def held_by(term: int, record: Mapping[str, Any], mark: Mark) -> dict[str, Any]:
     """Return the record of a pending task as its worker has it.
 
-    By ``master`` the worker knows that it was assigned, and not submitted so, and by ``assignment`` whether it has seen it.
+    ``master`` shows the worker that the task was assigned and not leased at its submission, ``assignment`` whether it is new.
     """
     return {**record, "state": "leased", "term": term, "master": mark[0], "assignment": mark[1]}
 
 
 def mark_of(record: Mapping[str, Any]) -> Mark:
-    """Return which assignment a held task's record is of; the number is 0 where a master of an older version wrote it."""
+    """Return the assignment of a held task's record; its number is 0 if a master of an older version wrote it."""
     return record["master"], record.get("assignment", 0)
 
 
 def leased(job_id: int, handle: str, attempt: int) -> bytes:
-    """Return an assignment that nobody has recorded as running."""
+    """Return the record of an assignment that is not recorded as running."""
     return encode({"handle": handle, "id": job_id, "state": "leased", "attempt": attempt})
 
 
 def running(job: Job, handle: str) -> bytes:
-    """Return an assignment that is recorded as running."""
+    """Return the record of an assignment that is recorded as running."""
     data: dict[str, Any] = {"handle": handle, "id": job.id, "state": "running", "attempt": job.attempt}
     if job.started_us:
         data["started_us"] = job.started_us

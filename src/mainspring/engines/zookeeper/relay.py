@@ -18,7 +18,7 @@ import structlog
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import run_all
-from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
 from mainspring.events.relay import Abandoned, Ask, Pending, Progress, Running, Settled, Stop
@@ -104,8 +104,8 @@ class Relay:
         self._bytes = 0
         self._progress = 0
         """How many words of progress are not in their boxes yet."""
-        self._is_told = asyncio.Event()
-        self._is_told.set()
+        self._is_flushed = asyncio.Event()
+        self._is_flushed.set()
         self._is_over = False
         self._out = asyncio.Event()
         self._in = asyncio.Event()
@@ -131,12 +131,12 @@ class Relay:
         self._queue.setdefault(to, []).append(message)
         if type(message) is Progress and not self._is_over:
             self._progress += 1
-            self._is_told.clear()
+            self._is_flushed.clear()
         self._out.set()
 
-    async def told(self) -> None:
+    async def flush_progress(self) -> None:
         """Wait until all progress that was sent before is in its boxes, or was dropped."""
-        await self._is_told.wait()
+        await self._is_flushed.wait()
 
     def _hear_own(self) -> None:
         if self._is_reading or self._in.is_set():
@@ -156,7 +156,7 @@ class Relay:
             await run_all({"zookeeper letters out": self._send_on(), "zookeeper letters in": self._read_on()})
         finally:
             self._is_over = True
-            self._is_told.set()
+            self._is_flushed.set()
 
     # ---- sending ----
 
@@ -170,7 +170,7 @@ class Relay:
             for term, messages in queue.items():
                 await self._post(term, messages)
             if progress and not self._progress:
-                self._is_told.set()
+                self._is_flushed.set()
 
     async def _post(self, term: int, messages: list[Message]) -> None:
         who = await self._try(self._whose(term))
@@ -211,7 +211,7 @@ class Relay:
                     await self._read(names[at : at + READ_AT_ONCE], box)
             except StoreError as error:
                 log.debug("letters could not be read", reason=str(error))
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
                 self._in.set()
             finally:
                 self._is_reading = False

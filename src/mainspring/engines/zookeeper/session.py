@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from mainspring.engines.zookeeper import paths, terms
-from mainspring.engines.zookeeper.committer import AGAIN, Committer, Entry, Fenced
+from mainspring.engines.zookeeper.committer import RETRY_DELAY, Committer, Entry, Fenced
 from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError
 from mainspring.errors import StoreCorruptError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import TERM_SPAN
@@ -116,7 +116,7 @@ class Session:
         nodes: dict[int, str],
         *,
         arrived: Callable[[bytes], None] = lambda _: None,
-        told: Callable[[], Awaitable[None]] = _at_once,
+        flush_progress: Callable[[], Awaitable[None]] = _at_once,
         lifecycle: JobLifecycle | None = None,
         slices: Sequence[Slice] = (),
     ) -> None:
@@ -133,7 +133,7 @@ class Session:
         self.committer = Committer(tree, self.who)
         self.nodes = nodes
         self.arrived = arrived
-        self.told = told
+        self.flush_progress = flush_progress
         self.lifecycle = lifecycle
         self.slices = {one.kind: one for one in slices}
         """By the kinds of owners."""
@@ -227,7 +227,7 @@ class Session:
                 is_over = True
             if is_over:
                 raise self.over()
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_DELAY)
 
     # ---- writing ----
 

@@ -275,7 +275,7 @@ class Settling:
 async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set[int] | StoreError]:
     """End leases; see ``Settle``."""
     first, repeated = ops.each_once(operations)
-    await session.told()  # nobody hears of an end before what was said of the job until then
+    await session.flush_progress()  # the progress of a job is delivered before its end
     settling = Settling(session)
     await settling.run(first.values())
     stale, fenced = settling.stale, settling.fenced

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, records
-from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced, NotAttempted
+from mainspring.engines.zookeeper.committer import RETRY_DELAY, Conflict, Entry, Fenced, NotAttempted
 from mainspring.engines.zookeeper.records import leased
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError, Write
@@ -290,7 +290,7 @@ async def published(session: Session, spot: TaskLocation, seconds: float) -> boo
     except TimeoutError:
         return False
     except (StoreUnavailableError, SessionEndedError):
-        await asyncio.sleep(AGAIN)
+        await asyncio.sleep(RETRY_DELAY)
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from mainspring.engines.zookeeper.committer import AGAIN, LARGEST_ENTRY, Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.committer import LARGEST_ENTRY, RETRY_DELAY, Conflict, Entry, Fenced
 from mainspring.engines.zookeeper.transaction import PATIENCE, OvertakenError
 from mainspring.engines.zookeeper.tree import Refusal, SessionEndedError
 from mainspring.errors import StoreError, StoreUnavailableError
@@ -120,7 +120,7 @@ class _Try:
                 self.outcome = self._session.over()
             else:
                 self._overtaken(None)
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
         except Exception as error:  # noqa: BLE001 - it is raised where the outcome is taken
             self.outcome = error
 

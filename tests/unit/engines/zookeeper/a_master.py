@@ -38,7 +38,7 @@ HANDLERS: dict[type[Operation], Any] = {**claiming.HANDLERS, **recovering.HANDLE
 
 
 async def eventually(true: Callable[[], Awaitable[bool] | bool], why: str = "") -> None:
-    """Let the loop run until something is so."""
+    """Let the loop run until a condition holds."""
     async with asyncio.timeout(10):
         while True:
             answer = true()
@@ -53,21 +53,23 @@ async def eventually(true: Callable[[], Awaitable[bool] | bool], why: str = "") 
 class Member(Node):
     """A node that takes part in the recipe."""
 
-    def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, arrived: list[bytes], *, stands: bool) -> None:
+    def __init__(
+        self, fleet: Fleet, tree: MemoryTree, session: Session, arrived: list[bytes], *, is_candidate: bool
+    ) -> None:
         super().__init__(tree, session, Noted(job_ids(Term(session.term))))
         self.fleet = fleet
         self.received: list[Message] = []
         self.arrived = arrived
-        self.master = Master(session, fleet.tell)
+        self.master = Master(session, fleet.send)
         self._work: list[asyncio.Task[None]] = []
-        self.running = asyncio.create_task(self.master.run() if stands else asyncio.sleep(0))
+        self.running = asyncio.create_task(self.master.run() if is_candidate else asyncio.sleep(0))
 
     async def claim(self, function: bytes = b"f", limit: int = 10, **more: Any) -> list[Job]:
         """Claim, and wait for the answer."""
         return (await self.claim_all(ops.ClaimRequest(function, limit, **more)))[0]
 
-    async def claim_all(self, *wants: ops.ClaimRequest) -> list[list[Job]]:
-        operation = ops.Claim(self.session.term, list(wants))
+    async def claim_all(self, *requests: ops.ClaimRequest) -> list[list[Job]]:
+        operation = ops.Claim(self.session.term, list(requests))
         (outcome,) = await HANDLERS[ops.Claim](self.session, [operation])
         if isinstance(outcome, OpenClaim):
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -85,7 +87,7 @@ class Member(Node):
         return outcome
 
     def give_back(self, terms: Sequence[int]) -> None:
-        """Recover ended terms, as a node does when it is notified of them."""
+        """Recover ended terms, as a node does after a notification."""
 
         async def give_back() -> None:
             with contextlib.suppress(StoreError):  # the notification is repeated
@@ -97,18 +99,18 @@ class Member(Node):
         return await self.settle(*(succeeded(job, result, NOW, NOW + 1) for job in jobs))
 
     async def serve(self, *functions: bytes, draining: bool = False) -> None:
-        """Say in this node's row which functions it serves."""
+        """Write the functions that this node serves into its row."""
         row = NodeRow(term=self.session.term, name=self.session.node, counter=1, functions=functions, draining=draining)
 
         await self.tree.commit([Write(paths.worker(self.session.who), records.encode(row))])
 
     @property
-    def reigns(self) -> bool:
+    def is_master(self) -> bool:
         return self.master.leadership is not None
 
     @property
     def is_quiet(self) -> bool:
-        """Whether this node is the master, and has looked at all."""
+        """Whether this node is the master, and has listed all buckets."""
         dispatcher, publisher = self.master.dispatcher, self.master.publisher
         if dispatcher is None or publisher is None:
             return False
@@ -137,22 +139,22 @@ class Fleet:
         self.content = MemoryContent()
         self.members: list[Member] = []
 
-    def tell(self, term: int, message: Message) -> None:
+    def send(self, term: int, message: Message) -> None:
         for member in self.members:
             if member.session.term == term:
                 member.received.append(message)
                 if isinstance(message, Abandoned):
                     member.give_back(message.terms)
 
-    async def join(self, name: str = "n1", *, stands: bool = True) -> Member:
-        """Begin a node's next term; ``stands``: for election, and it claims."""
+    async def join(self, name: str = "n1", *, is_candidate: bool = True) -> Member:
+        """Start a node's next term; with ``is_candidate`` it claims, and may be elected."""
         tree = MemoryTree(self.content)
         await tree.open()
         await bootstrap.prepare(tree)
         term = await bootstrap.next_term(tree, NodeId(name))
         arrived: list[bytes] = []
         session = Session(tree, name, term, {term: name}, arrived=arrived.append, slices=SLICES)
-        member = Member(self, tree, session, arrived, stands=stands)
+        member = Member(self, tree, session, arrived, is_candidate=is_candidate)
         self.members.append(member)
         return member
 
@@ -162,7 +164,7 @@ class Fleet:
         await eventually(lambda: member.is_quiet)
         return member
 
-    # ---- what is in the tree ----
+    # ---- the content of the tree ----
 
     def tasks(self, root: str) -> list[str]:
         return sorted(
@@ -180,9 +182,9 @@ class Fleet:
         return records.decode(found.data)
 
     def state(self, job: Job, node: str = "n1") -> State | None:
-        """Return the state in which a job was published; None where it was not."""
-        state = self.outcome(job, node).get("state")
-        return None if state is None else State[state.upper()]
+        """Return the state in which a job was published; None if it was not."""
+        name = self.outcome(job, node).get("state")
+        return None if name is None else State[name.upper()]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Nodes with schedules on an ensemble in memory; and a gate that lets exactly one of them go one step further."""
+"""Nodes with schedules on an ensemble in memory, and a race of two operations step by step."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ HANDLERS: dict[type, Any] = {
 
 
 class Scheduler:
-    """A node of the fleet, and what it asks of schedules."""
+    """A node of the fleet, with its operations on schedules."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.now_us = START
         self.was_met = False
-        """Whether another node has done something before all that this one did was written."""
+        """Whether the other node has acted before this one's last write."""
         self.lifecycle = node.noted
 
     async def ask(self, operation: Any) -> Any:
@@ -73,7 +73,7 @@ class Scheduler:
         return upcoming
 
     async def firing(self, limit: int = 1000) -> ops.FireSchedules:
-        """Return the operation that fires what is due."""
+        """Return the operation that fires due schedules."""
         return ops.FireSchedules([one for one, _ in (await self.due()).due], self.now_us, limit)
 
     async def fire(self) -> dict[str, ops.Fired]:
@@ -89,12 +89,12 @@ class Scheduler:
         return {one.schedule.name: one for one in stored}
 
     async def rows(self, name: str, **which: Any) -> list[Fire]:
-        """Read the rows of a schedule, the oldest first."""
+        """Return the rows of a schedule, the oldest first."""
         rows = await everything(self.node, ListFires(name, **{"limit": EVERYTHING, **which}))
         return rows[::-1]
 
     async def states(self, name: str) -> list[str]:
-        """Return the outcomes of a schedule's fire times, one word each."""
+        """Return one word for each fire time of a schedule: its outcome, reason or state."""
         return [
             str(row.reason) if row.state is FireState.SKIPPED else row.outcome or row.state.value
             for row in await self.rows(name)
@@ -108,7 +108,7 @@ class Scheduler:
         return sorted((job for job in jobs if job.state == State.PENDING), key=lambda job: job.id)
 
     async def claim(self, function: str) -> Job:
-        """Have the one pending job of a function assigned to this node."""
+        """Assign the one pending job of a function to this node."""
         (job,) = await self.pending(function)
         return await self.node.assign_to(job, self.node)
 
@@ -116,30 +116,30 @@ class Scheduler:
         return Settlement(job, event, job.attempt + 1, worker="w", started_us=self.now_us - 1, ended_us=self.now_us)
 
     async def end(self, job: Job, event: Event = Event.SUCCEED) -> set[int]:
-        """Settle a job; returns the stale ones."""
+        """Settle a job, and return the stale ones."""
         stale: set[int] = await self.ask(job_ops.Settle([self.settlement(job, event)]))
         return stale
 
     async def publish(self) -> None:
-        """Publish all that is completed, as a master does that has to look."""
+        """Publish all completed tasks, as a master does for other nodes."""
         tree = self.node.tree
         for bucket in paths.BUCKETS:
             for task in await tree.children(f"{paths.COMPLETED}/{bucket}") or ():
                 completed, name = await tree.get_many([paths.completed(task), paths.name(task)])
                 assert completed is not None
                 record = records.decode(completed.data)
-                one = publishing.Ending(task, records.decode_job(record), record["handle"], completed.data)
+                one = publishing.CompletedTask(task, records.decode_job(record), record["handle"], completed.data)
                 result = await tree.get(one.result)
                 assert result is not None
                 assert name is not None
-                place = locating.name_of(name)
-                entry = publishing.entry(one, result.version, place if place.id == one.job.id else None)
+                found = locating.name_of(name)
+                entry = publishing.entry(one, result.version, found if found.id == one.job.id else None)
                 assert await self.node.session.committer.commit([entry]) == [None]
 
-    # ---- what has to hold ----
+    # ---- invariants ----
 
     async def check(self, *others: Scheduler) -> None:
-        """Check the invariants of every store: rows, their jobs, the indexes that lead to them, notifications of nodes."""
+        """Check the invariants of a store: the rows, their jobs, the index nodes, and the notifications of the nodes."""
         content = self.node.tree.content
         jobs = {job.id: job for job in await self.node.listed()}
         names = content.names(paths.FIRES) or []
@@ -157,7 +157,7 @@ class Scheduler:
                     marks.add(f"{places.unfinished(name)}/{row.fire_us}")
                 marks.update(filter(None, [places.mending(row)]))
                 if row.state is FireState.FIRED:
-                    assert row.job not in owned, "a job stands for one fire time"
+                    assert row.job not in owned, "a job belongs to one fire time"
                     owned[row.job] = row
         deep = (path for path in content.paths() if path.count("/") == 4)
         found = {path for path in deep if path.startswith((places.DUE, places.MENDING, places.UNFINISHED))}
@@ -178,18 +178,18 @@ class Scheduler:
 @asynccontextmanager
 async def schedulers(*names: str) -> AsyncIterator[list[Scheduler]]:
     """Give a test nodes with schedules."""
-    async with a_session.fleet() as members:
-        yield [Scheduler(await members.join(name)) for name in names]
+    async with a_session.fleet() as nodes:
+        yield [Scheduler(await nodes.join(name)) for name in names]
 
 
 # ---- interleaving ----
 
 
 class Race:
-    """Lets two pieces of work run, one step of the ensemble at a time: the second one as a whole between two of the first's."""
+    """Runs two operations: the second one as a whole between two steps of the first."""
 
     def __init__(self, first: Scheduler, steps: int) -> None:
-        """The first one stops after so many steps of its tree, until the second has ended."""
+        """The first one stops after ``steps`` of its tree, until the second has ended."""
         self._left = steps
         self._second = asyncio.Event()
         self._met = asyncio.Event()
@@ -210,11 +210,11 @@ class Race:
 
     @property
     def was_met(self) -> bool:
-        """Whether the first one has come so far."""
+        """Whether the first one has reached that step."""
         return self._met.is_set()
 
     async def run(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Run both; returns their outcomes."""
+        """Run both, and return their outcomes."""
         running = asyncio.ensure_future(first)
         met = asyncio.ensure_future(self._met.wait())
         await asyncio.wait({running, met}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Nodes on an ensemble in memory, as far as handlers go; and what a master does, when a test says so."""
+"""Nodes on an ensemble in memory, with the handlers only; tests call the master's steps themselves."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ HANDLERS = {
 }
 
 
-async def never(wants: object, asked: int) -> bool:
-    """Take no claims: what happens to them is for nodes that take part in the recipe."""
-    raise AssertionError(wants, asked)
+async def no_claims(requests: object, asked: int) -> bool:
+    """Refuse claims: only the nodes of `a_master` have them."""
+    raise AssertionError(requests, asked)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine, for a while."""
+    """Run a test's coroutine, with a time-out."""
     return asyncio.run(asyncio.wait_for(work, TIMEOUT))
 
 
 def falls_behind(tree: MemoryTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a node's member of the ensemble know of nothing, until it is asked to catch up."""
+    """Let a node's member of the ensemble return no nodes, until a sync."""
     get_many, sync = tree.get_many, tree.sync
     behind = True
 
@@ -102,13 +102,13 @@ class Node:
         self.waiting: list[Waiting] = []
 
     def note(self) -> Self:
-        """Note what this node would tell a master that it is itself."""
-        self.session.elect(LocalMaster(self.completed.extend, self.waiting.extend, never))
+        """Record the reports of this node to a local master."""
+        self.session.elect(LocalMaster(self.completed.extend, self.waiting.extend, no_claims))
         return self
 
     @property
     def hinted(self) -> list[bytes]:
-        """The functions for which the master was notified of pending tasks."""
+        """The functions of the tasks that were reported to the master as pending."""
         return list(dict.fromkeys(one.job.function for one in self.waiting))
 
     async def handle(self, *operations: Operation) -> list[Any]:
@@ -118,7 +118,7 @@ class Node:
         return list(outcomes)
 
     async def one(self, operation: Operation) -> Any:
-        """Run one operation; raises what it has failed with."""
+        """Run one operation, and return its outcome or raise its error."""
         (outcome,) = await self.handle(operation)
         if isinstance(outcome, StoreError):
             raise outcome
@@ -167,7 +167,7 @@ class Node:
         asyncio.ensure_future(reading).add_done_callback(lambda task: answered(task.exception() or task.result()))
 
     async def counts(self) -> dict[tuple[bytes, int, int], int]:
-        """Read the counts; they have to be what counting finds."""
+        """Return the counts, after a comparison with the listed jobs."""
         counts: dict[tuple[bytes, int, int], int] = await self.one(ops.Count())
         counted: dict[tuple[bytes, int, int], int] = {}
         for job in await self.listed():
@@ -176,10 +176,10 @@ class Node:
         assert counts == counted
         return counts
 
-    # ---- the master's hands ----
+    # ---- steps of the master ----
 
     async def assign_to(self, job: Job, holder: Node) -> Job:
-        """Assign a pending task to a node, as the master does; returns the job as the node has it."""
+        """Assign a pending task to a node, as the master does, and return the job as the node has it."""
         task = paths.task_name(job.function, job.unique, job.id)
         node = await self.tree.get(paths.pending(task))
         assert node is not None
@@ -200,7 +200,7 @@ class Node:
         return claimed
 
     async def publish(self) -> list[int]:
-        """Publish all that is completed; returns the ids."""
+        """Publish all completed tasks, and return their ids."""
         published = []
         for bucket in paths.BUCKETS:
             for task in await self.tree.children(f"{paths.COMPLETED}/{bucket}") or ():
@@ -233,7 +233,7 @@ class Fleet:
         self._open: list[Node] = []
 
     async def join(self, name: str = "n1", **more: Any) -> Node:
-        """Begin a node's next term."""
+        """Start a node's next term."""
         tree = MemoryTree(self.content)
         await tree.open()
         await bootstrap.prepare(tree)
@@ -253,15 +253,15 @@ class Fleet:
 @asynccontextmanager
 async def fleet() -> AsyncIterator[Fleet]:
     """Give a test nodes, and end them."""
-    members = Fleet()
+    nodes = Fleet()
     try:
-        yield members
+        yield nodes
     finally:
-        await members.close()
+        await nodes.close()
 
 
 @asynccontextmanager
 async def one_node() -> AsyncIterator[Node]:
     """Give a test one node."""
-    async with fleet() as members:
-        yield await members.join()
+    async with fleet() as nodes:
+        yield await nodes.join()

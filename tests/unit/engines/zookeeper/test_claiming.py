@@ -1,4 +1,4 @@
-"""The requests of a node and their answers: with a master elsewhere, here, and nowhere."""
+"""Claims of a node: with a master on another node, on this one, and without a master."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mainspring.engines.zookeeper import claiming, committer, paths, records
 from mainspring.engines.zookeeper.records import (
     Notice,
     decode_notice,
-    decode_wants,
+    decode_requests,
     encode_notice,
-    encode_wants,
+    encode_requests,
     ranges,
 )
 from mainspring.engines.zookeeper.tree import Create, Write
@@ -33,9 +33,9 @@ from .a_master import Fleet, Member, eventually, fleet, run
 
 @given(st.sets(st.integers(0, SLOTS - 1)))
 def test_ranges_are_the_numbers(numbers: set[int]) -> None:
-    pairs = ranges(numbers)
-    assert {number for first, last in pairs for number in range(first, last + 1)} == numbers
-    assert all(left[1] + 1 < right[0] for left, right in itertools.pairwise(pairs))
+    runs = ranges(numbers)
+    assert {number for first, last in runs for number in range(first, last + 1)} == numbers
+    assert all(left[1] + 1 < right[0] for left, right in itertools.pairwise(runs))
 
 
 @given(
@@ -49,13 +49,13 @@ def test_ranges_are_the_numbers(numbers: set[int]) -> None:
         ),
     ),
 )
-def test_wants_are_read_as_they_were_written(asked: int, requests: dict[bytes, Any]) -> None:
-    wants = {function: [ClaimRequest(function, *one) for one in some] for function, some in requests.items()}
-    assert decode_wants(encode_wants(asked, wants)) == (asked, wants)
+def test_requests_are_decoded_as_they_were_encoded(asked: int, limits: dict[bytes, Any]) -> None:
+    requests = {function: [ClaimRequest(function, *one) for one in some] for function, some in limits.items()}
+    assert decode_requests(encode_requests(asked, requests)) == (asked, requests)
 
 
-def test_an_empty_record_wants_nothing() -> None:
-    assert decode_wants(b"") == (0, {})
+def test_an_empty_record_has_no_requests() -> None:
+    assert decode_requests(b"") == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -68,42 +68,42 @@ def test_an_empty_record_wants_nothing() -> None:
         (Notice(), Notice(1, 0, 0, []), None),
     ],
 )
-def test_a_notice_tells_what_is_new_or_that_the_queue_has_to_be_listed(
+def test_a_notice_has_the_new_tasks_or_requires_a_list_of_the_queue(
     before: Notice, after: Notice, new: list[str] | None
 ) -> None:
     assert decode_notice(encode_notice(after)).since(before) == new
 
 
-# ---- with a master elsewhere ----
+# ---- with a master on another node ----
 
 
-async def elsewhere(nodes: Fleet) -> Member:
+async def beside_master(nodes: Fleet) -> Member:
     """Add a node beside a master."""
     await nodes.master("m")
     return await nodes.join("n")
 
 
-def test_a_claim_that_finds_nothing_is_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "PATIENCE", 10.0)
+def test_a_claim_without_tasks_is_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 10.0)
 
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             began = asyncio.get_running_loop().time()
             assert await node.claim_all(ClaimRequest(b"f", 1), ClaimRequest(b"g", 1)) == [[], []]
-            assert asyncio.get_running_loop().time() - began < claiming.PATIENCE / 2
+            assert asyncio.get_running_loop().time() - began < claiming.CLAIM_TIMEOUT / 2
 
     run(check())
 
 
-def test_of_two_wants_each_has_its_jobs() -> None:
+def test_each_of_two_requests_gets_its_jobs() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             jobs = {function: await node.submitted(function=function) for function in (b"f", b"g", b"h")}
             first, second = await node.claim_all(ClaimRequest(b"f", 1), ClaimRequest(b"g", 1))
             found = [job.id for job in first + second]
-            while len(found) < 2:  # both came, one after the other
+            while len(found) < 2:  # the two may arrive one after the other
                 found += [
                     job.id
                     for some in await node.claim_all(ClaimRequest(b"f", 1), ClaimRequest(b"g", 1))
@@ -115,10 +115,10 @@ def test_of_two_wants_each_has_its_jobs() -> None:
     run(check())
 
 
-def test_slots_and_overdue_tasks() -> None:
+def test_a_request_for_slots_also_gets_overdue_jobs() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             jobs = [node.job(created_us=1000 if number < 5 else 2000) for number in range(40)]
             await node.submit(*jobs)
             half = frozenset(range(SLOTS // 2))
@@ -129,18 +129,18 @@ def test_slots_and_overdue_tasks() -> None:
             await eventually(lambda: _more(node, claimed, ClaimRequest(b"f", 40, frozenset(), 2000)))
             assert claimed == mine | {job.id for job in jobs[:5]}
 
-    async def _more(node: Member, claimed: set[int], want: ClaimRequest) -> bool:
-        (some,) = await node.claim_all(want)
+    async def _more(node: Member, claimed: set[int], request: ClaimRequest) -> bool:
+        (some,) = await node.claim_all(request)
         claimed.update(job.id for job in some)
         return not some
 
     run(check())
 
 
-def test_what_this_node_leases_as_it_submits_it_does_not_arrive() -> None:
+def test_a_job_leased_at_its_submission_does_not_arrive() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             held = [await node.held() for _ in range(3)]
             job = await node.submitted()
             assert [one.id for one in await node.claim()] == [job.id]
@@ -151,10 +151,10 @@ def test_what_this_node_leases_as_it_submits_it_does_not_arrive() -> None:
     run(check())
 
 
-def test_what_nobody_here_claims_is_given_back() -> None:
+def test_an_unclaimed_job_goes_back_to_pending() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             assert await node.claim() == []
             job = await node.submitted()
             await eventually(lambda: node.master.claims.waiting == 1)
@@ -168,8 +168,8 @@ def test_what_nobody_here_claims_is_given_back() -> None:
     run(check())
 
 
-def test_a_claim_of_the_master_itself_brings_what_has_arrived_and_what_else_there_is() -> None:
-    """Fewer jobs than requested would mean that none is left, and the node would not ask again for a while."""
+def test_a_claim_of_the_master_gets_arrived_jobs_and_further_ones() -> None:
+    """Fewer jobs than requested would mean that no task is left, and the next claim would be delayed."""
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -183,8 +183,8 @@ def test_a_claim_of_the_master_itself_brings_what_has_arrived_and_what_else_ther
     run(check())
 
 
-async def drop_what_has_arrived(node: Member) -> int:
-    """Leave a foreground job that has arrived and was not claimed, as its only client does; returns its id."""
+async def drop_arrived_job(node: Member) -> int:
+    """Drop a foreground job that has arrived and was not claimed, as its only client leaves; return its id."""
     assert await node.claim() == []
     dropped = await node.submitted(unique=b"u", foreground=True, waiter=node.session.term)
     await eventually(lambda: node.master.claims.waiting == 1)
@@ -192,36 +192,36 @@ async def drop_what_has_arrived(node: Member) -> int:
     return dropped.id
 
 
-def test_what_was_dropped_before_anybody_here_claimed_it_is_not_claimed() -> None:
+def test_a_job_dropped_before_its_claim_is_not_claimed() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
-            await drop_what_has_arrived(node)
+            node = await beside_master(nodes)
+            await drop_arrived_job(node)
             assert await node.claim() == []
 
     run(check())
 
 
-def test_what_was_dropped_is_not_given_back_in_place_of_another_job_of_its_name() -> None:
+def test_a_dropped_job_is_not_returned_in_place_of_another_of_its_name() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
-            await drop_what_has_arrived(node)
-            (arrived,) = [one for some in node.master.claims._arrived.values() for one in some]  # noqa: SLF001 - what was dropped is to be named
+            node = await beside_master(nodes)
+            await drop_arrived_job(node)
+            (arrived,) = [one for some in node.master.claims._arrived.values() for one in some]  # noqa: SLF001 - shows the dropped job's time
             other = await node.submitted(unique=b"u")
             await node.assign_to(other, node)
-            await node.master.claims._give_back(arrived.at)  # noqa: SLF001 - the moment at which it happens
+            await node.master.claims._return_unclaimed(arrived.at)  # noqa: SLF001 - the moment at which it happens
             assert await node.state(other.id) is State.LEASED
             assert nodes.tasks(paths.PENDING) == []
 
     run(check())
 
 
-# ---- the queue is read while something happens to it ----
+# ---- changes while the queue is read ----
 
 
-def test_what_has_arrived_does_not_arrive_again() -> None:
-    # A node reads its queue while it becomes the master, and assigns to itself what it is about to read.
+def test_a_job_does_not_arrive_twice() -> None:
+    # A node reads its queue while it becomes the master, and assigns the same job to itself.
     async def check() -> None:
         async with fleet() as nodes:
             node = await nodes.master()
@@ -234,10 +234,10 @@ def test_what_has_arrived_does_not_arrive_again() -> None:
     run(check())
 
 
-def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             jobs = [await node.submitted() for _ in range(3)]
             claimed = await node.claim()
             assert len(claimed) == len(jobs)
@@ -251,7 +251,7 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: py
                 return found
 
             monkeypatch.setattr(node.tree, "get_many", late)
-            # Another master appears, and the whole queue is listed.
+            # The notice is of another master, so the whole queue is listed.
             other = Notice(99, 0, 0, [])
             await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])
             await asyncio.wait_for(is_read.wait(), 5)
@@ -261,11 +261,11 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: py
     run(check())
 
 
-def test_what_is_given_back_and_assigned_again_while_the_queue_is_read_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_reassigned_while_the_queue_is_read_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     # A master of an older version does not number its assignments.
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             job = await node.submitted()
             (claimed,) = await node.claim()
             get_many, is_read = node.tree.get_many, asyncio.Event()
@@ -273,7 +273,7 @@ def test_what_is_given_back_and_assigned_again_while_the_queue_is_read_arrives(m
             async def late(places: Any) -> Any:
                 if places[0].startswith(paths.RUNNING) and not is_read.is_set():
                     is_read.set()
-                    # As if it had been given back before this was read, and assigned to this node once more.
+                    # As if it had been returned before this read, and assigned to this node again.
                     del node.session.assignments[claimed.id]
                 return await get_many(places)
 
@@ -298,12 +298,10 @@ def test_what_is_given_back_and_assigned_again_while_the_queue_is_read_arrives(m
 
 
 @pytest.mark.parametrize("leased", ["by the master", "as it was submitted"])
-def test_what_is_assigned_again_before_it_is_known_to_be_given_back_arrives(
-    monkeypatch: pytest.MonkeyPatch, leased: str
-) -> None:
+def test_a_job_reassigned_before_its_return_is_processed_arrives(monkeypatch: pytest.MonkeyPatch, leased: str) -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             if leased == "by the master":
                 job = await node.submitted()
                 await node.claim()
@@ -316,18 +314,18 @@ def test_what_is_assigned_again_before_it_is_known_to_be_given_back_arrives(
                 found = await get_many(places)
                 if places[0].startswith(paths.RUNNING) and not is_read.is_set():
                     is_read.set()
-                    # Only now its holder learns that it was given back.
+                    # Only now its holder processes its return.
                     asyncio.get_running_loop().call_soon(node.session.assignments.pop, job.id)
                 return found
 
             monkeypatch.setattr(node.tree, "get_many", early)
             task, queue = paths.task_name(b"f", b"", job.id), paths.queue(node.session.who)
-            running, written = await node.tree.get(paths.running(task)), await node.tree.get(queue)
+            running, notified = await node.tree.get(paths.running(task)), await node.tree.get(queue)
             assert running is not None
-            assert written is not None
+            assert notified is not None
             record = records.decode(running.data)
             record.update(master=record.get("master", 1), assignment=record.get("assignment", 0) + 1)
-            notice = decode_notice(written.data) if written.data else Notice(1)
+            notice = decode_notice(notified.data) if notified.data else Notice(1)
             notice = notice._replace(number=notice.number + 1, tasks=[*notice.tasks, task])
             await node.tree.commit(
                 [Write(paths.running(task), records.encode(record)), Write(queue, encode_notice(notice))]
@@ -339,7 +337,7 @@ def test_what_is_assigned_again_before_it_is_known_to_be_given_back_arrives(
     run(check())
 
 
-def test_what_the_last_master_assigned_arrives_where_this_node_is_the_next() -> None:
+def test_a_job_assigned_by_the_last_master_arrives_at_the_next_master() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             node = await nodes.master()
@@ -351,7 +349,7 @@ def test_what_the_last_master_assigned_arrives_where_this_node_is_the_next() -> 
             assert running is not None
             record = {**records.decode(running.data), "master": 0}
             notice = Notice(0, 0, 1, [task])
-            # Both as the last one would have written them; the watch tells of it only now.
+            # Both as the last one would have written them; the watch reports it only now.
             await node.tree.commit(
                 [
                     Write(paths.running(task), records.encode(record)),
@@ -364,18 +362,18 @@ def test_what_the_last_master_assigned_arrives_where_this_node_is_the_next() -> 
     run(check())
 
 
-# ---- masters that come and go ----
+# ---- changes of the master ----
 
 
-def test_without_a_master_a_claim_is_answered_after_a_while() -> None:
+def test_without_a_master_a_claim_is_answered_after_the_timeout() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            holder = await nodes.join("holder", stands=False)
+            holder = await nodes.join("holder", is_candidate=False)
             await holder.tree.commit([Create(paths.MASTER, records.encode({"worker": "holder-1"}), ephemeral=True)])
             node = await nodes.join("n")
             began = asyncio.get_running_loop().time()
             assert await node.claim() == []
-            assert claiming.PATIENCE * 0.9 < asyncio.get_running_loop().time() - began < claiming.PATIENCE * 6
+            assert claiming.CLAIM_TIMEOUT * 0.9 < asyncio.get_running_loop().time() - began < claiming.CLAIM_TIMEOUT * 6
 
     run(check())
 
@@ -385,24 +383,24 @@ def test_the_next_master_finds_assignments_without_a_notice(monkeypatch: pytest.
     async def check() -> None:
         async with fleet() as nodes:
             master = await nodes.master("m")
-            node = await nodes.join("n", stands=itself)
+            node = await nodes.join("n", is_candidate=itself)
             if not itself:
                 node.running = asyncio.create_task(node.master.claims.run())
                 await nodes.join("other")
             assert await node.claim(limit=30) == []
             path = paths.queue(node.session.who)
-            unnotified = False
+            without_notice = False
             died = asyncio.Event()
 
             def silenced(changes: Any) -> None:
-                # Some of many tasks are assigned in an earlier batch than the one with the notice.
-                nonlocal unnotified
+                # Some of many tasks are assigned in a batch before the one with the notice.
+                nonlocal without_notice
                 notified = any(isinstance(one, Write) and one.path == path for one in changes)
-                if unnotified and notified:
+                if without_notice and notified:
                     master.tree.kill()
                     nodes.content.expire(master.tree.session)
                     died.set()
-                unnotified = not notified and any(one.path.startswith(f"{path}/") for one in changes)
+                without_notice = not notified and any(one.path.startswith(f"{path}/") for one in changes)
 
             master.tree.before = silenced
             monkeypatch.setattr(committer, "MOST_CHANGES", 3)
@@ -413,7 +411,7 @@ def test_the_next_master_finds_assignments_without_a_notice(monkeypatch: pytest.
             nodes.members.remove(master)
             await eventually(lambda: node.master.claims.waiting == 30)
             assert {job.id for job in await node.claim(limit=30)} == {job.id for job in jobs}
-            assert node.reigns == itself
+            assert node.is_master == itself
 
     run(check())
 
@@ -421,7 +419,7 @@ def test_the_next_master_finds_assignments_without_a_notice(monkeypatch: pytest.
 def test_a_claim_under_a_term_that_has_ended_fails() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             nodes.content.expire(node.tree.session)
             with pytest.raises(StoreFencedError):
                 await node.claim()
@@ -432,10 +430,10 @@ def test_a_claim_under_a_term_that_has_ended_fails() -> None:
     run(check())
 
 
-def test_what_arrives_is_in_its_order() -> None:
+def test_jobs_arrive_in_order() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             jobs = [node.job(unique=b"%d" % number) for number in range(20)]
             await node.submit(*jobs)
             claimed = await node.claim(limit=20)
@@ -444,10 +442,10 @@ def test_what_arrives_is_in_its_order() -> None:
     run(check())
 
 
-def test_many_tasks_for_one_claim() -> None:
+def test_many_tasks_are_claimed() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await elsewhere(nodes)
+            node = await beside_master(nodes)
             jobs = [node.job() for _ in range(1200)]
             await node.submit(*jobs)
             claimed: list[int] = []

@@ -105,7 +105,7 @@ def test_who_cannot_ask_calls_nobody_gone() -> None:
 
 
 def test_a_beginning_that_is_interrupted_begins_no_second_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AGAIN", 0.001)
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
 
     async def main() -> None:
         content = MemoryContent()
@@ -124,7 +124,7 @@ def test_a_beginning_that_is_interrupted_begins_no_second_session(monkeypatch: p
 
 def test_whose_place_is_taken_is_not_there_until_it_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     # A member of the ensemble that lags behind does not show what the session before has left.
-    monkeypatch.setattr(module, "AGAIN", 0.001)
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
 
     async def main() -> None:
         content = MemoryContent()

@@ -570,12 +570,12 @@ def test_what_is_said_is_so_wherever_the_session_ends(
             assert total([node.data]).get((b"f", State.PENDING, 1), 0) == len(done)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "AGAIN", 0.001)
+        patch.setattr(module, "RETRY_DELAY", 0.001)
         run(check())
 
 
 def test_it_waits_for_as_long_as_the_ensemble_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AGAIN", 0.001)
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
 
     async def check() -> None:
         async with bench() as it:

@@ -87,8 +87,8 @@ class Shaky(MemoryTree):
 
 @pytest.mark.parametrize("done", [False, True])
 def test_the_connection_is_lost_at_any_step_of_the_beginning(*, done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "AGAIN", 0.0)
-    monkeypatch.setattr(committer, "AGAIN", 0.0)
+    monkeypatch.setattr(engine_module, "RETRY_DELAY", 0.0)
+    monkeypatch.setattr(committer, "RETRY_DELAY", 0.0)
 
     async def check() -> None:
         at, left = 0, 0

@@ -94,7 +94,7 @@ def test_a_job_that_moves_is_found_where_it_was_at_some_moment(steps: list[int])
 
 
 def test_a_task_that_is_nowhere_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "AGAIN", 0.0)
+    monkeypatch.setattr(locating, "RETRY_DELAY", 0.0)
 
     async def check() -> None:
         async with one_node() as node:
@@ -109,7 +109,7 @@ def test_a_task_that_is_nowhere_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_assignment_of_another_job_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "AGAIN", 0.0)
+    monkeypatch.setattr(locating, "RETRY_DELAY", 0.0)
 
     async def check() -> None:
         async with one_node() as node:
@@ -130,7 +130,7 @@ def test_an_assignment_of_another_job_is_not_its_own(monkeypatch: pytest.MonkeyP
 
 
 def test_reading_waits_for_the_ensemble_until_the_term_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "AGAIN", 0.001)
+    monkeypatch.setattr(session_module, "RETRY_DELAY", 0.001)
 
     async def check() -> None:
         async with one_node() as node:
@@ -155,7 +155,7 @@ def test_reading_waits_for_the_ensemble_until_the_term_is_over(monkeypatch: pyte
 
 
 def test_terms_are_asked_for_again_where_the_ensemble_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "AGAIN", 0.001)
+    monkeypatch.setattr(session_module, "RETRY_DELAY", 0.001)
 
     async def check() -> None:
         async with fleet() as nodes:

@@ -1,4 +1,4 @@
-"""Pending tasks go to nodes that request them, on one node and on several."""
+"""Pending tasks are assigned to nodes that request them, on one node and on several."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_masters_own_claims_read_nothing() -> None:
     run(check())
 
 
-def test_what_one_submits_another_gets() -> None:
+def test_a_node_gets_the_job_that_another_submitted() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             await nodes.master()
@@ -62,7 +62,7 @@ def test_what_one_submits_another_gets() -> None:
     run(check())
 
 
-def test_a_want_stays_open() -> None:
+def test_a_request_stays_open() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             await nodes.master()
@@ -76,7 +76,7 @@ def test_a_want_stays_open() -> None:
     run(check())
 
 
-def test_by_priority_and_age() -> None:
+def test_jobs_are_claimed_by_priority_and_age() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             node = await nodes.master()
@@ -89,7 +89,7 @@ def test_by_priority_and_age() -> None:
     run(check())
 
 
-def test_nodes_are_notified_of_tasks_that_no_node_has_requested() -> None:
+def test_nodes_are_notified_of_tasks_without_a_request() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             await nodes.master()
@@ -102,7 +102,7 @@ def test_nodes_are_notified_of_tasks_that_no_node_has_requested() -> None:
     run(check())
 
 
-def test_what_nobody_can_read_is_left_alone() -> None:
+def test_records_that_cannot_be_decoded_are_ignored() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             await nodes.master()
@@ -116,13 +116,13 @@ def test_what_nobody_can_read_is_left_alone() -> None:
             assert [one.id for one in await node.claim()] == [job.id]
             assert nodes.tasks(paths.PENDING) == ["f:junk"]
             assert nodes.tasks(paths.COMPLETED) == ["f:done"]
-            assert nodes.members[0].reigns
+            assert nodes.members[0].is_master
 
     run(check())
 
 
-def test_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "QUEUE", 5)
+def test_a_full_queue_gets_no_more_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "QUEUE_LIMIT", 5)
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -145,8 +145,8 @@ def test_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     run(check())
 
 
-def test_a_connection_lost_while_the_master_takes_what_it_has_assigned_to_itself() -> None:
-    """It has learned of the job's term only afterwards; nothing is held by nobody, and the reign goes on."""
+def test_the_connection_is_lost_while_the_master_receives_its_own_assignment() -> None:
+    """The master reads the job's term afterwards; the job has a holder, and the leadership goes on."""
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -172,7 +172,7 @@ def test_a_connection_lost_while_the_master_takes_what_it_has_assigned_to_itself
     run(check())
 
 
-def test_an_answer_passes_over_what_was_cancelled() -> None:
+def test_a_cancelled_job_is_not_claimed() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             node = await nodes.master()
@@ -183,8 +183,8 @@ def test_an_answer_passes_over_what_was_cancelled() -> None:
     run(check())
 
 
-def test_a_job_that_was_replaced_by_another_of_its_name_is_not_run_in_its_place() -> None:
-    """The master has read the first one; as a node in the tree, the second one looks the same."""
+def test_a_job_is_not_run_in_place_of_a_replaced_one_of_its_name() -> None:
+    """The master has read the first job; the second one's node in the tree has the same path and version."""
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -196,12 +196,12 @@ def test_a_job_that_was_replaced_by_another_of_its_name_is_not_run_in_its_place(
             assert before.id == first.id
             assert await master.settle(Settlement(before, Event.RELEASE, 0)) == set()
             assert master.master.dispatcher is not None
-            (cached,) = master.master.dispatcher.index.walk(b"f", Priority.LOW)
-            assert cached.id == first.id
+            (stale,) = master.master.dispatcher.index.walk(b"f", Priority.LOW)
+            assert stale.id == first.id
             await other.one(ops.Cancel(first.id, b"", 0))
             await eventually(lambda: nodes.state(first, "n2") is State.CANCELLED)
             second = await other.submitted(payload=b"second", unique=b"u", priority=Priority.LOW)
-            master.master.dispatcher.index.put(cached)  # as if nothing had been listed since
+            master.master.dispatcher.index.put(stale)  # as if its bucket had not been listed since
             (claimed,) = await until_claimed(master)
             assert (claimed.id, claimed.payload) == (second.id, b"second")
 
@@ -209,7 +209,7 @@ def test_a_job_that_was_replaced_by_another_of_its_name_is_not_run_in_its_place(
 
 
 async def until_claimed(member: Member) -> list[Job]:
-    """Claim until there is something."""
+    """Claim until a job is assigned."""
     claimed: list[Job] = []
 
     async def claims() -> bool:

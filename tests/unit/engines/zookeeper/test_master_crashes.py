@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 STEPS = 200
-"""More than the scenario has."""
+"""More steps than the scenario has."""
 
 
 class Publications:
-    """How often each job was completed and published."""
+    """Counts the completions and publications of each job."""
 
     def __init__(self, nodes: Fleet) -> None:
         self.completed: Counter[int] = Counter()
@@ -49,14 +49,14 @@ class Publications:
 
 
 async def work(member: Member) -> None:
-    """Claim what there is, and succeed with it."""
+    """Claim all jobs and complete them."""
     while jobs := await member.claim(limit=3):
         await member.succeed(*jobs)
 
 
-async def left_behind(nodes: Fleet) -> list[Job]:
-    """Leave behind what a master may find: tasks in each place, some of them with a worker that is gone."""
-    client, lost = await nodes.join("client", stands=False), await nodes.join("lost", stands=False)
+async def create_tasks(nodes: Fleet) -> list[Job]:
+    """Create tasks in each place where a master may find them, some of them with an ended worker."""
+    client, lost = await nodes.join("client", is_candidate=False), await nodes.join("lost", is_candidate=False)
     pending = [await client.submitted(unique=b"p%d" % number) for number in range(4)]
     held = [await lost.held(unique=b"h%d" % number) for number in range(3)]
     await lost.one(Assign([held[0]]))
@@ -85,7 +85,7 @@ class Crash:
 
     def _stepping(self, ask: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
         async def stepping(what: Any, *more: Any) -> Any:
-            if not isinstance(what, str) or what.count("/") != 2:  # a list of a bucket changes nothing
+            if not isinstance(what, str) or what.count("/") != 2:  # a list of a bucket is no step
                 self._step()
             return await ask(what, *more)
 
@@ -101,13 +101,13 @@ class Crash:
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whatever_step_a_master_ends_at(*, after: bool, beside: bool) -> None:
-    """With ``beside``, the next master is there already, and has tasks of the first one."""
+def test_a_master_may_end_at_any_step(*, after: bool, beside: bool) -> None:
+    """With ``beside``, the next master is running already, and has tasks of the first one."""
 
     async def check(at: int) -> bool:
         async with fleet() as nodes:
             counted = Publications(nodes)
-            jobs = await left_behind(nodes)
+            jobs = await create_tasks(nodes)
             first = await nodes.join("first")
             crash = Crash(first, at, after=after)
 

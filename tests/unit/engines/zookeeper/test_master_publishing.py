@@ -1,4 +1,4 @@
-"""Outcomes are published once, and waiting clients are notified."""
+"""Outcomes are published once, and waiting nodes are notified."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 async def wait(node: Member, job: Job) -> None:
-    """Note that somebody at a node waits for a job."""
+    """Subscribe a node's client to a job."""
     operation = ops.Subscribe(node.session.term, [job.id])
     await waiting.HANDLERS[ops.Subscribe](node.session, [operation])
 
 
 async def end(node: Member, job: Job, error: bytes) -> Completion:
-    """Have a job fail for good; returns the notice for a master on this node."""
+    """Let a job fail for good, and return the completion that this node would report to a local master."""
     assert await node.settle(Settlement(job, Event.FAIL, 1, ended_us=NOW, error=error)) == set()
     record = node.fleet.content.read(paths.completed("f:u"))
     assert record is not None
@@ -41,7 +41,7 @@ def is_published(nodes: Fleet, job: Job, node: Member) -> bool:
     return nodes.state(job, node.session.node) is not None
 
 
-def has_settled(node: Member, job: Job) -> bool:
+def is_notified(node: Member, job: Job) -> bool:
     return job.id in settled_ids(node)
 
 
@@ -49,7 +49,7 @@ def settled_ids(node: Member) -> list[int]:
     return [job_id for message in node.received if isinstance(message, Settled) for job_id in message.ids]
 
 
-def test_all_that_is_said_of_it_goes_to_its_result() -> None:
+def test_a_publication_writes_the_result_and_deletes_the_task_and_name() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             master = await nodes.master()
@@ -64,7 +64,7 @@ def test_all_that_is_said_of_it_goes_to_its_result() -> None:
     run(check())
 
 
-def test_waiting_clients_of_all_nodes_are_notified() -> None:
+def test_all_waiting_nodes_are_notified() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             master = await nodes.master()
@@ -75,13 +75,13 @@ def test_waiting_clients_of_all_nodes_are_notified() -> None:
                     await wait(node, job)
                 await holder.succeed(job)
                 for node in others:
-                    await eventually(partial(has_settled, node, job))
+                    await eventually(partial(is_notified, node, job))
             assert settled_ids(master) == []
 
     run(check())
 
 
-def test_a_client_that_begins_to_wait_at_the_last_moment_learns_the_end() -> None:
+def test_a_node_that_subscribes_before_the_publication_is_notified() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             master, node = await nodes.master(), await nodes.join("n2")
@@ -89,8 +89,8 @@ def test_a_client_that_begins_to_wait_at_the_last_moment_learns_the_end() -> Non
             handle = master.session.handle(job.id)
             at_last: list[Any] = []
 
-            def meanwhile(changes: Any) -> None:
-                # Between the completion and its publication, somebody has begun to wait.
+            def subscribe_late(changes: Any) -> None:
+                # Between the completion and its publication, a client has started to wait.
                 if not at_last and any(one.path.startswith(f"{paths.RESULTS}/") for one in changes):
                     at_last.append(changes)
                     path = f"{paths.block(job.id)}/{handle}"
@@ -99,7 +99,7 @@ def test_a_client_that_begins_to_wait_at_the_last_moment_learns_the_end() -> Non
                     record = {**records.decode(before.data), "waiters": [node.session.term]}
                     nodes.content.apply([Write(path, records.encode(record), before.version)])
 
-            master.tree.before = meanwhile
+            master.tree.before = subscribe_late
             await master.succeed(job)
             await eventually(lambda: settled_ids(node) == [job.id])
             assert at_last
@@ -108,21 +108,21 @@ def test_a_client_that_begins_to_wait_at_the_last_moment_learns_the_end() -> Non
     run(check())
 
 
-def test_what_is_kept_is_kept_with_its_name() -> None:
+def test_a_kept_result_is_kept_with_its_name() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             node = await nodes.master()
             first = await node.held(unique=b"u", options=Options(keep_unique=60.0))
             await node.succeed(first)
             await eventually(lambda: nodes.state(first) is State.SUCCEEDED)
-            repeated = node.job(unique=b"u", options=Options(keep_unique=60.0))
-            assert (await node.submit(repeated))[repeated.id].id == first.id
-            # One that does not join it has the name, and leaves what is kept where it was.
+            next_job = node.job(unique=b"u", options=Options(keep_unique=60.0))
+            assert (await node.submit(next_job))[next_job.id].id == first.id
+            # A job that does not join it uses the name, and leaves the kept result.
             other = await node.held(unique=b"u")
             await node.succeed(other)
             await eventually(lambda: nodes.state(other) is State.SUCCEEDED)
-            repeated = node.job(unique=b"u", options=Options(keep_unique=60.0))
-            assert (await node.submit(repeated))[repeated.id].id == first.id
+            next_job = node.job(unique=b"u", options=Options(keep_unique=60.0))
+            assert (await node.submit(next_job))[next_job.id].id == first.id
 
     run(check())
 
@@ -142,7 +142,7 @@ def test_a_stale_completion_does_no_harm_to_the_next_of_its_name() -> None:
             assert node.session.master is not None
             node.session.elect(
                 node.session.master._replace(completions=lambda _: None)
-            )  # nobody tells the master of the second one in memory
+            )  # the second one is not reported to the master in memory
             await node.succeed(second)
             assert nodes.tasks(paths.COMPLETED) == ["f:u"]
             first.state = int(State.SUCCEEDED)
@@ -155,8 +155,8 @@ def test_a_stale_completion_does_no_harm_to_the_next_of_its_name() -> None:
     run(check())
 
 
-def test_an_end_that_was_undone_is_not_published_in_place_of_the_next_one() -> None:
-    """The master knows of the first end from memory; in the tree, the second one has the same place and the same version."""
+def test_an_undone_end_is_not_published_in_place_of_the_next_one() -> None:
+    """The master has the first end in memory; in the tree, the second one has the same path and version."""
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -164,12 +164,12 @@ def test_an_end_that_was_undone_is_not_published_in_place_of_the_next_one() -> N
             master, publisher = node.session.master, node.master.publisher
             assert master is not None
             assert publisher is not None
-            node.session.elect(master._replace(completions=lambda _: None))  # the notice follows below
+            node.session.elect(master._replace(completions=lambda _: None))  # the test reports it below
             job = await node.held(unique=b"u")
             first = await end(node, job, b"first")
             assert (await node.one(ops.Redrive(job.id))).redriven
-            (repeated,) = await node.claim()
-            await end(node, repeated, b"second")
+            (next_job,) = await node.claim()
+            await end(node, next_job, b"second")
             publisher.completions([first])
             await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
             assert nodes.outcome(job, "n1")["error"] == "second"
@@ -177,7 +177,7 @@ def test_an_end_that_was_undone_is_not_published_in_place_of_the_next_one() -> N
     run(check())
 
 
-def test_an_end_that_is_undone_while_it_is_read_is_not_published_in_place_of_the_next_one() -> None:
+def test_an_end_undone_while_it_is_read_is_not_published_in_place_of_the_next_one() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             master, node = await nodes.master(), await nodes.join("n2")
@@ -188,8 +188,8 @@ def test_an_end_that_is_undone_while_it_is_read_is_not_published_in_place_of_the
                 if places[0] == paths.completed("f:u"):
                     master.session.get_many = get_many  # type: ignore[method-assign]
                     assert (await node.one(ops.Redrive(job.id))).redriven
-                    (repeated,) = await node.claim()
-                    await end(node, repeated, b"second")
+                    (next_job,) = await node.claim()
+                    await end(node, next_job, b"second")
                 return found
 
             master.session.get_many = undone  # type: ignore[method-assign, assignment]
@@ -201,7 +201,7 @@ def test_an_end_that_is_undone_while_it_is_read_is_not_published_in_place_of_the
     run(check())
 
 
-def test_a_completion_without_a_result_is_published_all_the_same() -> None:
+def test_a_completion_without_a_result_node_is_published() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             node = await nodes.master()
@@ -218,7 +218,7 @@ def test_a_completion_without_a_result_is_published_all_the_same() -> None:
     run(check())
 
 
-def test_many_at_once() -> None:
+def test_many_completions_are_published() -> None:
     async def check(nodes: Fleet) -> None:
         master, node = await nodes.master(), await nodes.join("n2")
         for holder in (master, node):
@@ -228,8 +228,8 @@ def test_many_at_once() -> None:
             await eventually(lambda: nodes.tasks(paths.COMPLETED) == nodes.tasks(paths.NAMES) == [])
         assert await node.counts() == {(b"f", State.SUCCEEDED, 1): 1400}
 
-    async def whole() -> None:
+    async def run_on_fleet() -> None:
         async with fleet() as nodes:
             await check(nodes)
 
-    run(whole())
+    run(run_on_fleet())

@@ -1,4 +1,4 @@
-"""Hints about pending tasks that no node has requested: who gets them, and how often."""
+"""Hints for pending tasks without a request: their recipients and intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper.master.workers import FIRST, LONGEST, WakeupHints, Worker
+from mainspring.engines.zookeeper.master.workers import HINT_DELAY, MAX_HINT_DELAY, WakeupHints, Worker
 from mainspring.events.relay import Pending
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 WAITING = {b"f", b"g"}
 
 
-class Sent:
-    """Hints, and which term got which."""
+class SentHints:
+    """Hints, and the messages that they have sent to each term."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, Message]] = []
@@ -25,41 +25,41 @@ class Sent:
         self.workers = [Worker("n1-1"), Worker("n2-2")]
 
     def at(self, now: float, waiting: set[bytes] = WAITING) -> list[tuple[int, Message]]:
-        """Return the hints that are sent at a time."""
+        """Return the messages of one time."""
         self.messages.clear()
-        self.wakeup_hints.tell(waiting, self.workers, now)
+        self.wakeup_hints.send(waiting, self.workers, now)
         return [*self.messages]
 
 
-def test_all_nodes_get_hints() -> None:
-    # Whom a function concerns, nobody knows: a node writes which ones its workers serve with its next beat only.
-    sent = Sent()
+def test_all_nodes_get_a_hint() -> None:
+    # The rows do not show who serves a function yet: a node writes its workers' functions with its next heartbeat.
+    sent = SentHints()
     assert sent.at(0.0) == [(1, Pending([b"f", b"g"])), (2, Pending([b"f", b"g"]))]
 
 
 def test_a_draining_node_gets_no_hint() -> None:
-    sent = Sent()
+    sent = SentHints()
     sent.workers[0].draining = True
     assert sent.at(0.0) == [(2, Pending([b"f", b"g"]))]
 
 
 def test_hints_are_repeated_at_growing_intervals() -> None:
-    sent = Sent()
+    sent = SentHints()
     assert sent.at(0.0)
-    assert not sent.at(FIRST / 2)
-    assert sent.wakeup_hints.times() == [FIRST, FIRST]
+    assert not sent.at(HINT_DELAY / 2)
+    assert sent.wakeup_hints.times() == [HINT_DELAY, HINT_DELAY]
     times, now = [], 0.0
-    while now < 20 * LONGEST:
+    while now < 20 * MAX_HINT_DELAY:
         now = min(sent.wakeup_hints.times())
         assert sent.at(now)
         times.append(now)
     pauses = [later - before for before, later in itertools.pairwise(times)]
-    assert pauses[0] == pytest.approx(2 * FIRST)
-    assert max(pauses) == pytest.approx(pauses[-1]) == pytest.approx(LONGEST)
+    assert pauses[0] == pytest.approx(2 * HINT_DELAY)
+    assert max(pauses) == pytest.approx(pauses[-1]) == pytest.approx(MAX_HINT_DELAY)
 
 
-def test_a_function_with_new_tasks_is_hinted_at_once() -> None:
-    sent = Sent()
+def test_a_function_that_has_tasks_again_gets_a_hint_at_once() -> None:
+    sent = SentHints()
     sent.at(0.0)
-    assert not sent.at(FIRST / 4, set())
-    assert sent.at(FIRST / 2) == [(1, Pending([b"f", b"g"])), (2, Pending([b"f", b"g"]))]
+    assert not sent.at(HINT_DELAY / 4, set())
+    assert sent.at(HINT_DELAY / 2) == [(1, Pending([b"f", b"g"])), (2, Pending([b"f", b"g"]))]

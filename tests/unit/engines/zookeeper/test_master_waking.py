@@ -49,7 +49,7 @@ def test_a_quiet_tree_is_not_read() -> None:
     run(check())
 
 
-def test_a_task_that_nobody_takes_expires() -> None:
+def test_an_unclaimed_task_expires() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             await nodes.master()

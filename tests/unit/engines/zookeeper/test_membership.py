@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mainspring.engines.zookeeper import membership, paths, records, recovering
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master.leadership import stand
+from mainspring.engines.zookeeper.master.leadership import await_election
 from mainspring.engines.zookeeper.master.workers import Workers
 from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.nodes.model import NodeRow
@@ -12,36 +12,36 @@ from mainspring.nodes.model import NodeRow
 from .a_session import Fleet, fleet, run
 
 
-def test_the_end_of_the_masters_term_is_the_end_of_its_reign() -> None:
-    # Its session may continue: a node that receives nothing may still send.
+def test_the_end_of_the_masters_term_ends_its_leadership() -> None:
+    # Its session may go on: a node that receives nothing may still be sending heartbeats.
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
-            await stand(one.session, lambda *_: None)
+            await await_election(one.session, lambda *_: None)
             assert await membership.end(two.tree, one.session.term, None)
             assert nodes.content.read(paths.MASTER) is None
-            leadership = await stand(two.session, lambda *_: None)
+            leadership = await await_election(two.session, lambda *_: None)
             assert leadership.version == 2
 
     run(check())
 
 
-def test_the_end_of_anothers_term_leaves_the_master_alone() -> None:
+def test_the_end_of_another_term_does_not_affect_the_master() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
-            await stand(one.session, lambda *_: None)
+            await await_election(one.session, lambda *_: None)
             assert await membership.end(one.tree, two.session.term, None)
             assert nodes.content.read(paths.MASTER) is not None
 
     run(check())
 
 
-def test_a_node_that_has_beaten_since_is_not_ended() -> None:
+def test_a_node_with_a_newer_heartbeat_is_not_ended() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
-            await stand(one.session, lambda *_: None)
+            await await_election(one.session, lambda *_: None)
             row = NodeRow(term=one.session.term, name="n1", counter=7)
             await one.session.committer.commit([Entry([Write(paths.worker(one.session.who), records.encode(row))])])
             assert not await membership.end(two.tree, one.session.term, 6)
@@ -51,22 +51,22 @@ def test_a_node_that_has_beaten_since_is_not_ended() -> None:
     run(check())
 
 
-STRANGERS = ("strange", "pending_tasks", "-", "-7", "w-x", "odd-³")
+FOREIGN_NAMES = ("strange", "pending_tasks", "-", "-7", "w-x", "odd-³")
 
 
-async def intrude(nodes: Fleet) -> None:
-    """Put among the nodes of workers what none of ours has written."""
+async def add_foreign_nodes(nodes: Fleet) -> None:
+    """Create nodes among those of workers that Mainspring has not written."""
     for number, root in enumerate((paths.WORKERS, paths.QUEUES, paths.WANTS, paths.MAIL)):
-        for name in STRANGERS:
+        for name in FOREIGN_NAMES:
             assert isinstance(nodes.content.apply([Create(f"{root}/{name}{'x' * number}", b"?")]), Done)
     assert isinstance(nodes.content.apply([Create(paths.worker("none-99"), b"?")]), Done)
 
 
-def test_what_somebody_else_has_put_among_the_workers_stops_nobody() -> None:
+def test_foreign_nodes_among_the_workers_are_ignored() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
-            await intrude(nodes)
+            await add_foreign_nodes(nodes)
             row = NodeRow(term=one.session.term, name="n1", counter=1)
             terms = {one.session.term, two.session.term}
             assert {found.term for found in await membership.beat(one.tree, one.session.who, row)} == terms
@@ -81,14 +81,14 @@ def test_what_somebody_else_has_put_among_the_workers_stops_nobody() -> None:
     run(check())
 
 
-def test_the_master_leaves_it_alone() -> None:
+def test_the_master_ignores_foreign_nodes_among_the_workers() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one = await nodes.join("n1")
-            await intrude(nodes)
-            await stand(one.session, lambda *_: None)
+            await add_foreign_nodes(nodes)
+            await await_election(one.session, lambda *_: None)
             workers = Workers(one.session, lambda: None)
-            await workers.look()
-            assert workers.known.keys() == {one.session.who, "none-99"}
+            await workers.refresh()
+            assert workers.living.keys() == {one.session.who, "none-99"}
 
     run(check())

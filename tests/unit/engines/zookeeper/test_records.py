@@ -1,4 +1,4 @@
-"""Records of the tree are read as they were written, and fit into a node."""
+"""Records are decoded as they were encoded, and fit into a packet."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ BYTES = st.binary(max_size=200) | st.text(max_size=100).map(str.encode)
         options=st.none() | st.builds(Options, retry=st.none() | st.builds(Retry), reducer=st.none() | BYTES),
     )
 )
-def test_a_job_comes_back_as_it_was(job: Job) -> None:
+def test_a_job_is_decoded_as_it_was_encoded(job: Job) -> None:
     data = records.encode_job(job, "H:n1:1")
     assert records.decode_job(records.decode(data)) == job
     assert json.loads(data)["handle"] == "H:n1:1"
 
 
-def test_text_is_text_and_other_bytes_say_so() -> None:
+def test_text_is_readable_and_other_bytes_are_base64() -> None:
     record = json.loads(records.encode_job(Job(1, b"f", "grüße\n".encode(), unique=b"\x00"), "h"))
     assert (record["function"], record["payload"], record["unique_base64"]) == ("f", "grüße\n", "AA==")
 
 
-def test_whatever_a_node_takes_fits_into_a_packet() -> None:
+def test_the_largest_payload_fits_into_a_packet() -> None:
     for payload in (b"\xff", b'"', b"\n", "ü".encode()):
         large = payload * (MAX_VALUE // len(payload))
-        assert len(records.encode_job(Job(1, b"f", large), "h")) < records.MOST
+        assert len(records.encode_job(Job(1, b"f", large), "h")) < records.MAX_RECORD
 
 
-def test_of_a_large_job_that_failed_with_many_words_the_words_are_shortened() -> None:
+def test_the_error_of_a_large_failed_job_is_shortened() -> None:
     error = json.dumps({"type": "Oops", "message": "m" * MAX_VALUE, "traceback": "t" * 1000}).encode()
     job = Job(1, b"f", b"\xff" * MAX_VALUE, error=error, state=State.FAILED)
     data = records.encode_job(job, "h")
-    assert len(data) < records.MOST
+    assert len(data) < records.MAX_RECORD
     back = records.decode_job(records.decode(data))
     assert back.payload == job.payload
     assert json.loads(back.error) == {"type": "Oops", "message": f"{'m' * 1000} (shortened)"}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 async def pair(nodes: Fleet) -> tuple[Member, Member]:
     """Add two nodes that do nothing unasked."""
-    return (await nodes.join("n1", stands=False)).note(), await nodes.join("n2", stands=False)
+    return (await nodes.join("n1", is_candidate=False)).note(), await nodes.join("n2", is_candidate=False)
 
 
 def pending(nodes: Fleet, job: Job) -> tuple[int, int, int, int]:
@@ -80,7 +80,7 @@ def test_several_nodes_at_once_give_each_back_once() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             living, lost = await pair(nodes)
-            third = await nodes.join("n3", stands=False)
+            third = await nodes.join("n3", is_candidate=False)
             jobs = [await lost.held() for _ in range(20)]
             await lost.kill()
             outcomes = await asyncio.gather(*(node.recover(lost.session.term) for node in (living, third)))
@@ -150,7 +150,7 @@ def test_a_foreground_job_that_is_wanted_by_the_time_it_would_be_dropped_stays(
             theirs = lost.session.term
             job = await lost.held(foreground=True, waiter=theirs, unique=b"u")
             await lost.kill()
-            newcomer = await nodes.join("n3", stands=False)
+            newcomer = await nodes.join("n3", is_candidate=False)
             path = lost.session.result(job.id)
             data = {"id": job.id, "task": "f:u", "waiters": [theirs]}
             if how == "awaited":
@@ -237,7 +237,7 @@ def test_the_master_says_again_what_is_left_while_it_is_not_given_back(monkeypat
             master, lost = await nodes.master(), await nodes.join("n2")
             await lost.held()
             returned: list[Sequence[int]] = []
-            monkeypatch.setattr(module, "TOLD_AGAIN", 0.01)
+            monkeypatch.setattr(module, "RESEND_INTERVAL", 0.01)
             monkeypatch.setattr(master, "give_back", returned.append)
             await lost.kill()
             await eventually(lambda: len(returned) == 3)
@@ -300,7 +300,7 @@ def test_an_old_journal_goes() -> None:
             await lost.kill()
             await eventually(lambda: TOTAL in nodes.content.paths())
             assert paths.journal(lost.session.who) in nodes.content.paths()
-            now_us[0] += cleaning.KEEP_US + 10_000_000
+            now_us[0] += cleaning.JOURNAL_RETENTION_US + 10_000_000
             await (await nodes.join("n3")).kill()
             await eventually(lambda: paths.journal(lost.session.who) not in nodes.content.paths())
             assert await first.counts() == {(b"f", State.PENDING, 1): 1}

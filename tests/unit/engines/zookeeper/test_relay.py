@@ -91,7 +91,7 @@ def test_what_a_node_tells_itself_comes_behind_the_letters_that_were_there() -> 
             word = Progress(7, "data", b"half")
             async with running(there):
                 there.relay.send(one.session.term, word)
-                await there.relay.told()
+                await there.relay.flush_progress()
             async with running(here):
                 here.relay.send(one.session.term, Settled([7]))
                 assert await here.wait_for(2) == [word, Settled([7])]
@@ -103,7 +103,7 @@ def test_what_a_node_tells_itself_comes_behind_the_letters_that_were_there() -> 
 def test_a_letter_is_delivered_once_whatever_happens_to_its_deletion(
     fates: list[Fate | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN", 0.001)
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -126,7 +126,7 @@ def test_a_letter_is_delivered_once_whatever_happens_to_its_deletion(
 
 def test_a_deletion_that_comes_late_costs_no_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes after the letters were read again, so that the whole of the next deletion is refused."""
-    monkeypatch.setattr(module, "AGAIN", 0.001)
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
 
     async def check() -> None:
         async with fleet() as nodes:
@@ -167,9 +167,9 @@ def test_progress_counts_as_sent_once_it_is_in_its_box() -> None:
             there = Ear(two)
             box = paths.mail(one.session.who)
             there.relay.send(one.session.term, Settled([1]))
-            await asyncio.wait_for(there.relay.told(), 1)
+            await asyncio.wait_for(there.relay.flush_progress(), 1)
             there.relay.send(one.session.term, Progress(7, "data", b"half"))
-            waiting = asyncio.ensure_future(there.relay.told())
+            waiting = asyncio.ensure_future(there.relay.flush_progress())
             await asyncio.sleep(0)
             assert not waiting.done()
             async with running(there):
@@ -186,9 +186,9 @@ def test_nobody_waits_for_a_relay_that_has_ended() -> None:
             ear = Ear(two)
             async with running(ear):
                 ear.relay.send(one.session.term, Progress(7, "data", b"half"))
-            await ear.relay.told()
+            await ear.relay.flush_progress()
             ear.relay.send(one.session.term, Progress(7, "data", b"more"))
-            await ear.relay.told()
+            await ear.relay.flush_progress()
 
     run(check())
 
@@ -198,9 +198,9 @@ def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
         async with fleet() as nodes:
 
             async def sent() -> None:
-                await ear.relay.told()
+                await ear.relay.flush_progress()
 
-            one, two = await nodes.join("n1"), await nodes.join("n2", told=sent)
+            one, two = await nodes.join("n1"), await nodes.join("n2", flush_progress=sent)
             job = await two.held()
             await one.one(ops.Subscribe(one.session.term, [job.id]))
             ear = Ear(two)

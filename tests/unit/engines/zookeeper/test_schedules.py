@@ -1,4 +1,4 @@
-"""The handlers of schedules on one ensemble: what the suites of all engines do not ask."""
+"""The schedules' handlers on one ensemble, beyond the conformance suite of all engines."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def puts(number: int, **fields: object) -> list[ops.Change]:
 
 
 async def commits(scheduler: Scheduler, operation: object) -> tuple[object, int]:
-    """Return the outcome of an operation, and in how many multis it was written."""
+    """Return the outcome of an operation, and the number of its multis."""
     before = scheduler.node.tree.content.commits
     return await scheduler.ask(operation), scheduler.node.tree.content.commits - before
 
 
-def test_many_that_are_due_at_once_fire_in_few_multis() -> None:
+def test_many_due_schedules_fire_in_few_multis() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             assert (await a.save(*puts(250))).error is None
@@ -50,8 +50,8 @@ def test_many_that_are_due_at_once_fire_in_few_multis() -> None:
     run(check())
 
 
-def test_what_is_due_is_found_by_names_alone() -> None:
-    """With how many schedules there are, the number of reads does not grow."""
+def test_due_schedules_are_found_by_names_only() -> None:
+    """The number of reads does not depend on the number of schedules."""
 
     async def check() -> None:
         async with schedulers("n1") as (a,):
@@ -69,7 +69,7 @@ def test_what_is_due_is_found_by_names_alone() -> None:
     run(check())
 
 
-def test_what_somebody_else_has_put_among_the_minutes_is_passed_over() -> None:
+def test_foreign_nodes_among_the_minutes_are_ignored() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             await a.add("s", trigger=At(START))
@@ -96,7 +96,7 @@ def test_rows_are_listed_by_a_member_that_lags_behind(monkeypatch: pytest.Monkey
     run(check())
 
 
-def test_minutes_that_are_over_go() -> None:
+def test_past_minutes_are_deleted() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             await a.add("s", misfire="skip")
@@ -112,7 +112,7 @@ def test_minutes_that_are_over_go() -> None:
     run(check())
 
 
-def test_a_minute_that_was_swept_meanwhile_is_made_again() -> None:
+def test_a_deleted_minute_is_created_again() -> None:
     async def check() -> None:
         async with schedulers("n1", "n2") as (a, b):
             await a.add("s", trigger=At(START))
@@ -130,7 +130,7 @@ def test_a_minute_that_was_swept_meanwhile_is_made_again() -> None:
 # ---- specifications ----
 
 
-def test_what_others_have_changed_is_read_and_nothing_else() -> None:
+def test_only_changed_specifications_are_read() -> None:
     async def check() -> None:
         async with schedulers("n1", "n2") as (a, b):
             await a.save(*puts(50))
@@ -138,21 +138,21 @@ def test_what_others_have_changed_is_read_and_nothing_else() -> None:
             await a.add("new")
             await a.save(ops.Change("remove", "s00007"))
             before = b.node.tree.reads
-            snapshot = await b.node.session.memory(Specifications).now(fresh=True)
-            assert b.node.tree.reads - before == 3  # sync, the version, and what has changed
-            assert snapshot.catalogue.schedules.keys() == (await a.schedules()).keys()
-            assert await b.node.session.memory(Specifications).now() is snapshot
+            cache = await b.node.session.memory(Specifications).now(fresh=True)
+            assert b.node.tree.reads - before == 3  # sync, the version, and the changed specifications
+            assert cache.catalogue.schedules.keys() == (await a.schedules()).keys()
+            assert await b.node.session.memory(Specifications).now() is cache
 
     run(check())
 
 
-def test_callers_during_the_first_read_wait_for_it() -> None:
+def test_callers_during_the_first_refresh_wait_for_it() -> None:
     async def check() -> None:
         async with schedulers("n1", "n2") as (a, b):
             await a.save(*puts(3))
             specifications = b.node.session.memory(Specifications)
-            for snapshot in await asyncio.gather(*(specifications.now() for _ in range(3))):
-                assert len(snapshot.catalogue.schedules) == 3
+            for cache in await asyncio.gather(*(specifications.now() for _ in range(3))):
+                assert len(cache.catalogue.schedules) == 3
 
     run(check())
 
@@ -190,11 +190,11 @@ def test_many_changes_of_which_the_last_is_wrong_change_nothing() -> None:
     run(check())
 
 
-def test_what_could_never_be_written_together_is_refused() -> None:
+def test_children_that_do_not_fit_into_a_transaction_are_refused() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             parent = await a.add("parent")
-            large = b"x" * (sizes.MOST_FOLLOWING // 4)
+            large = b"x" * (sizes.MAX_FOLLOWING // 4)
             first = Schedule(name="c1", function=b"f", parents=("parent",), args=large)
             assert (await a.save(ops.Change("put", "c1", 0, first))).error is None
             saved = await a.save(ops.Change("put", "c2", 0, replace(first, name="c2")))
@@ -208,14 +208,14 @@ def test_what_could_never_be_written_together_is_refused() -> None:
     run(check())
 
 
-def test_a_schedule_that_is_far_behind_is_brought_up_to_date_before_it_is_changed() -> None:
+def test_a_schedule_far_behind_is_caught_up_before_a_change() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             schedule = await a.add("s", misfire="skip")
             a.now_us = START + 700 * MINUTE
             changed = replace(schedule, trigger=At(START + 800 * MINUTE))
             saved = await a.save(ops.Change("put", "s", 1, changed))
-            assert isinstance(saved.error, ConflictError), "it was changed meanwhile"
+            assert isinstance(saved.error, ConflictError), "the catch-up has changed it"
             now = saved.schedules["s"]
             assert now is not None
             assert (await a.save(ops.Change("put", "s", now.state.version, changed))).error is None
@@ -240,7 +240,7 @@ def test_the_next_run_has_the_unique_before_the_last_one_is_published() -> None:
             (second,) = await a.pending("s")
             assert second.id != first.id
             await a.check()
-            # A node that publishes its own completions does not search, unless it is notified of new ones.
+            # The node publishes its own completions blind: the result's version shows it that there is more to read.
             result = await a.node.tree.get(a.node.session.result(first.id))
             assert result is not None
             assert result.version > 0
@@ -253,7 +253,7 @@ def test_the_next_run_has_the_unique_before_the_last_one_is_published() -> None:
     run(check())
 
 
-def test_a_failed_run_whose_name_has_gone_over_is_not_put_back() -> None:
+def test_a_failed_run_whose_name_the_next_run_has_is_not_redriven() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             await a.add("s", unique=b"u", overlap=Overlap.QUEUE)
@@ -269,7 +269,7 @@ def test_a_failed_run_whose_name_has_gone_over_is_not_put_back() -> None:
     run(check())
 
 
-def test_a_run_takes_the_name_of_one_that_has_ended_and_is_not_published() -> None:
+def test_a_run_gets_the_name_of_an_ended_unpublished_one() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             await a.add("s", unique=b"u")
@@ -283,20 +283,20 @@ def test_a_run_takes_the_name_of_one_that_has_ended_and_is_not_published() -> No
     run(check())
 
 
-def test_those_that_join_one_job_end_with_it_and_the_rest_a_little_later() -> None:
+def test_rows_that_joined_a_job_end_with_it_and_the_rest_by_repair() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             more = 5
             await a.add("s", unique=b"u", misfire="all")
             await a.fire()
-            a.now_us = START + (tables.JOINED_AT_ONCE + more) * MINUTE
+            a.now_us = START + (tables.MAX_JOINED + more) * MINUTE
             await a.fire()
             rows = await a.rows("s")
             assert [row.state for row in rows[:2]] == [FireState.FIRED, FireState.JOINED]
             assert {row.job for row in rows} == {rows[0].job}
             assert await a.mend() == 0
             await a.end(await a.claim("s"))
-            assert sum(bool(row.outcome) for row in await a.rows("s")) == 1 + tables.JOINED_AT_ONCE
+            assert sum(bool(row.outcome) for row in await a.rows("s")) == 1 + tables.MAX_JOINED
             assert await a.mend() == more
             assert all(row.outcome == "succeeded" for row in await a.rows("s"))
             assert await a.mend() == 0
@@ -308,7 +308,7 @@ def test_those_that_join_one_job_end_with_it_and_the_rest_a_little_later() -> No
 # ---- ends ----
 
 
-def test_owned_jobs_end_with_their_rows_however_they_end() -> None:
+def test_the_row_of_a_job_ends_with_it_in_every_outcome() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             for name in ("s", "t", "u", "v"):
@@ -322,14 +322,14 @@ def test_owned_jobs_end_with_their_rows_however_they_end() -> None:
             stale = await a.claim("u")
             assert await a.end(stale) == set()
             assert await a.end(stale) == {stale.id}
-            states = [await a.states(name) for name in ("s", "t", "u", "v")]
-            assert states == [["failed"], ["cancelled"], ["succeeded"], ["expired"]]
+            notified = [await a.states(name) for name in ("s", "t", "u", "v")]
+            assert notified == [["failed"], ["cancelled"], ["succeeded"], ["expired"]]
             await a.check()
 
     run(check())
 
 
-def test_the_runs_of_one_family_that_end_together_are_not_overtaken_by_each_other() -> None:
+def test_runs_of_one_family_that_end_at_once_do_not_conflict() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             await a.add("s", misfire="all")

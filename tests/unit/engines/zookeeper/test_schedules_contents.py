@@ -1,4 +1,4 @@
-"""Names and contents of the schedules' nodes are read as they were written."""
+"""The paths and records of schedules are decoded as they were encoded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = names | awkward
 
 
 @given(NAMES, times, st.integers(1, 2**40))
-def test_names_make_paths_and_come_back(name: str, time_us: int, number: int) -> None:
+def test_names_are_read_from_the_paths_they_make(name: str, time_us: int, number: int) -> None:
     paths = [
         places.spec(name), places.state(name), places.row(name, time_us), places.join(name, time_us),
         places.unfinished(name), places.queued(name), places.declared(name),
@@ -41,14 +41,14 @@ def test_names_make_paths_and_come_back(name: str, time_us: int, number: int) ->
     assert places.mendable(places.queued(name).rpartition("/")[2]) == ("q", name, 0, 0)
     joined = Fire(schedule=name, fire_us=time_us, state=FireState.JOINED, job=number)
     stuck = Fire(schedule=name, fire_us=time_us, state=FireState.FIRED, job=number, outcome="failed", children_left=2)
-    for row, expected in ((joined, ("j", name, time_us, number)), (stuck, ("s", name, time_us, 0))):
+    for row, parsed in ((joined, ("j", name, time_us, number)), (stuck, ("s", name, time_us, 0))):
         path = places.mending(row)
         assert path is not None
-        assert places.mendable(path.rpartition("/")[2]) == expected
+        assert places.mendable(path.rpartition("/")[2]) == parsed
 
 
 @given(NAMES, NAMES)
-def test_different_names_have_different_places(one: str, other: str) -> None:
+def test_different_names_have_different_paths(one: str, other: str) -> None:
     if one != other:
         assert places.spec(one) != places.spec(other)
         assert places.declared(one) != places.declared(other)
@@ -74,7 +74,7 @@ def test_a_schedule_that_never_fires_is_not_due() -> None:
         expires=st.none() | st.floats(0, 9),
     )
 )
-def test_a_schedule_comes_back(schedule: Schedule) -> None:
+def test_a_schedule_is_decoded_as_it_was_encoded(schedule: Schedule) -> None:
     assert contents.decode(contents.encode(schedule), Schedule) == schedule
 
 
@@ -91,13 +91,13 @@ def test_a_schedule_comes_back(schedule: Schedule) -> None:
     ),
     st.lists(st.tuples(NAMES, times), max_size=3),
 )
-def test_a_row_comes_back_with_those_that_have_joined(fire: Fire, joined: list[tuple[str, int]]) -> None:
+def test_a_row_is_decoded_with_its_joined_rows(fire: Fire, joined: list[tuple[str, int]]) -> None:
     row = contents.decode_row(Row(fire, joined).encode())
     assert (row.fire, row.joined) == (fire, joined)
     assert (places.mending(fire) is not None) == (standing(fire) in {Standing.JOINED, Standing.ENDED})
 
 
-def test_states_and_joins_come_back() -> None:
+def test_states_and_joins_are_decoded_as_they_were_encoded() -> None:
     state = ScheduleState(version=7, next_us=5, queued=2, declared=b"\x00\xff", app="x", forgotten_us=3)
     assert contents.decode(contents.encode(state), ScheduleState) == state
     join = Join("child", 5, 2, stopped=True)
@@ -110,56 +110,56 @@ def test_people_can_read_a_schedule() -> None:
     assert (record["function"], record["args"]) == ("reports.daily", '{"to": "x"}')
 
 
-# ---- what has changed since ----
+# ---- changes of the catalogue ----
 
 
-def test_changes_are_listed_since_a_cached_version() -> None:
+def test_changes_since_a_version_are_listed() -> None:
     data = contents.changed(contents.changed(b"", 1, ["a"]), 2, ["b", "c"])
     assert [contents.changes_since(data, version) for version in range(3)] == [{"a", "b", "c"}, {"b", "c"}, set()]
 
 
-def test_old_changes_are_not_listed() -> None:
+def test_changes_since_an_old_version_are_unknown() -> None:
     data = b""
-    for version in range(1, 2 * contents.KEPT):
+    for version in range(1, 2 * contents.CHANGED_NAMES):
         data = contents.changed(data, version, [f"s{version}"])
-    newest = 2 * contents.KEPT - 1
-    assert contents.changes_since(data, newest - contents.KEPT - 1) is None
-    changes = contents.changes_since(data, newest - contents.KEPT)
-    assert changes is not None
-    assert len(changes) == contents.KEPT
-    many = contents.changed(data, newest + 1, [f"m{number}" for number in range(contents.KEPT + 1)])
+    newest = 2 * contents.CHANGED_NAMES - 1
+    assert contents.changes_since(data, newest - contents.CHANGED_NAMES - 1) is None
+    names_since = contents.changes_since(data, newest - contents.CHANGED_NAMES)
+    assert names_since is not None
+    assert len(names_since) == contents.CHANGED_NAMES
+    many = contents.changed(data, newest + 1, [f"m{number}" for number in range(contents.CHANGED_NAMES + 1)])
     assert contents.changes_since(many, newest) is None
     assert contents.changes_since(many, newest + 1) == set()
 
 
-# ---- how much goes into one transaction ----
+# ---- limits of a transaction ----
 
 
 def _catalogue(*schedules: Schedule) -> Catalogue:
     return Catalogue({one.name: one for one in schedules})
 
 
-def test_rows_of_one_transaction_are_fewer_where_more_follows_from_each() -> None:
+def test_rows_with_more_consequences_are_fewer_per_transaction() -> None:
     alone = Schedule(name="a", function=b"f", trigger=Every(5))
-    assert sizes.most_rows(_catalogue(alone), ["a"]) == sizes.MOST_ROWS
+    assert sizes.most_rows(_catalogue(alone), ["a"]) == sizes.MAX_ROWS
     children = [Schedule(name=f"c{number}", function=b"f", parents=("a",)) for number in range(9)]
-    assert sizes.most_rows(_catalogue(alone, *children), ["a"]) == sizes.MOST_ROWS // 10
-    large = Schedule(name="a", function=b"f", trigger=Every(5), args=b"x" * sizes.MOST_BYTES)
+    assert sizes.most_rows(_catalogue(alone, *children), ["a"]) == sizes.MAX_ROWS // 10
+    large = Schedule(name="a", function=b"f", trigger=Every(5), args=b"x" * sizes.MAX_BYTES)
     assert sizes.most_rows(_catalogue(large), ["a"]) == 1
-    assert sizes.most_rows(_catalogue(), ["gone"]) == sizes.MOST_ROWS
+    assert sizes.most_rows(_catalogue(), ["gone"]) == sizes.MAX_ROWS
 
 
-def test_what_runs_after_one_schedule_has_to_fit() -> None:
+def test_the_children_of_a_schedule_have_to_fit_into_a_transaction() -> None:
     parent = Schedule(name="a", function=b"f", trigger=Every(5))
-    half = b"x" * (sizes.MOST_FOLLOWING // 4)
+    half = b"x" * (sizes.MAX_FOLLOWING // 4)
     children = [Schedule(name=f"c{number}", function=b"f", args=half, parents=("a",)) for number in range(2)]
     assert sizes.too_much_follows(_catalogue(parent, children[0]), ["c0"]) is None
     assert sizes.too_much_follows(_catalogue(parent, *children), ["c1"]) == "a"
     assert sizes.too_much_follows(_catalogue(parent, *children), ["other"]) is None
 
 
-def test_changes_are_parted_in_their_order() -> None:
-    large = Schedule(name="a", function=b"f", args=b"x" * (sizes.MOST_BYTES // 2))
+def test_changes_are_split_in_their_order() -> None:
+    large = Schedule(name="a", function=b"f", args=b"x" * (sizes.MAX_BYTES // 2))
     changes = [Change("remove", "r"), *(Change("put", "p", 0, large) for _ in range(3)), Change("pause", "q")]
     parts = list(sizes.portions(changes))
     assert [change for part in parts for change in part] == changes

@@ -1,4 +1,4 @@
-"""Three nodes at everything that schedules are about, in random order: what they leave is whole."""
+"""Three nodes with random operations on schedules: the content stays consistent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = (*FAMILY, "q", "r", "u", "x")
 
 
 async def plan(a: Scheduler) -> None:
-    """Make schedules of all kinds."""
+    """Add schedules of all kinds."""
     await a.add("a", overlap=Overlap.QUEUE, wait_for_children=True)
     await a.add("b", parents=("a",), overlap=Overlap.QUEUE)
     await a.add("c", parents=("a",), overlap=Overlap.FORBID)
@@ -39,7 +39,7 @@ async def plan(a: Scheduler) -> None:
 
 
 async def ends(nodes: Sequence[Scheduler], rng: Random, portion: float) -> list[Awaitable[Any]]:
-    """Claim some of what is pending, and return how it ends."""
+    """Claim some pending jobs, and return the settlements of them."""
     found: dict[int, list[Any]] = {}
     for job in await nodes[0].node.listed():
         if job.state == State.PENDING and rng.random() < portion:
@@ -52,7 +52,7 @@ async def ends(nodes: Sequence[Scheduler], rng: Random, portion: float) -> list[
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_several_nodes_do_at_once_is_whole(seed: int) -> None:
+def test_concurrent_operations_of_three_nodes_stay_consistent(seed: int) -> None:
     rng = Random(seed)
 
     async def step() -> None:
@@ -86,7 +86,7 @@ def test_what_several_nodes_do_at_once_is_whole(seed: int) -> None:
                 for node in nodes:
                     node.node.tree.before = None
                 await a.check(*nodes[1:])
-                # A task has one end that is not published: the next one waits for a master.
+                # A task has at most one unpublished end: the next one waits for a master.
                 await a.publish()
             await finish(nodes, rng)
 

@@ -1,4 +1,4 @@
-"""Two nodes with the same schedules: whatever one does between any two steps of the other, each fire time is decided once."""
+"""Two nodes with the same schedules: one acts between any two steps of the other, and each fire time is fired once."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Fire
 
     Prepare = Callable[[Scheduler, Scheduler], Awaitable[tuple[Any, Any]]]
-    """Makes the content, and returns what the two nodes do."""
+    """Creates the content, and returns the operations of the two nodes."""
     Check = Callable[[Scheduler, Scheduler, Any, Any], Awaitable[None]]
 
-FEW = 2
-"""Steps that everything has at least: fewer would mean that nothing was raced."""
+LEAST_STEPS = 2
+"""The least steps of each operation: with fewer the race did not happen."""
 
 
 async def at_every_step(prepare: Prepare, check: Check) -> None:
-    """Run what one node does, and at each of its steps, once, all that the other one does."""
+    """Run one node's operation, and at each of its steps, once, the whole operation of the other."""
     steps = 0
     while True:
         async with schedulers("n1", "n2") as (a, b):
@@ -49,10 +49,10 @@ async def at_every_step(prepare: Prepare, check: Check) -> None:
         if not race.was_met:
             break
         steps += 1
-    assert steps >= FEW
+    assert steps >= LEAST_STEPS
 
 
-# ---- what is raced ----
+# ---- races ----
 
 
 async def both_fire(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
@@ -193,15 +193,15 @@ RACES: dict[str, tuple[Prepare, Check]] = {
     "two make a cycle": (two_make_a_cycle, one_was_refused),
     "both trigger": (both_trigger, both_have_run),
 }
-"""Two operations of two nodes at once and the expected result; the whole content is checked afterwards."""
+"""The operations of both nodes, and the check of their result; afterwards the whole content is checked."""
 
 
 @pytest.mark.parametrize("name", RACES)
-def test_one_of_two_is_first(name: str) -> None:
+def test_races_have_one_consistent_result(name: str) -> None:
     run(at_every_step(*RACES[name]))
 
 
-# ---- what would be wrong without one of the guards ----
+# ---- each guard is necessary ----
 
 
 async def _without_joined(self: ZookeeperSchedules, changed: dict[ops.Key, Fire]) -> dict[ops.Key, Row]:
@@ -222,7 +222,7 @@ PLANTS: list[tuple[str, type, str, Callable[..., Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "owner", "method", "instead"), PLANTS)
-def test_a_guard_that_is_missing_shows(
+def test_a_missing_guard_fails_a_race(
     name: str, owner: type, method: str, instead: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, method, instead)
@@ -230,13 +230,13 @@ def test_a_guard_that_is_missing_shows(
         run(at_every_step(*RACES[name]))
 
 
-# ---- what gets lost ----
+# ---- lost answers ----
 
 
 @pytest.mark.parametrize("fate", Fate)
 @pytest.mark.parametrize("name", RACES)
-def test_an_answer_that_is_lost_changes_nothing(name: str, fate: Fate) -> None:
-    """Each commit of the first node, once, while the second one waits for its turn."""
+def test_a_lost_answer_changes_nothing(name: str, fate: Fate) -> None:
+    """The answer to each commit of the first node is lost once, before the second node starts."""
     prepare, check = RACES[name]
 
     async def lose() -> None:
@@ -267,7 +267,7 @@ def test_an_answer_that_is_lost_changes_nothing(name: str, fate: Fate) -> None:
     run(lose())
 
 
-def test_a_node_whose_term_has_ended_decides_nothing() -> None:
+def test_a_node_whose_term_has_ended_writes_nothing() -> None:
     async def end() -> None:
         async with schedulers("n1", "n2") as (a, b):
             await a.add("s", overlap=Overlap.QUEUE)
@@ -286,7 +286,7 @@ def test_a_node_whose_term_has_ended_decides_nothing() -> None:
     run(end())
 
 
-def test_a_schedule_that_is_removed_has_fired_before_or_not() -> None:
+def test_a_removed_schedule_has_fired_before_or_not() -> None:
     async def race() -> None:
         outcomes = set()
         steps = 0
@@ -312,7 +312,7 @@ def test_a_schedule_that_is_removed_has_fired_before_or_not() -> None:
     run(race())
 
 
-def test_two_that_mend_at_once_mend_once() -> None:
+def test_two_concurrent_repairs_repair_once() -> None:
     async def race() -> None:
         steps = 0
         while True:
@@ -332,13 +332,13 @@ def test_two_that_mend_at_once_mend_once() -> None:
             if not step.was_met:
                 break
             steps += 1
-        assert steps >= FEW
+        assert steps >= LEAST_STEPS
 
     run(race())
 
 
-def test_two_that_forget_at_once_forget_once() -> None:
-    """A row that one has dropped meanwhile is no obstacle, and the other one goes on behind it."""
+def test_two_concurrent_retentions_drop_each_row_once() -> None:
+    """A row that one node has dropped does not stop the other, which continues with the next."""
 
     async def race() -> None:
         steps = 0
@@ -359,7 +359,7 @@ def test_two_that_forget_at_once_forget_once() -> None:
                 assert [row.fire_us for row in await a.rows("s")] == [
                     START + (20 + at) * MINUTE for at in range(MIN_ROWS)
                 ]
-                # Nothing of it comes again.
+                # A dropped fire time does not come back.
                 if steps % 2:
                     await a.add("s", trigger=At(START + 19 * MINUTE))
                     await a.fire()
@@ -368,6 +368,6 @@ def test_two_that_forget_at_once_forget_once() -> None:
             if not step.was_met:
                 break
             steps += 1
-        assert steps >= FEW
+        assert steps >= LEAST_STEPS
 
     run(race())

@@ -1,1 +1,1 @@
-"""What the one master of all nodes does: it assigns, publishes, recovers, wakes and cleans."""
+"""The master's work: it assigns and publishes tasks, wakes delayed ones, starts recoveries and folds journals."""

@@ -1,4 +1,4 @@
-"""Which buckets of a root have changed since they were listed: a storm of watches is one list of each, and then a rest."""
+"""The dirty buckets of a root: however many watches fire, each bucket is listed once, and then there is a pause."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.session import Session
 
-REST: Final = 0.02
-"""Seconds between rounds of lists, at least."""
-EACH: Final = 30
-"""Names that a list costs, beside its own."""
-AT_ONCE: Final = 64
-"""Lists that are under way at once."""
+LIST_PAUSE: Final = 0.02
+"""The least seconds between rounds of lists."""
+LIST_COST: Final = 30
+"""The cost of a list in names, in addition to the names it returns."""
+CONCURRENT_LISTS: Final = 64
+"""Lists in flight at once."""
 
 
 class Buckets:
-    """The buckets of one root. A watch is set with each list; until the next one, nothing more is heard of a bucket."""
+    """The buckets of one root. Each list sets a watch, which reports one change; the next list sets it again."""
 
     def __init__(self, session: Session, root: str, changed: Callable[[], None]) -> None:
         """``changed`` is called when a bucket that was clean becomes dirty."""
@@ -29,16 +29,16 @@ class Buckets:
         self._root = root
         self._changed = changed
         self.dirty: dict[str, int] = dict.fromkeys(paths.BUCKETS, 0)
-        """In the order in which they became so, each with the number of its change."""
+        """The dirty buckets, the oldest change first, each with the number of its change."""
         self.changes = 0
-        """How many changes were heard of."""
+        """The number of changes so far."""
         self.fresh = set(paths.BUCKETS)
-        """Those that were never listed: they are listed one after the other, without a rest."""
-        self.rested = 0.0
-        """The loop's time from which on lists are welcome again."""
+        """The buckets that were never listed: these are listed one after the other, without a pause."""
+        self.next_list_at = 0.0
+        """The loop's time of the next list at the earliest."""
 
     def touch(self, bucket: str) -> None:
-        """A bucket has changed."""
+        """Mark a bucket as changed."""
         if bucket not in self.dirty:
             self.changes += 1
             self.dirty[bucket] = self.changes
@@ -48,19 +48,19 @@ class Buckets:
         """Return whether all changes up to a number have been listed."""
         return next(iter(self.dirty.values()), changes + 1) > changes
 
-    async def names(self, rate: float, most: int = AT_ONCE) -> dict[str, list[str]]:
-        """List the buckets that have been dirty for longest, and rest afterwards, so that about ``rate`` names come a second."""
+    async def list_names(self, rate: float, most: int = CONCURRENT_LISTS) -> dict[str, list[str]]:
+        """List the buckets that have been dirty for longest, and set the next list's time for about ``rate`` names a second."""
         chosen = list(self.dirty)[:most]
         for bucket in chosen:
             del self.dirty[bucket]
         found = await asyncio.gather(*map(self._list, chosen))
         listed = dict(zip(chosen, found, strict=True))
         now = asyncio.get_running_loop().time()
-        cost = sum(len(names) + EACH for names in found) / rate
+        cost = sum(len(names) + LIST_COST for names in found) / rate
         if self.fresh.issuperset(chosen):
-            self.rested = now
+            self.next_list_at = now
         else:
-            self.rested = now + (cost if self.dirty else max(REST, cost))
+            self.next_list_at = now + (cost if self.dirty else max(LIST_PAUSE, cost))
         self.fresh.difference_update(chosen)
         return listed
 

@@ -1,6 +1,6 @@
-"""Journals of workers that are gone: what they have counted goes into one, and after a day they go themselves.
+"""The clean-up of journals of ended workers: their counts are moved to the total, and after a day they are deleted.
 
-Until then a worker that was cut off may read in its own whether its last batch has happened.
+Until then a worker that was cut off can read in its journal whether its last batch was committed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.master.leadership import Leadership
     from mainspring.engines.zookeeper.tree import Change, Node
 
-KEEP_US: Final = 24 * 3600 * 1_000_000
-"""Microseconds for which the journal of a worker that is gone stays."""
+JOURNAL_RETENTION_US: Final = 24 * 3600 * 1_000_000
+"""Microseconds for which the journal of an ended worker is kept."""
 
 
 def folded(journals: Sequence[tuple[str, Node]], into: Node | None) -> Entry | None:
-    """Return what moves the counts of journals into the total; None where they have none."""
-    told = [(path, node, records.decode(node.data)) for path, node in journals]
+    """Return the entry that moves the counts of journals into the total; None if they have none."""
+    decoded = [(path, node, records.decode(node.data)) for path, node in journals]
     changes: list[Change] = []
-    for path, node, record in told:
-        if "." in path.rpartition("-")[2]:  # what had become too much for a journal: nobody asks for its batch
+    for path, node, record in decoded:
+        if "." in path.rpartition("-")[2]:  # the overflow of a journal: its batch number is never read
             changes.append(Delete(path, node.version))
         elif record.get("counts"):
             changes.append(Write(path, journal_data(record["batch"], {}), node.version))
@@ -40,12 +40,12 @@ def folded(journals: Sequence[tuple[str, Node]], into: Node | None) -> Entry | N
 
 
 async def clean(leadership: Leadership) -> None:
-    """Fold the journals of workers that are gone, and take away the oldest.
+    """Fold the journals of ended workers into the total, and delete those past their retention.
 
     Raises DeposedError, StoreUnavailableError, SessionEndedError.
     """
     tree = leadership.tree
-    # In this order: a journal comes into being together with its worker.
+    # In this order: a journal is created together with its worker.
     names = paths.journals_of(await tree.children(paths.JOURNALS))
     living = await tree.children(paths.WORKERS) or ()
     gone = sorted(name for name in names if name != "total" and _worker_of(name) not in living)
@@ -56,21 +56,25 @@ async def clean(leadership: Leadership) -> None:
         entry = folded(journals, nodes[-1])
         if entry is not None:
             await leadership.commit([entry])
-    await _forget([paths.journal(name) for name in gone], leadership)
+    await _delete_expired([paths.journal(name) for name in gone], leadership)
 
 
-async def _forget(places: list[str], leadership: Leadership) -> None:
+async def _delete_expired(places: list[str], leadership: Leadership) -> None:
     if not places:
         return
     now_us = round(await membership.now(leadership.tree, leadership.session.who) * 1_000_000)
     entries = []
     for path, node in zip(places, await leadership.tree.get_many(places), strict=True):
-        if node is not None and node.mtime_us < now_us - KEEP_US and not records.decode(node.data).get("counts"):
+        if (
+            node is not None
+            and node.mtime_us < now_us - JOURNAL_RETENTION_US
+            and not records.decode(node.data).get("counts")
+        ):
             entries.append(Entry([Delete(path, node.version)]))
     await leadership.commit(entries)
 
 
 def _worker_of(journal: str) -> str:
-    """Return the worker whose journal it is: ``n1-7`` of ``n1-7.3`` too, while names of nodes may have dots."""
+    """Return the worker of a journal: ``n1-7`` also for ``n1-7.3``. Names of nodes may have dots themselves."""
     node, _, term = journal.rpartition("-")
     return f"{node}-{term.partition('.')[0]}"

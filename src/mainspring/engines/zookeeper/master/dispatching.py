@@ -1,7 +1,7 @@
-"""The master's loop of assignments: it reads what workers want and what waits, writes who gets what, and tells them.
+"""The master's assignment loop: it reads the workers' requests and the pending tasks, writes assignments and notices.
 
-What this node itself wants, leaves pending and is given goes through memory. Of what the others do, watches tell; a bucket that
-has changed is listed soon where somebody waits for work, and otherwise after a while.
+This node's own requests, pending tasks and assignments go through memory. Watches report changes of other nodes; a bucket that
+has changed is listed at once if a worker is starved, and otherwise after a delay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master.assigning import AssignmentWriter, assign
-from mainspring.engines.zookeeper.master.buckets import REST, Buckets
+from mainspring.engines.zookeeper.master.buckets import LIST_PAUSE, Buckets
 from mainspring.engines.zookeeper.master.index import Index, task_of_job
 from mainspring.engines.zookeeper.master.leadership import DeposedError
 from mainspring.engines.zookeeper.master.workers import WakeupHints, Workers
@@ -32,85 +32,85 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Waiting
     from mainspring.jobs.store import ClaimRequest
 
-READ: Final = 1000
-"""Records that are read at once."""
-ENOUGH: Final = 3000
-"""Tasks of a function that are known, where there are very many."""
-AHEAD: Final = 200
-"""The same of functions that nobody waits for at this moment, so that the oldest and most urgent are known when somebody does."""
-RECENT: Final = 10.0
-"""Seconds for which a function is read ahead after somebody has wanted it."""
-HUNGRY: Final = 100_000.0
-"""Names that are listed in a second while somebody waits for work."""
+READ_BATCH: Final = 1000
+"""Records read at once."""
+READ_TARGET: Final = 3000
+"""Tasks of a function that are read before an assignment, if there are very many."""
+READ_AHEAD: Final = 200
+"""The same for functions without an open request at the moment, so that the oldest and most urgent tasks are ready for one."""
+RECENT_SECONDS: Final = 10.0
+"""Seconds for which a function is read ahead after a node has requested it."""
+STARVED_RATE: Final = 100_000.0
+"""Names listed per second while a worker is starved."""
 IDLE_RATE: Final = 20_000.0
-"""The same while nobody does."""
-LATER: Final = 0.2
-"""Seconds more between lists while nobody does."""
-ALONE: Final = 5.0
-"""Seconds between lists where there is one node: it knows what waits, unless another one left something behind."""
-LOOK: Final = 0.1
-"""Seconds for which tasks are looked for before those that were found are assigned."""
-START: Final = 0.7
-"""The same at the start, when all buckets are listed: a small tree is known by then."""
-ANSWER: Final = 1.0
-"""Seconds after which a claim is answered although not all has been looked at."""
-REFRESH: Final = 1.0
-"""Seconds after which the rooms of workers whose queues are full are read again."""
+"""The same while none is."""
+IDLE_DELAY: Final = 0.2
+"""Additional seconds between lists while no worker is starved."""
+SINGLE_NODE_DELAY: Final = 5.0
+"""Seconds between lists if there is one node: it has all pending tasks in memory, but for those that another node left."""
+SCAN_TIME: Final = 0.1
+"""Seconds for which tasks are scanned before the found ones are assigned."""
+INITIAL_SCAN_TIME: Final = 0.7
+"""The same at the start, when all buckets are listed: enough to read a small tree."""
+ANSWER_TIMEOUT: Final = 1.0
+"""Seconds after which a claim is answered although not all tasks have been scanned."""
+CAPACITY_INTERVAL: Final = 1.0
+"""Seconds after which the sizes of full queues are read again."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
 
 class Dispatcher:
-    """Assigns while one reign lasts."""
+    """Assigns tasks during one leadership."""
 
     def __init__(self, leadership: Leadership, *, index: Index | None = None) -> None:
-        self._reign = leadership
+        self._leadership = leadership
         self._session = leadership.session
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
-        self._news.set()
+        self._changed = asyncio.Event()
+        self._changed.set()
         self.index = index or Index()
-        self.workers = Workers(leadership.session, self._news.set)
-        self.buckets = Buckets(leadership.session, paths.PENDING, self._news.set)
-        self._giver = AssignmentWriter(leadership, self.workers, self.index)
-        self._nudges = WakeupHints(leadership.tell)
+        self.workers = Workers(leadership.session, self._changed.set)
+        self.buckets = Buckets(leadership.session, paths.PENDING, self._changed.set)
+        self._writer = AssignmentWriter(leadership, self.workers, self.index)
+        self._hints = WakeupHints(leadership.send)
         self._own = self.workers.own
-        self._asked: dict[str, tuple[int, float, int]] = {}
-        """The claims that wait for an answer: their number, since when, and how much had changed by then."""
+        self._open_claims: dict[str, tuple[int, float, int]] = {}
+        """The unanswered claim of each worker: its number, its time, and the number of changes by then."""
         self._refreshed = 0.0
         self._recent: dict[bytes, float] = {}
-        """When somebody has wanted each function last."""
-        self._others = True
-        """Whether others may have left something pending of which this node does not know."""
-        self._looking = False
+        """The time of the last request for each function."""
+        self._has_unlisted = True
+        """Whether other nodes may have left pending tasks that are not in the index."""
+        self._is_scanning = False
         self._claims = self._session.memory(Claims)
-        self._began = self._loop.time()
+        self._started = self._loop.time()
 
     # ---- from this node, in memory ----
 
     def waiting(self, tasks: Sequence[Waiting]) -> None:
-        """Take in what this node has left pending."""
+        """Add the tasks that this node has left pending."""
         for name, job, data in tasks:
             self.index.put(task_of_job(name, job, data))
         if tasks:
-            self._news.set()
+            self._changed.set()
 
-    async def claim(self, wants: Mapping[bytes, Sequence[ClaimRequest]], asked: int) -> bool:
-        """Take in what this node wants, and assign what is known before returning.
+    async def claim(self, requests: Mapping[bytes, Sequence[ClaimRequest]], asked: int) -> bool:
+        """Set this node's requests, and assign the tasks of the index before returning. Raises StoreFencedError.
 
-        Says whether that is all there is. Otherwise what others have left pending, or is past the index, is looked for, and
-        ``Claims.answered`` is called with ``asked``. Raises StoreFencedError.
+        Return whether these are all tasks. Otherwise the loop scans for tasks of other nodes, and those that did not fit into
+        the index, and calls ``Claims.answered`` with ``asked``.
         """
         own = self._own
-        for function, some in wants.items():
-            own.want(function, some)
-        self.workers.own_room()
-        self._news.set()
-        unread = bool(self.index.unread(self._short(), 1))
+        for function, some in requests.items():
+            own.set_requests(function, some)
+        self.workers.update_own_capacity()
+        self._changed.set()
+        unread = bool(self.index.unread(self._to_read_first(), 1))
         if not self.buckets.fresh and not unread:
-            with contextlib.suppress(DeposedError):  # the loop will learn it as well
+            with contextlib.suppress(DeposedError):  # the loop will get it as well
                 await self._assign()
-        if unread or self._looking or (self._others and self.buckets.dirty):
+        if unread or self._is_scanning or (self._has_unlisted and self.buckets.dirty):
             own.asked = max(own.asked, asked)
             return False
         return True
@@ -121,152 +121,156 @@ class Dispatcher:
         """Assign until cancelled. Raises DeposedError, StoreFencedError."""
         while True:
             wait = await self.step()
-            await wait_or_timeout(self._news, wait)
+            await wait_or_timeout(self._changed, wait)
 
     async def step(self) -> float | None:
-        """Do what is to be done now; returns the seconds after which there is more, None: when something has changed."""
-        self._news.clear()
+        """Scan, assign, answer and send hints; return the seconds until the next step, None: when something has changed."""
+        self._changed.clear()
         now = self._loop.time()
-        await self._look_at_workers(now)
-        self._looking = True
-        # In the order of priority and age as far as can be seen in a moment; at the start that is all of a small tree.
-        until = self._began + START if self.buckets.fresh else now + LOOK
-        while await self._look_at_tasks(now) and self._loop.time() < until:
+        await self._refresh_workers(now)
+        self._is_scanning = True
+        # The scan is short, so priority and age order only what it finds; at the start that is all of a small tree.
+        until = self._started + INITIAL_SCAN_TIME if self.buckets.fresh else now + SCAN_TIME
+        while await self._scan_tasks(now) and self._loop.time() < until:
             pass
-        self._looking = False
+        self._is_scanning = False
         await self._assign()
         await self._answer(now)
-        await self._nudge(now)
+        await self._send_hints(now)
         return self._next(now)
 
-    async def _look_at_workers(self, now: float) -> None:
-        await self.workers.look()
-        self._others = self._others or not self.workers.alone
-        if now >= self._refreshed + REFRESH:
+    async def _refresh_workers(self, now: float) -> None:
+        await self.workers.refresh()
+        self._has_unlisted = self._has_unlisted or not self.workers.is_single
+        if now >= self._refreshed + CAPACITY_INTERVAL:
             self._refreshed = now
-            await self.workers.look_at_rooms()
+            await self.workers.refresh_capacities()
 
-    # ---- what waits ----
+    # ---- pending tasks ----
 
-    async def _look_at_tasks(self, now: float) -> bool:
-        """List and read a part of what has changed; returns whether there is more of it, to be looked at without a rest."""
-        index, wanted = self.index, sorted(self._wanted())
+    async def _scan_tasks(self, now: float) -> bool:
+        """List dirty buckets and read one batch of tasks; return whether there is more to read at once."""
+        index, requested = self.index, sorted(self._requested())
         if index.has_room:
             for bucket in index.more:
                 self.buckets.touch(bucket)
-        starved = self._hungry()
+        starved = self._is_starved()
         if index.is_full and starved:
-            index.forget_unwanted(wanted)
+            index.evict_unrequested(requested)
         if self.buckets.dirty and (self.buckets.fresh or now >= self._due(starved=starved)):
-            since = index.moment
-            for bucket, names in (await self.buckets.names(HUNGRY if starved else IDLE_RATE)).items():
-                index.listed(bucket, names, since)
-            if not self.buckets.dirty and self.workers.alone:
-                self._others = False
-        self._recent.update(dict.fromkeys(wanted, now))
-        names = index.unread(self._short(), READ) or index.unread(self._ahead(now), AHEAD)
+            since = index.revision
+            for bucket, names in (await self.buckets.list_names(STARVED_RATE if starved else IDLE_RATE)).items():
+                index.update_bucket(bucket, names, since)
+            if not self.buckets.dirty and self.workers.is_single:
+                self._has_unlisted = False
+        self._recent.update(dict.fromkeys(requested, now))
+        names = index.unread(self._to_read_first(), READ_BATCH) or index.unread(self._ahead(now), READ_AHEAD)
         if names:
             await self._read(names)
-        more = bool(self.buckets.fresh or index.unread(self._short(), 1))
+        more = bool(self.buckets.fresh or index.unread(self._to_read_first(), 1))
         if more:
-            self._news.set()
+            self._changed.set()
         return more
 
     async def _read(self, names: Sequence[str]) -> None:
         nodes = await self._session.get_many([*map(paths.pending, names)])
         for name, node in zip(names, nodes, strict=True):
             if not self.index.read(name, node):
-                log.warning("a pending task cannot be read, and is left alone", path=paths.pending(name))
+                log.warning("a pending task cannot be decoded and is ignored", path=paths.pending(name))
 
     def _ahead(self, now: float) -> list[bytes]:
-        """Return the functions that somebody has wanted a short time ago."""
+        """Return the functions that were requested in the last `RECENT_SECONDS`."""
         for function, at in [*self._recent.items()]:
-            if at < now - RECENT:
+            if at < now - RECENT_SECONDS:
                 del self._recent[function]
         return sorted(self._recent)
 
-    def _short(self) -> list[bytes]:
-        """Return the wanted functions of which more is to be read before anything of them is assigned.
+    def _to_read_first(self) -> list[bytes]:
+        """Return the requested functions that need more reads before their tasks are assigned.
 
-        Of few tasks all are read, so that they are assigned in their order; of very many so many that nobody waits for a read.
+        Few tasks are all read, so that they are assigned in order. Of very many, only enough are read that claims do not wait.
         """
         index = self.index
         return sorted(
-            name for name in self._wanted() if index.listed_only(name) <= READ or index.waiting(name) < ENOUGH
+            name
+            for name in self._requested()
+            if index.unread_count(name) <= READ_BATCH or index.waiting(name) < READ_TARGET
         )
 
-    def _wanted(self) -> set[bytes]:
-        return {want.function for want in self.workers.wants()}
+    def _requested(self) -> set[bytes]:
+        return {request.function for request in self.workers.requests()}
 
-    def _hungry(self) -> bool:
-        """Return whether somebody would take a task and there was none, after what is known was assigned."""
-        return any(want.slots is None or want.slots for want in self.workers.wants())
+    def _is_starved(self) -> bool:
+        """Return whether a request is still open after all tasks of the index were assigned."""
+        return any(request.slots is None or request.slots for request in self.workers.requests())
 
     def _due(self, *, starved: bool) -> float:
-        """Return the loop's time at which dirty buckets are listed."""
-        rested = self.buckets.rested
-        if not self._others:
-            return rested + ALONE
-        return rested if starved or self._asked else rested + LATER
+        """Return the loop's time of the next list of dirty buckets."""
+        next_list_at = self.buckets.next_list_at
+        if not self._has_unlisted:
+            return next_list_at + SINGLE_NODE_DELAY
+        return next_list_at if starved or self._open_claims else next_list_at + IDLE_DELAY
 
     def _next(self, now: float) -> float | None:
-        times = self._nudges.times()
+        times = self._hints.times()
         if self.buckets.dirty:
-            times.append(now if self.buckets.fresh else self._due(starved=self._hungry()))
+            times.append(now if self.buckets.fresh else self._due(starved=self._is_starved()))
         if self.index.unread(self._ahead(now), 1):
-            times.append(now + REST)
-        times += [since + ANSWER for _, since, _ in self._asked.values()]
-        if any(worker.room <= 0 and worker.wants for worker in self.workers.known.values()):
-            times.append(self._refreshed + REFRESH)
+            times.append(now + LIST_PAUSE)
+        times += [since + ANSWER_TIMEOUT for _, since, _ in self._open_claims.values()]
+        if any(worker.capacity <= 0 and worker.requests for worker in self.workers.living.values()):
+            times.append(self._refreshed + CAPACITY_INTERVAL)
         return max(min(times) - now, 0.0) if times else None
 
     # ---- assignments ----
 
     async def _assign(self) -> None:
-        """Assign what is known to those who want it, and wait until it is written."""
-        while given := assign(self.index, self.workers.wants()):
-            for task in await self._giver.give(given):
-                # Somebody was faster, or has changed it: what is there now is listed again.
+        """Assign the tasks of the index to open requests, and write the assignments."""
+        while assignments := assign(self.index, self.workers.requests()):
+            for task in await self._writer.write(assignments):
+                # Another node has changed it: its bucket is listed again.
                 self.buckets.touch(paths.bucket(task.name))
 
     # ---- answers ----
 
     async def _answer(self, now: float) -> None:
-        """Answer the claims for which all was looked at, or that have waited for long enough.
+        """Answer the claims for which all tasks were scanned, or that have waited for `ANSWER_TIMEOUT`.
 
-        What the last master has answered is answered again: whoever was assigned something by it, and not told, looks now.
+        A new master answers again: a worker that the last master gave tasks without a notice then reads its queue.
         """
         answered = []
-        for gone in self._asked.keys() - self.workers.known.keys():
-            del self._asked[gone]
-        unread = bool(self.index.unread(self._short(), 1))
-        for who, worker in self.workers.known.items():
-            asked = self._asked.get(who)
+        for gone in self._open_claims.keys() - self.workers.living.keys():
+            del self._open_claims[gone]
+        unread = bool(self.index.unread(self._to_read_first(), 1))
+        for who, worker in self.workers.living.items():
+            asked = self._open_claims.get(who)
             if worker.asked <= worker.answered:
-                self._asked.pop(who, None)
+                self._open_claims.pop(who, None)
             elif asked is None or asked[0] != worker.asked:
-                asked = self._asked[who] = worker.asked, now, self.buckets.changes
-            if asked is not None and who in self._asked:
+                asked = self._open_claims[who] = worker.asked, now, self.buckets.changes
+            if asked is not None and who in self._open_claims:
                 _, since, changes = asked
-                if now >= max(since + ANSWER, self._began + START) or (self.buckets.listed(changes) and not unread):
+                if now >= max(since + ANSWER_TIMEOUT, self._started + INITIAL_SCAN_TIME) or (
+                    self.buckets.listed(changes) and not unread
+                ):
                     worker.answered = worker.asked
                     answered.append(worker)
-        await self._tell(answered)
+        await self._notify(answered)
 
-    async def _tell(self, workers: Sequence[Worker]) -> None:
+    async def _notify(self, workers: Sequence[Worker]) -> None:
         """Write notices without tasks."""
         entries = []
         for worker in workers:
-            notice = worker.tell(self._reign.version, [])
+            notice = worker.next_notice(self._leadership.version, [])
             if worker is not self._own:
                 entries.append(Entry([Write(paths.queue(worker.who), encode_notice(notice))]))
             if worker.answered == worker.asked:
-                self._asked.pop(worker.who, None)
+                self._open_claims.pop(worker.who, None)
                 if worker is self._own:
                     self._claims.answered(worker.answered)
-        await self._reign.commit(entries)
+        await self._leadership.commit(entries)
 
-    async def _nudge(self, now: float) -> None:
-        """Tell nodes of what waits and was not asked for."""
-        waiting = self.index.functions() - self._wanted()
-        self._nudges.tell(waiting, self.workers.known.values(), now)
+    async def _send_hints(self, now: float) -> None:
+        """Send hints of functions that have tasks and no request."""
+        waiting = self.index.functions() - self._requested()
+        self._hints.send(waiting, self.workers.living.values(), now)

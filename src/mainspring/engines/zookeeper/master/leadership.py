@@ -1,7 +1,7 @@
-"""The time for which a node is the master: how it begins and ends, and the fence around what is written meanwhile.
+"""Leadership: the time for which a node is the master, its election, its end, and the fence around its writes.
 
-The master is whoever has created ``/master``, which is gone with its session. The version of ``/master_term`` rises with each
-one, in the same multi. A master writes nothing without checking it, so a deposed one that does not know of it yet does no harm.
+The master is the node that has created ``/master``, which is gone with its session. The version of ``/master_term`` rises with
+each master, in the same multi. A master checks that version in every write, so a deposed one does no harm before it notices.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class DeposedError(Exception):
 class Leadership:
     """One node's time as the master."""
 
-    def __init__(self, session: Session, version: int, tell: Callable[[int, Message], None]) -> None:
+    def __init__(self, session: Session, version: int, send: Callable[[int, Message], None]) -> None:
         """``version`` is that of ``/master_term`` since this node was elected."""
         self.session = session
         self.tree = session.tree
         self.version = version
         self.guard = Check(paths.MASTER_TERM, version)
-        self.tell = tell
+        self.send = send
 
     async def commit(self, entries: Sequence[Entry], guards: Sequence[Check] = ()) -> list[Verdict]:
-        """Write entries as the master, however long the ensemble is away; returns what became of each.
+        """Write entries as the master, and return the verdicts. While the ensemble is away, it waits.
 
-        A Fenced among them is due to one of ``guards``. Raises DeposedError where the next master may be at work already.
+        A Fenced among them is due to one of ``guards``. Raises DeposedError if another master may be at work already.
         """
         verdicts = await self.session.committer.commit(entries, (self.guard, *guards))
         for verdict in verdicts:
@@ -49,16 +49,16 @@ class Leadership:
         return verdicts
 
 
-async def stand(session: Session, tell: Callable[[int, Message], None]) -> Leadership:
+async def await_election(session: Session, send: Callable[[int, Message], None]) -> Leadership:
     """Wait until this node is the master.
 
-    Raises DeposedError, StoreFencedError where its term is over.
+    Raises DeposedError or StoreFencedError if its term is over.
     """
     while True:
         changed = asyncio.Event()
         node = await session.get(paths.MASTER, changed.set)
         if node is not None and node.owner == session.tree.session:
-            # This node's last term has ended, and its session goes on: nobody would see the end of that reign.
+            # This node's last term has ended, but its session goes on, so the node would stay.
             await session.committer.commit([Entry([Delete(paths.MASTER, node.version)])])
             continue
         if node is not None:
@@ -72,18 +72,18 @@ async def stand(session: Session, tell: Callable[[int, Message], None]) -> Leade
         if isinstance(verdict, Fenced):
             raise DeposedError(f"the term of {session.who} is over")
         if verdict is None:
-            return Leadership(session, term.version + 1, tell)
+            return Leadership(session, term.version + 1, send)
 
 
 async def until_deposed(leadership: Leadership) -> None:
-    """Raise DeposedError once this reign is over, as far as can be seen from its node in the tree: somebody has deleted it.
+    """Watch ``/master``, and raise DeposedError once it is deleted or belongs to another node.
 
-    What is not seen in time is refused where it writes. Raises StoreFencedError where the term is over.
+    An end that is noticed too late does no harm: the master's writes are refused. Raises StoreFencedError if the term is over.
     """
     session = leadership.session
     while True:
         changed = asyncio.Event()
         node = await session.get(paths.MASTER, changed.set)
         if node is None or node.owner != session.tree.session or records.decode(node.data)["worker"] != session.who:
-            raise DeposedError("/master is gone, or another's")
+            raise DeposedError("/master is gone, or another node's")
         await changed.wait()

@@ -1,4 +1,4 @@
-"""The node's part in the recipe beside the work itself: its claims, and being the master while it is elected."""
+"""The background work of one term of a node: its claims, the election, and the master's loops while it is elected."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import structlog
 
 from mainspring.engines.zookeeper.cancellation import run_all, wait_or_timeout
 from mainspring.engines.zookeeper.claiming import Claims
-from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.master.cleaning import clean
 from mainspring.engines.zookeeper.master.dispatching import Dispatcher
-from mainspring.engines.zookeeper.master.leadership import DeposedError, stand, until_deposed
+from mainspring.engines.zookeeper.master.leadership import DeposedError, await_election, until_deposed
 from mainspring.engines.zookeeper.master.publishing import Publisher
 from mainspring.engines.zookeeper.master.waking import Waker
 from mainspring.engines.zookeeper.recovering import abandoned
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("mainspring.zookeeper")
 
-TOLD_AGAIN: Final = 2.0
-"""Seconds until this node is told again of what lost workers have left, while anything is left."""
-OVER: Final = (DeposedError, SessionEndedError, StoreFencedError)
-"""What a reign ends with, or a term."""
+RESEND_INTERVAL: Final = 2.0
+"""Seconds until the list of tasks of lost workers is sent to this node again, while there are any."""
+TERM_ERRORS: Final = (DeposedError, SessionEndedError, StoreFencedError)
+"""Errors that end a leadership or a term."""
 
 
 class Master:
@@ -42,11 +42,11 @@ class Master:
     def __init__(
         self,
         session: Session,
-        tell: Callable[[int, Message], None],
+        send: Callable[[int, Message], None],
     ) -> None:
-        """``tell`` sends a message to the node that has a term."""
+        """``send`` sends a message to the node that has a term."""
         self._session = session
-        self._tell = tell
+        self._send = send
         self.claims = session.memory(Claims)
         self.leadership: Leadership | None = None
         self.dispatcher: Dispatcher | None = None
@@ -54,32 +54,32 @@ class Master:
         """While this node is the master."""
 
     async def run(self) -> None:
-        """Claim, stand for election, and be the master while elected: until cancelled, or until the term has ended."""
+        """Claim, run for election, and be the master while elected, until cancelled or the term has ended."""
         try:
-            await run_all({"zookeeper claims": self.claims.run(), "zookeeper election": self._stand()})
-        except* OVER as errors:
+            await run_all({"zookeeper claims": self.claims.run(), "zookeeper election": self._lead()})
+        except* TERM_ERRORS as errors:
             log.info("the term is over", worker=self._session.who, why=str(errors.exceptions[0]))
 
-    async def _stand(self) -> None:
+    async def _lead(self) -> None:
         while True:
-            leadership = await stand(self._session, self._tell)
+            leadership = await await_election(self._session, self._send)
             log.info("this node is the master", worker=self._session.who, version=leadership.version)
             try:
                 await self._serve(leadership)
-            except* OVER as errors:
-                log.warning("this node is the master no more", worker=self._session.who, why=_first(errors))
+            except* TERM_ERRORS as errors:
+                log.warning("this node is no longer the master", worker=self._session.who, why=_first(errors))
                 if self._session.committer.fenced or errors.subgroup((SessionEndedError, StoreFencedError)):
                     raise StoreFencedError(f"the term of {self._session.who} is over") from errors
 
     async def _serve(self, leadership: Leadership) -> None:
-        """Do all that a master does, until something of it finds that it is the master no more."""
+        """Run the master's loops, until one of them finds that this node is no longer the master."""
         session = self._session
         dispatcher = Dispatcher(leadership)
-        publisher = Publisher(leadership, lambda: dispatcher.workers.alone)
+        publisher = Publisher(leadership, lambda: dispatcher.workers.is_single)
         self.leadership, self.dispatcher, self.publisher = leadership, dispatcher, publisher
         session.elect(LocalMaster(publisher.completions, dispatcher.waiting, dispatcher.claim))
         works = {
-            "zookeeper reign": until_deposed(leadership),
+            "zookeeper leadership": until_deposed(leadership),
             "zookeeper publications": publisher.run(),
             "zookeeper losses": self._watch(leadership, dispatcher, publisher),
             "zookeeper assignments": self._dispatch(dispatcher),
@@ -93,24 +93,24 @@ class Master:
             self.claims.rewrite()
 
     async def _watch(self, leadership: Leadership, dispatcher: Dispatcher, publisher: Publisher) -> None:
-        """See to what lost workers have left, at the start and whenever one goes; this node gives back what they had."""
-        left = dispatcher.workers.left
+        """Report the tasks of lost workers to this node, which returns them; at the start and whenever a worker ends."""
+        changed = dispatcher.workers.members_changed
         while True:
-            left.clear()
-            publisher.look()
+            changed.clear()
+            publisher.wake()
             try:
                 lost = await abandoned(leadership.tree)
                 if lost:
-                    leadership.tell(leadership.session.term, Abandoned(lost))
+                    leadership.send(leadership.session.term, Abandoned(lost))
                 await clean(leadership)
             except StoreUnavailableError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_DELAY)
             else:
-                await wait_or_timeout(left, TOLD_AGAIN if lost else None)
+                await wait_or_timeout(changed, RESEND_INTERVAL if lost else None)
 
     async def _dispatch(self, dispatcher: Dispatcher) -> None:
         await self.claims.catch_up()
-        await dispatcher.claim(self.claims.wants, self.claims.asked)
+        await dispatcher.claim(self.claims.requests, self.claims.asked)
         await dispatcher.run()
 
 

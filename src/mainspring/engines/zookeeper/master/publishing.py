@@ -1,8 +1,8 @@
-"""Publication: the outcome of a completed task goes to where its job is looked up, and whoever waits for it is told.
+"""Publication: the outcome of a completed task is written to the job's result, and waiting nodes are notified.
 
-One entry does it: the completed task goes, the result is written, and the name is free. A completion happens on that only once,
-for its node can be deleted only once. What this node has completed comes through memory, and is written without reading: a result
-that nobody has touched since it was created has version 0, so nobody waits for it but its own node.
+One entry does it: it deletes the completed task, writes the result and frees the name. A completion has these effects once, since
+its node can be deleted only once. The completions of this node come through memory, and are published without a read: a result
+that is unchanged since its creation has version 0, so only its own node can be waiting for it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
 
-MOST: Final = 1000
-"""Tasks that are published in one go."""
-RATE: Final = 50_000.0
-"""Names that are listed in a second."""
-ALONE: Final = 5.0
-"""Seconds between lists where there is one node."""
-TOLD: Final = 500
+BATCH: Final = 1000
+"""Tasks of one round of publication."""
+LIST_RATE: Final = 50_000.0
+"""Names listed per second."""
+SINGLE_NODE_DELAY: Final = 5.0
+"""Seconds between lists if there is only one node."""
+IDS_PER_MESSAGE: Final = 500
 """Ids in one message."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
 
-class Ending(NamedTuple):
-    """A completed task, as it is published."""
+class CompletedTask(NamedTuple):
+    """A completed task to publish."""
 
     task: str
     job: Job
@@ -53,19 +53,19 @@ class Ending(NamedTuple):
 
     @property
     def result(self) -> str:
-        """Where its result is."""
+        """The path of its result."""
         return f"{paths.block(self.job.id)}/{self.handle}"
 
 
 UNTOUCHED: Final = Name(0, 0, "", 0, None)
-"""What a name says that nobody has written since a job created it."""
+"""A name that is unchanged since its job created it."""
 
 
-def entry(one: Ending, result: int | None, name: Name | None = UNTOUCHED) -> Entry:
-    """Return what publishes a task.
+def entry(one: CompletedTask, result: int | None, name: Name | None = UNTOUCHED) -> Entry:
+    """Return the entry that publishes a task.
 
-    ``result`` is the version that its result has; None: there is none. ``name`` is what its name says; None: nothing of this job.
-    Refused in its first change where it was published already, and in another one where somebody has begun to wait meanwhile.
+    ``result`` is the version of its result; None: there is none. ``name`` is its name; None: the name is not of this job.
+    The first change is refused if the task is published already, another one if a client has started to wait in the meantime.
     """
     changes: list[Change] = [
         Delete(paths.completed(one.task)),
@@ -79,46 +79,46 @@ def entry(one: Ending, result: int | None, name: Name | None = UNTOUCHED) -> Ent
 
 
 class Publisher:
-    """Publishes while one reign lasts."""
+    """Publishes completed tasks during one leadership."""
 
-    def __init__(self, leadership: Leadership, alone: Callable[[], bool]) -> None:
-        """``alone`` says whether there is no other node: then nothing is completed of which this one does not know."""
-        self._reign = leadership
+    def __init__(self, leadership: Leadership, is_single: Callable[[], bool]) -> None:
+        """``is_single`` returns whether there is no other node: then all completions come through memory."""
+        self._leadership = leadership
         self._session = leadership.session
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
-        self._news.set()
+        self._changed = asyncio.Event()
+        self._changed.set()
         self._own: deque[Completion] = deque()
-        self._alone = alone
-        self.buckets = Buckets(leadership.session, paths.COMPLETED, self._news.set)
+        self._is_single = is_single
+        self.buckets = Buckets(leadership.session, paths.COMPLETED, self._changed.set)
         self.published = 0
 
     def completions(self, completed: Sequence[Completion]) -> None:
-        """Take in what this node has completed."""
+        """Add this node's completions."""
         self._own.extend(completed)
-        self._news.set()
+        self._changed.set()
 
-    def look(self) -> None:
-        """Look again: other nodes have come, or gone."""
-        self._news.set()
+    def wake(self) -> None:
+        """Wake the loop: nodes have started or ended."""
+        self._changed.set()
 
     async def run(self) -> None:
         """Publish until cancelled. Raises DeposedError, StoreFencedError."""
         while True:
             wait = await self.step()
-            await wait_or_timeout(self._news, wait)
+            await wait_or_timeout(self._changed, wait)
 
     async def step(self) -> float | None:
-        """Publish what is known, and look for more; returns the seconds until the next look, None: when something changes."""
-        self._news.clear()
+        """Publish this node's completions and the listed ones; return the seconds until the next step, None: when woken."""
+        self._changed.clear()
         while self._own:
-            await self._publish_own([self._own.popleft() for _ in range(min(len(self._own), MOST))])
+            await self._publish_own([self._own.popleft() for _ in range(min(len(self._own), BATCH))])
         now = self._loop.time()
         if self.buckets.dirty and now >= self._due():
-            listed = await self.buckets.names(RATE)
+            listed = await self.buckets.list_names(LIST_RATE)
             tasks = [task for names in listed.values() for task in names]
-            for start in range(0, len(tasks), MOST):
-                await self._publish(tasks[start : start + MOST])
+            for start in range(0, len(tasks), BATCH):
+                await self._publish(tasks[start : start + BATCH])
         if self._own:
             return 0.0
         return max(self._due() - now, 0.0) if self.buckets.dirty else None
@@ -126,77 +126,79 @@ class Publisher:
     def _due(self) -> float:
         if self.buckets.fresh:
             return 0.0
-        return self.buckets.rested + (ALONE if self._alone() else 0.0)
+        return self.buckets.next_list_at + (SINGLE_NODE_DELAY if self._is_single() else 0.0)
 
-    # ---- what this node has completed ----
+    # ---- completions of this node ----
 
     async def _publish_own(self, completed: Sequence[Completion]) -> None:
-        """Publish without reading what nobody else has touched: the usual case; the others after a look."""
+        """Publish this node's own jobs blind, relying on version checks; those that are refused, and others, after a read."""
         session = self._session
         endings = [
-            Ending(task, job, session.handle(job.id), data)
+            CompletedTask(task, job, session.handle(job.id), data)
             for task, job, data in completed
             if job.id // TERM_SPAN == session.term
         ]
-        verdicts = await self._reign.commit([entry(one, 0) for one in endings])
+        verdicts = await self._leadership.commit([entry(one, 0) for one in endings])
         self.published += verdicts.count(None)
         others = [task for task, job, _ in completed if job.id // TERM_SPAN != session.term]
         others += [one.task for one, verdict in zip(endings, verdicts, strict=True) if verdict is not None]
         await self._publish(others)
 
-    # ---- what others have completed ----
+    # ---- completions of other nodes ----
 
     async def _publish(self, tasks: Sequence[str]) -> None:
-        """Read completed tasks and who waits for them, publish them and tell; again where somebody was faster."""
+        """Read completed tasks and their waiting nodes, publish, and notify the nodes; repeat for tasks that have changed."""
         while tasks:
-            endings, waiters, entries = await self._look(tasks)
-            verdicts = await self._reign.commit(entries)
+            endings, waiters, entries = await self._prepare(tasks)
+            verdicts = await self._leadership.commit(entries)
             published = [one for one, verdict in zip(endings, verdicts, strict=True) if verdict is None]
             self.published += len(published)
-            self._tell((one.job.id, waiters[one.task]) for one in published)
+            self._notify((one.job.id, waiters[one.task]) for one in published)
             tasks = [one.task for one, verdict in zip(endings, verdicts, strict=True) if verdict is not None]
 
-    async def _look(self, tasks: Sequence[str]) -> tuple[list[Ending], dict[str, list[int]], list[Entry]]:
+    async def _prepare(self, tasks: Sequence[str]) -> tuple[list[CompletedTask], dict[str, list[int]], list[Entry]]:
         nodes = await self._session.get_many([*map(paths.completed, tasks)])
         found = [(task, node.data) for task, node in zip(tasks, nodes, strict=True) if node is not None]
         endings = [one for task, data in found if (one := self._read(task, data)) is not None]
         results = await self._session.get_many([one.result for one in endings])
         names = await self._session.get_many([paths.name(one.task) for one in endings])
-        # Whoever puts a job back writes its result, perhaps after its end was read here and before its result was.
+        # A node that returns a job to pending writes its result; perhaps between the read of its end and that of its result.
         written = [one for one, result in zip(endings, results, strict=True) if result is not None and result.version]
-        again = await self._session.get_many([paths.completed(one.task) for one in written])
-        undone = {one.task for one, node in zip(written, again, strict=True) if node is None or node.data != one.data}
+        reread = await self._session.get_many([paths.completed(one.task) for one in written])
+        returned = {
+            one.task for one, node in zip(written, reread, strict=True) if node is None or node.data != one.data
+        }
         waiters: dict[str, list[int]] = {}
         entries = []
-        still = []
+        prepared = []
         for one, result, node in zip(endings, results, names, strict=True):
-            said = {} if result is None else records.decode(result.data)
-            if records.is_published(said) or one.task in undone:
-                continue  # between the first read and the second; where it has ended once more, its bucket has changed
+            record = {} if result is None else records.decode(result.data)
+            if records.is_published(record) or one.task in returned:
+                continue  # changed between the reads; if it has completed a second time, its bucket is dirty
             if result is None:
-                log.error("a completed task has no result to be written", task=one.task, path=one.result)
+                log.error("a completed task has no result node", task=one.task, path=one.result)
                 await self._session.ensure(paths.block(one.job.id))
             name = None if node is None else name_of(node)
-            waiters[one.task] = said.get("waiters", [])
+            waiters[one.task] = record.get("waiters", [])
             mine = name if name is not None and name.id == one.job.id else None
             entries.append(entry(one, None if result is None else result.version, mine))
-            still.append(one)
-        return still, waiters, entries
+            prepared.append(one)
+        return prepared, waiters, entries
 
-    def _read(self, task: str, data: bytes) -> Ending | None:
+    def _read(self, task: str, data: bytes) -> CompletedTask | None:
         try:
             record = records.decode(data)
-            return Ending(task, records.decode_job(record), record["handle"], data)
+            return CompletedTask(task, records.decode_job(record), record["handle"], data)
         except (ValueError, KeyError, TypeError):
-            log.warning("a completed task cannot be read, and is left alone", path=paths.completed(task))
+            log.warning("a completed task cannot be decoded and is ignored", path=paths.completed(task))
             return None
 
-    def _tell(self, published: Iterable[tuple[int, list[int]]]) -> None:
-        """Tell the nodes whose clients wait; this one too, for what it has not completed itself."""
+    def _notify(self, published: Iterable[tuple[int, list[int]]]) -> None:
+        """Notify the nodes whose clients wait; this one too, for jobs that other nodes have completed."""
         by_term: dict[int, list[int]] = {}
         for job_id, terms in published:
             for term in terms:
                 by_term.setdefault(term, []).append(job_id)
         for term, ids in by_term.items():
-            for start in range(0, len(ids), TOLD):
-                self._reign.tell(term, Settled(ids[start : start + TOLD]))
+            for start in range(0, len(ids), IDS_PER_MESSAGE):
+                self._leadership.send(term, Settled(ids[start : start + IDS_PER_MESSAGE]))

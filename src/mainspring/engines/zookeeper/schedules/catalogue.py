@@ -1,4 +1,4 @@
-"""All specifications of schedules, as this node knows them: read once, and then only what has changed."""
+"""The cache of all specifications of schedules: read once, and then only the changed ones."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ if TYPE_CHECKING:
 
 
 class CatalogueCache(NamedTuple):
-    """The specifications at one version of the catalogue's node. Whoever relies on them has to demand that version."""
+    """The specifications at one version of the catalogue's node. Transactions that use them check that version."""
 
     version: int
     catalogue: Catalogue
     leaders: Mapping[str, str]
 
     def turns(self, names: Collection[str]) -> list[str]:
-        """Return the schedules that are to be locked before anything that fire times of these may touch."""
+        """Return the schedules to lock before fire times of these are computed."""
         return sorted({*names, *(self.leaders[name] for name in names if name in self.leaders)})
 
     def turn(self, name: str) -> str:
-        """Return the schedule by which its family takes turns; itself where it has none."""
+        """Return the leader of a schedule's family, or itself if it has none."""
         return self.leaders.get(name, name)
 
     def minds_ends(self, name: str) -> bool:
-        """Return whether the end of a run may mean more than a change of its own row."""
+        """Return whether the end of a run may change more than its own row."""
         return name in self.leaders or self.catalogue.queues(name)
 
 
 class Specifications:
-    """What one term of a node knows. It may be out of date, which shows when something is written that relies on it."""
+    """The cached specifications of one term of a node. A stale cache shows as a conflict when a transaction writes."""
 
     def __init__(self, session: Session) -> None:
         self._tree: Tree = session.tree
-        self._known = CatalogueCache(-1, Catalogue({}), {})
+        self._cache = CatalogueCache(-1, Catalogue({}), {})
         self._stale = True
         self._lock = asyncio.Lock()
 
-    def doubt(self) -> None:
-        """Look before the next use: something was not as it was thought to be."""
+    def invalidate(self) -> None:
+        """Read the catalogue before the next use."""
         self._stale = True
 
     async def now(self, *, fresh: bool = False) -> CatalogueCache:
-        """Return what is known; ``fresh``: as it is in the tree at this moment."""
+        """Return the specifications; with ``fresh`` including the latest commits."""
         if fresh:
             await self._tree.sync()
             self._stale = True
-        if self._stale or self._lock.locked():  # who comes during a look waits for it
+        if self._stale or self._lock.locked():  # a caller during a refresh waits for it
             async with self._lock:
                 if self._stale:
                     await self._refresh()
-        assert self._known.version >= 0, "no version would be guarded by any"
-        return self._known
+        assert self._cache.version >= 0, "no version could be checked"
+        return self._cache
 
     async def _refresh(self) -> None:
-        self._stale = False  # before it is read: what changes afterwards makes it so again
+        self._stale = False  # before the read: a later change sets it again
         try:
-            node = await self._tree.get(places.CATALOGUE, self.doubt)
+            node = await self._tree.get(places.CATALOGUE, self.invalidate)
             assert node is not None, "the roots are there"
-            if node.version == self._known.version:
+            if node.version == self._cache.version:
                 return
-            before = self._known
+            before = self._cache
             names = None if before.version < 0 else contents.changes_since(node.data, before.version)
             schedules = {} if names is None else dict(before.catalogue.schedules)
             paths = await self._all() if names is None else [places.spec(name) for name in sorted(names)]
@@ -78,7 +78,7 @@ class Specifications:
                 if found is not None:
                     schedule = contents.decode(found.data, Schedule)
                     schedules[schedule.name] = schedule
-            self._known = CatalogueCache(node.version, Catalogue(schedules), leaders(schedules))
+            self._cache = CatalogueCache(node.version, Catalogue(schedules), leaders(schedules))
         except BaseException:
             self._stale = True
             raise

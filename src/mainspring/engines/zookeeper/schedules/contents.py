@@ -1,4 +1,4 @@
-"""What the schedules' nodes contain, as JSON, and back. Bytes are text where they can be; see ``records``."""
+"""The records in the schedules' nodes, as JSON. Bytes that are text become a string; see ``records``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _convert(fields: dict[str, Any], kind: type[T]) -> T:
 
 
 class Row:
-    """A row as it is in the tree: with the rows that have joined its job, by their keys."""
+    """A row with the keys of the rows that have joined its job."""
 
     __slots__ = ("fire", "joined")
 
@@ -68,23 +68,23 @@ def decode_row(data: bytes) -> Row:
 
 
 def history(forgotten_us: int) -> bytes:
-    """Return what the parent of a schedule's rows says: up to which fire time they were dropped."""
+    """Return the data of the parent of a schedule's rows: the fire time up to which they were dropped."""
     return records.encode({"forgotten_us": forgotten_us})
 
 
 def forgotten_us(data: bytes) -> int:
-    """Return up to which fire time rows were dropped; 0 where none were."""
+    """Return the fire time up to which rows were dropped; 0 if none were."""
     return int(records.decode(data).get("forgotten_us", 0))
 
 
 # ---- the changes of the catalogue ----
 
-KEPT: Final = 500
-"""Names of specifications that have changed, for nodes that know those before."""
+CHANGED_NAMES: Final = 500
+"""Names of changed specifications that the catalogue keeps, for nodes with an older version in their cache."""
 
 
 def changes_since(data: bytes, version: int) -> set[str] | None:
-    """Return whose specifications have changed after a version of the catalogue; None where that is too long ago to say."""
+    """Return the schedules whose specifications have changed after a version; None if that version is too old."""
     record = records.decode(data)
     if version < record.get("since", 0):
         return None
@@ -92,12 +92,12 @@ def changes_since(data: bytes, version: int) -> set[str] | None:
 
 
 def changed(data: bytes, version: int, names: Sequence[str]) -> bytes:
-    """Return the catalogue's data after one more change, which makes it the given version."""
+    """Return the catalogue's data after one more change, which gives it ``version``."""
     record = records.decode(data)
-    since, told = record.get("since", 0), [*record.get("changed", ()), [version, list(names)]]
-    while sum(len(names) for _, names in told) > KEPT:
-        since = told.pop(0)[0]
-    return records.encode({"since": since, "changed": told})
+    since, changes = record.get("since", 0), [*record.get("changed", ()), [version, list(names)]]
+    while sum(len(names) for _, names in changes) > CHANGED_NAMES:
+        since = changes.pop(0)[0]
+    return records.encode({"since": since, "changed": changes})
 
 
 # ---- declarations ----
@@ -112,8 +112,8 @@ def declarations(app: str, data: bytes) -> list[Declared]:
 
 
 def declare(app: str, data: bytes, digest: bytes, now_us: int) -> bytes:
-    """Return the declarations of an App after one more."""
+    """Return the data of an App's declarations after one more."""
     record = records.decode(data)
-    known = record.get("declarations", {})
-    first_us = known.get(digest.hex(), (now_us,))[0]
-    return records.encode({"app": app, "declarations": known | {digest.hex(): [first_us, now_us]}})
+    registered = record.get("declarations", {})
+    first_us = registered.get(digest.hex(), (now_us,))[0]
+    return records.encode({"app": app, "declarations": registered | {digest.hex(): [first_us, now_us]}})

@@ -1,4 +1,4 @@
-"""What is found before a transaction, by lists that it could not guard, and checked or written in it."""
+"""The results of lists before a transaction. No version guards them, so the transaction checks or writes these rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from mainspring.schedules.store import Key
 
 
-class Mended(NamedTuple):
-    """What one transaction mends: the answers to ``joined``, ``queued`` and ``stuck``."""
+class Repairs(NamedTuple):
+    """The rows that one transaction repairs: the answers to ``joined``, ``queued`` and ``stuck``."""
 
     joined: Sequence[tuple[Key, Ended | None]] = ()
     queued: Sequence[str] = ()
     stuck: Sequence[Key] = ()
 
 
-class Old(NamedTuple):
+class OldRows(NamedTuple):
     """The oldest rows of a schedule."""
 
     rows: Sequence[Fire]
@@ -32,7 +32,7 @@ class Old(NamedTuple):
     """The parents of these rows, with the fire times of all rows that each has."""
 
     def drop(self, name: str, until_us: int) -> list[Change]:
-        """Return what deletes the rows up to a fire time, and the parents that are empty then."""
+        """Return the deletion of the rows up to a fire time, and of the parents that are empty then."""
         changes: list[Change] = [Delete(places.row(name, row.fire_us)) for row in self.rows if row.fire_us <= until_us]
         changes += [Delete(block) for block, times in self.blocks.items() if times[-1] <= until_us]
         return changes

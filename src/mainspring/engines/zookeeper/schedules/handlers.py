@@ -1,4 +1,4 @@
-"""The schedules slice on this engine: what handles its operations, answers its queries, and follows the ends of its runs."""
+"""The schedules slice on this engine: its handlers, readers and transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ZookeeperScheduleSlice:
     handlers: Final[Handlers] = {
         ops.SaveSchedules: writing.save,
         ops.Declare: writing.run,
-        ops.RepairSchedules: repair.mend,
+        ops.RepairSchedules: repair.repair,
         ops.FireSchedules: writing.fire,
         ops.TriggerSchedule: writing.trigger,
         ops.ForgetFires: history.forget,
@@ -35,14 +35,14 @@ class ZookeeperScheduleSlice:
     readers: Final[Readers] = {ops.ListSchedules: reading.list_schedules, ListFires: reading.list_fires}
 
     async def turns(self, session: Session, keys: Sequence[ops.Key]) -> list[str | None]:
-        """Runs of one family take turns."""
-        known = await session.memory(Specifications).now()
-        return [known.turn(name) if known.minds_ends(name) else None for name, _ in keys]
+        """Return the family of each run: runs of one family are written one after the other."""
+        cache = await session.memory(Specifications).now()
+        return [cache.turn(name) if cache.minds_ends(name) else None for name, _ in keys]
 
     def ground(self, session: Session) -> ZookeeperSchedules:
-        """Begin an attempt of a transaction."""
+        """Return an attempt of a transaction."""
         return ZookeeperSchedules(session)
 
     def unit(self, ground: ZookeeperSchedules) -> ScheduleUnit:
-        """Begin its unit of work."""
+        """Return its unit of work."""
         return ScheduleUnit(ground)

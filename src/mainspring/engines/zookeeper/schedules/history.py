@@ -1,6 +1,6 @@
-"""The ends of histories: old rows go, one schedule after the other, each in a transaction of its own; see ``retention``.
+"""The retention of histories: old rows are deleted, each schedule in a transaction of its own; see ``retention``.
 
-A transaction locks a schedule and those that it runs after. With more of them in one, somebody would always be faster.
+A transaction locks a schedule and those that it runs after. A transaction of several schedules would conflict too often.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.schedules import contents, places
-from mainspring.engines.zookeeper.schedules.findings import Old
+from mainspring.engines.zookeeper.schedules.findings import OldRows
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transacting import transact
 from mainspring.schedules import retention
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Tree
 
-COUNTED: Final = 50
-"""Blocks of rows that are looked at at once."""
+BLOCKS_READ: Final = 50
+"""Blocks of rows that are read at once."""
 
 
-class Names:
-    """The schedules that have histories, as they were when they were gone through from the first one."""
+class ScheduleNames:
+    """The schedules with histories, as listed at the start of the current pass."""
 
     def __init__(self, session: Session) -> None:
         self._tree = session.tree
@@ -50,29 +50,29 @@ async def forget(session: Session, operations: Sequence[ops.ForgetFires]) -> lis
 
 async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten:
     before_us, left = operation.before_us, operation.rows
-    names = await session.patiently(partial(session.memory(Names).after, operation.after))
+    names = await session.patiently(partial(session.memory(ScheduleNames).after, operation.after))
     number, before = 0, operation.after
     for name in names:
         old = await session.patiently(partial(oldest, session.tree, name, before_us, left))
-        dropped = await _forget_of(session, name, before_us, left) if retention.ripe(old.rows, before_us) else 0
+        dropped = await _forget_one(session, name, before_us, left) if retention.ripe(old.rows, before_us) else 0
         number += dropped
         left -= len(old.rows)
         if not left:
-            return ops.Forgotten(number, before if dropped else name)  # there may be more of it
+            return ops.Forgotten(number, before if dropped else name)  # it may have more old rows
         before = name
     return ops.Forgotten(number, before if len(names) == NAMES_PER_STEP else None)
 
 
-async def _forget_of(session: Session, name: str, before_us: int, limit: int) -> int:
+async def _forget_one(session: Session, name: str, before_us: int, limit: int) -> int:
     async def attempt(tables: ZookeeperSchedules) -> int:
-        tables.shorten(name, await oldest(session.tree, name, before_us, limit))
+        tables.set_old_rows(name, await oldest(session.tree, name, before_us, limit))
         return (await retention.forget(tables, ops.ForgetFires("", before_us, limit))).number
 
     return await transact(session, ZookeeperSchedules, attempt)
 
 
-async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> Old:
-    """Read the oldest rows of a schedule whose fire times are before a time, apart from the newest ``retention.KEPT``."""
+async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> OldRows:
+    """Return the oldest rows of a schedule with fire times before a time, except the newest ``retention.MIN_ROWS``."""
     parent = places.fires(name)
     numbers = paths.numbers_of(await tree.children(parent))
     last, stay = await _boundary(tree, parent, numbers)
@@ -88,14 +88,14 @@ async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> Old:
         if listed:
             blocks[block] = listed
     found = await tree.get_many([places.row(name, time) for time in times[:limit]])
-    return Old([contents.decode_row(node.data).fire for node in found if node is not None], blocks)
+    return OldRows([contents.decode_row(node.data).fire for node in found if node is not None], blocks)
 
 
 async def _boundary(tree: Tree, parent: str, numbers: Sequence[int]) -> tuple[int, int]:
-    """Return the last block with rows that need not stay, as its place, and how many of its rows have to; -1: there is none."""
+    """Return the position of the last block with rows that need not stay, and how many of its rows have to; -1: none."""
     stay = MIN_ROWS
-    for end in range(len(numbers), 0, -COUNTED):
-        first = max(end - COUNTED, 0)
+    for end in range(len(numbers), 0, -BLOCKS_READ):
+        first = max(end - BLOCKS_READ, 0)
         nodes = await tree.get_many([f"{parent}/{number}" for number in numbers[first:end]])
         for place in range(end - 1, first - 1, -1):
             node = nodes[place - first]

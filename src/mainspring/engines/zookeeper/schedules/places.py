@@ -1,21 +1,21 @@
-"""Where the schedules are in the tree.
+"""The paths of the schedules in the tree.
 
 ::
 
-    /schedules/catalogue                            its version rises when a specification changes; which ones did
-    /schedules/specs/<b>/<schedule>                 what a user says
-    /schedules/states/<schedule>                    how it stands; whoever locks it writes it
+    /schedules/catalogue                            its version rises when a specification changes; lists these
+    /schedules/specs/<b>/<schedule>                 its specification by the user
+    /schedules/states/<schedule>                    its state; a transaction that locks it writes it
     /schedules/due/<minute>-<shard>/<us>.<version>.<schedule>   its next fire time; no data
     /schedules/unfinished/<schedule>/<us>           a row that is not finished; no data
-    /schedules/mending/<b>/q.<schedule>             it has rows that wait; no data
+    /schedules/mending/<b>/q.<schedule>             it has waiting rows; no data
     /schedules/mending/<b>/j.<job>.<us>.<schedule>  a row that has joined a job; no data
     /schedules/mending/<b>/s.<us>.<schedule>        a row that waits for its children; no data
-    /schedules/joins/<us>.<schedule>                how far its parents are for an occasion
+    /schedules/joins/<us>.<schedule>                the progress of its parents for one occasion
     /schedules/declared/<app>                       the declarations of an App
-    /fires/<schedule>                               up to which fire time its rows were dropped
+    /fires/<schedule>                               the fire time up to which its rows were dropped
     /fires/<schedule>/<block>/<us>                  the row of a fire time
 
-``<schedule>`` is its name, percent-encoded. The parents that a schedule or a time needs are created when they are needed.
+``<schedule>`` is its name, percent-encoded. The parents that a schedule or a time needs are created with it.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ ROOTS: Final = (
     CATALOGUE, SPECS, STATES, DUE, UNFINISHED, MENDING, JOINS, DECLARED, paths.FIRES,
     *(f"{root}/{bucket}" for root in (SPECS, MENDING) for bucket in BUCKETS),
 )  # fmt: skip
-"""What an empty tree is given."""
+"""The nodes of an empty tree."""
 SHARDS: Final = 4
-"""Parents of one minute: ten thousand schedules of one name's length of 60 that are due together are listed in 200 kB each."""
+"""Parents of one minute: ten thousand schedules with names of 60 letters, due at once, are listed in 200 kB each."""
 BLOCK_US: Final = 4096 * 1_000_000
 """Rows of about an hour share a parent: at ten a second, the most there can be, a megabyte of names."""
 
 
 def part(name: str) -> str:
-    """Write a schedule's name, or an App's, as the last part of a path."""
+    """Return the last part of a path for the name of a schedule or an App."""
     encoded = paths.encode(name.encode())
     return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded
 
 
 def name_of(part: str) -> str:
-    """Return the name that `part` has written."""
+    """Return the name of a `part`."""
     return paths.decode(part).decode()
 
 
@@ -71,13 +71,13 @@ def _bucket(text: str) -> str:
 
 
 def spec(name: str) -> str:
-    """Return where a specification is."""
+    """Return the path of a specification."""
     text = part(name)
     return f"{SPECS}/{_bucket(text)}/{text}"
 
 
 def state(name: str) -> str:
-    """Return where it is written how a schedule stands."""
+    """Return the path of a schedule's state."""
     return f"{STATES}/{part(name)}"
 
 
@@ -92,30 +92,30 @@ def block(name: str, fire_us: int) -> str:
 
 
 def row(name: str, fire_us: int) -> str:
-    """Return where a row is."""
+    """Return the path of a row."""
     return f"{paths.FIRES}/{part(name)}/{fire_us // BLOCK_US}/{fire_us}"
 
 
 def unfinished(name: str) -> str:
-    """Return the parent of what stands for a schedule's rows that are not finished."""
+    """Return the parent of the index nodes of a schedule's unfinished rows."""
     return f"{UNFINISHED}/{part(name)}"
 
 
 def join(name: str, fire_us: int) -> str:
-    """Return where a join is."""
+    """Return the path of a join."""
     return f"{JOINS}/{fire_us}.{part(name)}"
 
 
 def declared(app: str) -> str:
-    """Return where an App's declarations are."""
+    """Return the path of an App's declarations."""
     return f"{DECLARED}/a.{part(app)}"
 
 
-# ---- what is due ----
+# ---- due schedules ----
 
 
 class DueName(NamedTuple):
-    """What the name of a node below ``due`` says."""
+    """The parsed name of a node below ``due``."""
 
     next_us: int
     version: int
@@ -123,7 +123,7 @@ class DueName(NamedTuple):
 
 
 def due(name: str, now: ScheduleState) -> str | None:
-    """Return the node that says when a schedule is due next; None where it never is."""
+    """Return the path of the index node of a schedule's next fire time; None if there is none."""
     if now.next_us is None:
         return None
     text = part(name)
@@ -132,7 +132,7 @@ def due(name: str, now: ScheduleState) -> str | None:
 
 
 def minutes_of(names: Iterable[str] | None) -> list[str]:
-    """Return those of the children of `DUE` that are parents of a minute: somebody else may have put others there."""
+    """Return the children of `DUE` that are parents of a minute, without foreign nodes."""
     return [name for name in names or () if _MINUTE_NAME.fullmatch(name)]
 
 
@@ -142,16 +142,16 @@ def minute(time_us: int) -> int:
 
 
 def due_names_of(names: Iterable[str] | None) -> list[DueName]:
-    """Read those of the children of such a parent that are named as they should be."""
+    """Return the parsed names of the children of such a parent, without foreign nodes."""
     found = [match for name in names or () if (match := _DUE_NAME.fullmatch(name)) is not None]
     return [DueName(int(one[1]), int(one[2]), name_of(one[3])) for one in found]
 
 
-# ---- what is to be mended ----
+# ---- possible repairs ----
 
 
 class Mendable(NamedTuple):
-    """What the name of a node below ``mending`` says."""
+    """The parsed name of a node below ``mending``."""
 
     kind: str
     """``q``, ``j`` or ``s``."""
@@ -165,12 +165,12 @@ def _mending(text: str) -> str:
 
 
 def queued(name: str) -> str:
-    """Return what stands for a schedule with rows that wait."""
+    """Return the path of the index node of a schedule with waiting rows."""
     return _mending(f"q.{part(name)}")
 
 
 def mending(fire: Fire) -> str | None:
-    """Return what stands for a row that may have to be mended; None for all others."""
+    """Return the path of the index node of a row that may need a repair; None for all others."""
     match standing(fire):
         case Standing.JOINED:
             return _mending(f"j.{fire.job}.{fire.fire_us}.{part(fire.schedule)}")
@@ -181,7 +181,7 @@ def mending(fire: Fire) -> str | None:
 
 
 def mendable(child: str) -> Mendable:
-    """Read the name of such a node."""
+    """Return the parsed name of such a node."""
     kind, _, rest = child.partition(".")
     match kind:
         case "j":

@@ -1,4 +1,4 @@
-"""The schedules' operations that only read: what is due, the schedules themselves, and their histories."""
+"""The schedules' reading operations: due schedules, schedules by name, and histories."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.storage.query import Meter
 
-SWEPT_AFTER: Final = 10
-"""Minutes after which the parent of a minute goes, if it is empty: it comes back where something is as late as that."""
+SWEEP_MINUTES: Final = 10
+"""Minutes after which an empty parent of a minute is deleted. A schedule that is later than that creates it again."""
 
 
-# ---- what is due ----
+# ---- due schedules ----
 
 
 async def find_due(session: Session, operations: Sequence[ops.FindDue]) -> list[ops.Upcoming]:
-    """Find what is due soon: minute by minute, by names alone."""
+    """Return the schedules that are due soon, minute by minute, from names only."""
     outcomes = []
     for operation in operations:
         until_us, limit = operation.until_us, operation.rows
@@ -51,7 +51,7 @@ async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming
     latest = places.minute(until_us)
     near = [minute for minute in reserve if minute <= latest]
     listed = await _listed(session, [parent for minute in near for parent in minutes[minute]])
-    await _sweep(session, [parent for parent, found in listed.items() if not found], latest - SWEPT_AFTER)
+    await _sweep(session, [parent for parent, found in listed.items() if not found], latest - SWEEP_MINUTES)
     found = _newest(one for names in listed.values() for one in names)
     first = nsmallest(limit + 1, found)
     due = [one for one in first[:limit] if one.next_us <= until_us]
@@ -67,13 +67,13 @@ async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming
 
 
 async def _listed(session: Session, parents: Sequence[str]) -> dict[str, list[DueName]]:
-    """List what is below some parents, all at once."""
+    """List the children of some parents concurrently."""
     found = await asyncio.gather(*(session.tree.children(f"{places.DUE}/{parent}") for parent in parents))
     return {parent: places.due_names_of(children) for parent, children in zip(parents, found, strict=True)}
 
 
 def _newest(found: Iterable[DueName]) -> list[DueName]:
-    """Leave one of each schedule: one that has moved on between two of the lists is in both."""
+    """Return the newest entry of each schedule: one that has moved between two lists is in both."""
     newest: dict[str, DueName] = {}
     for one in found:
         if one.name not in newest or newest[one.name].version < one.version:
@@ -82,7 +82,7 @@ def _newest(found: Iterable[DueName]) -> list[DueName]:
 
 
 async def _sweep(session: Session, empty: Sequence[str], before: int) -> None:
-    """Delete parents of minutes that are over."""
+    """Delete empty parents of past minutes."""
     over = [f"{places.DUE}/{parent}" for parent in empty if int(parent.partition("-")[0]) < before]
     for path in over:
         session.forget(path)
@@ -93,7 +93,7 @@ async def _sweep(session: Session, empty: Sequence[str], before: int) -> None:
 
 
 async def schedules(session: Session, names: Sequence[str]) -> list[Stored]:
-    """Read schedules by their names; what others have committed just now is known."""
+    """Return schedules by their names, including the latest commits of other nodes."""
     specs = (await session.memory(Specifications).now(fresh=True)).catalogue.schedules
     return [stored for _, stored in await _stored(session, specs, sorted(specs.keys() & set(names)))]
 
@@ -108,7 +108,7 @@ async def _stored(session: Session, specs: Mapping[str, Schedule], names: Sequen
 
 
 async def list_schedules(session: Session, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
-    """List schedules by their names; what others have committed just now is known."""
+    """List schedules by their names, including the latest commits of other nodes."""
     specs = (await session.memory(Specifications).now(fresh=True)).catalogue.schedules
     names = sorted(specs if query.names is None else specs.keys() & set(query.names))
 
@@ -124,7 +124,7 @@ async def list_schedules(session: Session, query: ops.ListSchedules, meter: Mete
 
 
 async def list_fires(session: Session, query: ListFires, meter: Meter) -> Page[Fire]:
-    """List rows, the newest first. The nodes of their jobs are known then: handles are made of both."""
+    """List rows, the newest first, and load the nodes of their jobs, which are part of the handles."""
     await session.tree.sync()
     page = await in_parts(query, meter, partial(_history, session, query.name))
     await session.meet([row.job for row in page.items if row.job])
@@ -132,7 +132,7 @@ async def list_fires(session: Session, query: ListFires, meter: Meter) -> Page[F
 
 
 async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[tuple[int, Fire]]:
-    """Read blocks from the newest to the oldest, until there is enough."""
+    """Read blocks from the newest to the oldest, until there are ``limit`` rows."""
     rows: list[tuple[int, Fire]] = []
     parent = places.fires(name)
     for block in reversed(paths.numbers_of(await session.tree.children(parent))):

@@ -1,4 +1,4 @@
-"""What no transaction could see: found by a look at what may have to be mended, and then mended row by row."""
+"""Repairs of rows that no transaction could update: possible candidates are listed, and each is repaired in a transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mainspring.engines.zookeeper import locating
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.findings import Mended
+from mainspring.engines.zookeeper.schedules.findings import Repairs
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transacting import transact
 from mainspring.ids import TERM_SPAN
@@ -23,62 +23,64 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.schedules.places import Mendable
     from mainspring.engines.zookeeper.session import Session
 
-TOGETHER = 50
-"""Rows of one family that are mended in one transaction."""
+ROWS_PER_TRANSACTION = 50
+"""Rows of one family that are repaired in one transaction."""
 
 
-async def mend(session: Session, operations: Sequence[ops.RepairSchedules]) -> list[int]:
-    """Put right what no transaction could see; see ``RepairSchedules``. Families side by side, each by turns."""
-    return [await _mend(session, operation.now_us, operation.limit) for operation in operations]
+async def repair(session: Session, operations: Sequence[ops.RepairSchedules]) -> list[int]:
+    """Repair rows; see ``RepairSchedules``."""
+    return [await _repair(session, operation.now_us, operation.limit) for operation in operations]
 
 
-async def _mend(session: Session, now_us: int, limit: int) -> int:
-    found = await session.patiently(lambda: _look(session))
+async def _repair(session: Session, now_us: int, limit: int) -> int:
+    found = await session.patiently(lambda: _list_candidates(session))
     ends = await _ends(session, {one.job for one in found if one.kind == "j"})
-    known = await session.patiently(session.memory(Specifications).now)
+    cache = await session.patiently(session.memory(Specifications).now)
     families: dict[str, list[Mendable]] = {}
-    # The rows that have joined first: what they end, the others may wait for.
+    # The joined rows first: the other kinds may wait for their ends.
     for one in sorted(found):
         if one.kind != "j" or one.job in ends:
-            families.setdefault(known.turn(one.name), []).append(one)
-    mended = 0
+            families.setdefault(cache.turn(one.name), []).append(one)
+    repaired = 0
     for name in sorted(families):
-        if mended < limit:
-            mended += await _mend_family(session, families[name], ends, now_us)
-    return mended
+        if repaired < limit:
+            repaired += await _repair_family(session, families[name], ends, now_us)
+    return repaired
 
 
-async def _look(session: Session) -> list[Mendable]:
+async def _list_candidates(session: Session) -> list[Mendable]:
     buckets = [f"{places.MENDING}/{bucket}" for bucket in places.BUCKETS]
     listed = await asyncio.gather(*map(session.tree.children, buckets))
     return [places.mendable(child) for children in listed for child in children or ()]
 
 
-async def _mend_family(session: Session, found: Sequence[Mendable], ends: dict[int, Ended | None], now_us: int) -> int:
-    mended = 0
-    for first in range(0, len(found), TOGETHER):
-        some = found[first : first + TOGETHER]
-        share = Mended(
+async def _repair_family(
+    session: Session, found: Sequence[Mendable], ends: dict[int, Ended | None], now_us: int
+) -> int:
+    repaired = 0
+    for first in range(0, len(found), ROWS_PER_TRANSACTION):
+        some = found[first : first + ROWS_PER_TRANSACTION]
+        share = Repairs(
             joined=[((one.name, one.fire_us), ends[one.job]) for one in some if one.kind == "j"],
             queued=[one.name for one in some if one.kind == "q"],
             stuck=[(one.name, one.fire_us) for one in some if one.kind == "s"],
         )
 
-        async def attempt(tables: ZookeeperSchedules, share: Mended = share) -> int:
-            tables.mend(share)
+        async def attempt(tables: ZookeeperSchedules, share: Repairs = share) -> int:
+            tables.set_repairs(share)
             number: int = await run_alone(ScheduleUnit(tables), ops.RepairSchedules(now_us))
             return number
 
-        mended += await transact(session, ZookeeperSchedules, attempt)
-    return mended
+        repaired += await transact(session, ZookeeperSchedules, attempt)
+    return repaired
 
 
 async def _ends(session: Session, ids: set[int]) -> dict[int, Ended | None]:
-    """Return those of some jobs that have ended: how; None where a job is no longer kept."""
-    seen = await locating.look(session, ids)
+    """Return the ends of those jobs that have ended; None for a job that is no longer stored."""
+    located = await locating.look(session, ids)
     ends: dict[int, Ended | None] = {}
     for job_id in ids:
-        one = seen.get(job_id)
+        one = located.get(job_id)
         if one is None:
             ends[job_id] = None
         elif one.state.ended:

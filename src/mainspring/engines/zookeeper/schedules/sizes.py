@@ -1,6 +1,6 @@
-"""How much goes into one transaction, which is one multi: the server takes about a megabyte.
+"""The limits of one transaction, which is one multi: the server accepts about a megabyte.
 
-Sizes are in bytes and about: as JSON, some arguments take twice as much.
+Sizes are approximate bytes: as JSON, some arguments take twice as much.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Schedule
     from mainspring.schedules.store import Change
 
-MOST_ROWS: Final = 300
-"""Rows that one transaction decides."""
-MOST_BYTES: Final = 300_000
-"""What these rows and their jobs may have."""
-MOST_FOLLOWING: Final = 700_000
-"""What may follow from the end of one run."""
-ROW: Final = 1_000
-"""A row, its job without arguments, and what both are found by; or a schedule."""
+MAX_ROWS: Final = 300
+"""Rows of one transaction."""
+MAX_BYTES: Final = 300_000
+"""Bytes of these rows and their jobs."""
+MAX_FOLLOWING: Final = 700_000
+"""Bytes of all rows and jobs that the end of one run may start."""
+ROW_BYTES: Final = 1_000
+"""Bytes of a row, its job without arguments and their index nodes; or of a schedule."""
 
 
 def most_rows(catalogue: Catalogue, names: Collection[str]) -> int:
-    """Return how many rows of each of some schedules one transaction takes, with all that may follow from each; at least 1."""
+    """Return how many rows of each of some schedules fit into one transaction, with their consequences; at least 1."""
     graph, schedules = catalogue.graph, catalogue.schedules
     rows = size = 0
     for name in names:
@@ -33,28 +33,28 @@ def most_rows(catalogue: Catalogue, names: Collection[str]) -> int:
         following += graph.descendants(name)
         rows += len(following)
         size += sum(map(_size, following))
-    return max(min(MOST_ROWS // max(rows, 1), MOST_BYTES // max(size, 1)), 1)
+    return max(min(MAX_ROWS // max(rows, 1), MAX_BYTES // max(size, 1)), 1)
 
 
 def too_much_follows(catalogue: Catalogue, changed: Collection[str]) -> str | None:
-    """Return a schedule, of those changed and their parents, after which more runs than fits into one multi; None: all do."""
+    """Return a schedule, of those changed and their parents, whose children do not fit into one multi; None: all do."""
     graph, schedules = catalogue.graph, catalogue.schedules
     related = [name for name in changed if name in schedules]
     parents = {parent for name in related for parent in schedules[name].parents}
     for name in sorted({*related, *parents}):
         started = sum(_size(child) + len(child.args) for child in graph.children(name))
-        if started + ROW * len(graph.descendants(name)) > MOST_FOLLOWING:
+        if started + ROW_BYTES * len(graph.descendants(name)) > MAX_FOLLOWING:
             return name
     return None
 
 
 def portions(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    """Part changes, in their order, into as many as one transaction takes."""
+    """Split changes, in their order, into portions that fit into one transaction."""
     portion: list[Change] = []
     size = 0
     for change in changes:
-        more = ROW if change.schedule is None else _size(change.schedule)
-        if portion and size + more > MOST_BYTES:
+        more = ROW_BYTES if change.schedule is None else _size(change.schedule)
+        if portion and size + more > MAX_BYTES:
             yield portion
             portion, size = [], 0
         portion.append(change)
@@ -64,4 +64,4 @@ def portions(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
 
 
 def _size(schedule: Schedule) -> int:
-    return ROW + len(schedule.args)
+    return ROW_BYTES + len(schedule.args)

@@ -1,4 +1,4 @@
-"""``ScheduleTables`` in the tree: one attempt of one transaction."""
+"""The port ``ScheduleTables`` on the tree: one attempt of one transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mainspring.engines.zookeeper.making import Parents
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import CatalogueCache, Specifications
 from mainspring.engines.zookeeper.schedules.contents import Row
-from mainspring.engines.zookeeper.schedules.findings import Mended, Old
+from mainspring.engines.zookeeper.schedules.findings import OldRows, Repairs
 from mainspring.engines.zookeeper.schedules.sizes import too_much_follows
 from mainspring.engines.zookeeper.transaction import OvertakenError
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from mainspring.schedules import store as ops
     from mainspring.schedules.model import Fire
 
-JOINED_AT_ONCE: Final = 50
-"""Rows that end in the transaction in which the job ends that they have joined. More of them are found by mending."""
-REMEMBERED: Final = 50_000
-"""Parents of rows that are known to be there: after so many, they are looked at anew."""
+MAX_JOINED: Final = 50
+"""Joined rows that end in the transaction of their job's end. Further ones are found by the repair."""
+MAX_PARENTS: Final = 50_000
+"""Parents of rows in the cache; beyond that it is cleared."""
 
 
 class KnownParents:
-    """The parents of rows that are known to be there."""
+    """A cache of existing parents of rows."""
 
     def __init__(self, session: Session) -> None:
         del session
@@ -46,73 +46,73 @@ class KnownParents:
 
 
 class ZookeeperSchedules(ZookeeperGround):
-    """What ``work`` asks for, in one attempt: what was read is checked, and what was locked is written, when all is written."""
+    """The tables of one attempt. The final multi checks the nodes that were read, and writes those that were locked."""
 
     kind = KIND
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._specifications = session.memory(Specifications)
-        self._made = session.memory(KnownParents).paths
-        self._known: CatalogueCache | None = None
+        self._parents = session.memory(KnownParents).paths
+        self._cache: CatalogueCache | None = None
         self._states: dict[str, ScheduleState | None] = {}
-        """Of the schedules that are locked; None where there is none."""
+        """The states of locked schedules; None if there is none."""
         self._rows: dict[ops.Key, Row] = {}
-        """Those that were read or written."""
+        """The rows that were read or written."""
         self._joins: set[ops.Key] = set()
-        """Those that are there."""
+        """The joins that exist."""
         self._owned: dict[int, ops.Key] = {}
-        """Of the jobs that end here: whose runs they are."""
-        self._mended = Mended()
-        self._old: tuple[str, Old] | None = None
-        """The schedule whose history is shortened here, and its oldest rows."""
+        """The runs of the jobs that end in this transaction."""
+        self._repairs = Repairs()
+        self._old: tuple[str, OldRows] | None = None
+        """The schedule whose history this transaction shortens, and its oldest rows."""
 
     def ends(self, job: Job, key: ops.Key) -> None:
-        """Say that a job ends with what is written, and whose run it is."""
+        """Register a job that ends in this transaction, and its run."""
         super().ends(job, key)
         self._owned[job.id] = key
 
     def overtaken(self, conflict: Conflict | None) -> None:
-        """Doubt the specifications, and the parent that is not there."""
-        self._specifications.doubt()
+        """Mark the cached specifications as stale, and forget the missing parent."""
+        self._specifications.invalidate()
         if conflict is not None and conflict.why is Refusal.NO_NODE:
-            self._made.discard(conflict.path.rpartition("/")[0])
+            self._parents.discard(conflict.path.rpartition("/")[0])
 
-    def mend(self, found: Mended) -> None:
-        """Say what is mended with what is written."""
-        self._mended = found
+    def set_repairs(self, found: Repairs) -> None:
+        """Set the rows that this transaction repairs."""
+        self._repairs = found
 
-    def shorten(self, name: str, old: Old) -> None:
-        """Say whose history is shortened with what is written."""
+    def set_old_rows(self, name: str, old: OldRows) -> None:
+        """Set the schedule whose history this transaction shortens, and its oldest rows."""
         self._old = name, old
 
     # ---- locks ----
 
     async def _rely(self, *, fresh: bool = False) -> CatalogueCache:
-        """Rely on the specifications as they are: nobody changes any until all is written, or the attempt fails."""
-        if self._known is None:
-            self._known = await self._specifications.now(fresh=fresh)
-            self.transaction.expect(places.CATALOGUE, self._known.version)
-        return self._known
+        """Return the specifications; the attempt fails if another node changes one before the write."""
+        if self._cache is None:
+            self._cache = await self._specifications.now(fresh=fresh)
+            self.transaction.expect(places.CATALOGUE, self._cache.version)
+        return self._cache
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
-        """Return all specifications, as this transaction has left them."""
+        """Return all specifications, with the changes of this transaction."""
         return (await self._rely(fresh=lock)).catalogue
 
     async def _lock(self, names: Iterable[str]) -> None:
-        """Lock schedules, and what has to be locked before them: who does the same at once fails, or this attempt does."""
-        known = await self._rely()
-        wanted = [name for name in known.turns(set(names)) if name not in self._states]
+        """Lock schedules and the leaders of their families: of two attempts that do the same, one fails."""
+        cache = await self._rely()
+        wanted = [name for name in cache.turns(set(names)) if name not in self._states]
         found = await self.transaction.get_many([places.state(name) for name in wanted])
         for name, node in zip(wanted, found, strict=True):
             self._states[name] = None if node is None else contents.decode(node.data, ScheduleState)
             if node is not None:
                 self.transaction.touch(places.state(name))
-            if (node is None) == (name in known.catalogue.schedules):
-                raise OvertakenError  # the specifications are of another moment
+            if (node is None) == (name in cache.catalogue.schedules):
+                raise OvertakenError  # the cached specifications are stale
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
-        """Read and lock schedules."""
+        """Lock and return schedules."""
         await self._lock(names)
         specs = (await self._rely()).catalogue.schedules
         return {name: Stored(specs[name], state) for name in names if (state := self._states[name]) is not None}
@@ -120,22 +120,22 @@ class ZookeeperSchedules(ZookeeperGround):
     # ---- rows and joins ----
 
     async def _read(self, keys: Collection[ops.Key]) -> None:
-        """Read rows. Those of a schedule that is locked, and that whoever writes them locks, need no check of their own."""
-        known = await self._rely()
+        """Read rows. Rows of a locked schedule whose writers lock it too need no check of their own."""
+        cache = await self._rely()
         for check in (True, False):
-            some = [key for key in keys if (key[0] in self._states and known.minds_ends(key[0])) is not check]
+            some = [key for key in keys if (key[0] in self._states and cache.minds_ends(key[0])) is not check]
             found = await self.transaction.get_many([places.row(*key) for key in some], check=check)
             for key, node in zip(some, found, strict=True):
                 if node is not None and key not in self._rows:
                     self._rows[key] = contents.decode_row(node.data)
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
-        """Read rows."""
+        """Return rows."""
         await self._read(keys)
         return {key: self._rows[key].fire for key in keys if key in self._rows}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
-        """Read the rows that are not finished; the schedules are locked, and so nobody adds one."""
+        """Return the unfinished rows. Their schedules are locked, so that no other transaction adds one."""
         await self._lock(names)
         keys: list[ops.Key] = []
         for name in names:
@@ -148,7 +148,7 @@ class ZookeeperSchedules(ZookeeperGround):
         return [row for row in rows if not row.finished]
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
-        """Read the rows of jobs that end here; and lock their schedules where more than these follows from the ends."""
+        """Return the rows of jobs that end in this transaction; lock their schedules if the ends have further effects."""
         keys = sorted({self._owned[job_id] for job_id in ids})
         await self._rely()
         await self._lock_ends(name for name, _ in keys)
@@ -160,11 +160,11 @@ class ZookeeperSchedules(ZookeeperGround):
         return [row for row in rows if row.job in ids and not row.outcome]
 
     async def _lock_ends(self, names: Iterable[str]) -> None:
-        known = await self._rely()
-        await self._lock(name for name in names if known.minds_ends(name))
+        cache = await self._rely()
+        await self._lock(name for name in names if cache.minds_ends(name))
 
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
-        """Read joins; their family is locked."""
+        """Return joins; their family is locked."""
         keys = list(keys)
         found = await self.transaction.get_many([places.join(*key) for key in keys])
         joins = {
@@ -176,7 +176,7 @@ class ZookeeperSchedules(ZookeeperGround):
     # ---- writing ----
 
     async def write(self, writes: ops.Writes) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         if writes.respecified:
             await self._specify(writes.schedules)
         await self._write_states(writes.schedules)
@@ -188,11 +188,11 @@ class ZookeeperSchedules(ZookeeperGround):
             self._write_join(join)
 
     async def _specify(self, schedules: Mapping[str, Stored | None]) -> None:
-        known = await self._rely()
+        cache = await self._rely()
         node = await self.transaction.get(places.CATALOGUE)
-        if node is None or node.version != known.version:
+        if node is None or node.version != cache.version:
             raise OvertakenError
-        before = known.catalogue.schedules
+        before = cache.catalogue.schedules
         after = dict(before)
         for name, stored in schedules.items():
             path, spec = places.spec(name), None if stored is None else stored.schedule
@@ -207,14 +207,14 @@ class ZookeeperSchedules(ZookeeperGround):
                 self.transaction.include(Write(path, data) if name in before else Create(path, data))
         changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
         if changed:
-            self.transaction.write(places.CATALOGUE, contents.changed(node.data, known.version + 1, changed))
+            self.transaction.write(places.CATALOGUE, contents.changed(node.data, cache.version + 1, changed))
             catalogue = Catalogue(after)
             if (parent := too_much_follows(catalogue, changed)) is not None:
                 raise UsageError(
                     f"too much runs after schedule {parent!r}: what its end starts has to fit into one transaction, of which "
                     "ZooKeeper takes about a megabyte; give the schedules after it smaller arguments"
                 )
-            self._known = CatalogueCache(known.version, catalogue, leaders(after))
+            self._cache = CatalogueCache(cache.version, catalogue, leaders(after))
 
     async def _write_states(self, schedules: Mapping[str, Stored | None]) -> None:
         added = [name for name, stored in schedules.items() if stored is not None and self._states[name] is None]
@@ -232,7 +232,7 @@ class ZookeeperSchedules(ZookeeperGround):
         await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in due})
 
     def _move(self, before: str | None, after: str | None) -> list[str]:
-        """Let one node without data stand for something in place of another; returns what is created."""
+        """Replace an index node by another, and return the created path."""
         if before == after:
             return []
         if before is not None:
@@ -243,23 +243,23 @@ class ZookeeperSchedules(ZookeeperGround):
         return [after]
 
     async def _make_blocks(self, blocks: Collection[str]) -> None:
-        unknown = set(blocks) - self._made
+        unknown = set(blocks) - self._parents
         await self._create(unknown)
-        if len(self._made) > REMEMBERED:
-            self._made.clear()
-        self.after_commit(lambda: self._made.update(unknown))
+        if len(self._parents) > MAX_PARENTS:
+            self._parents.clear()
+        self.after_commit(lambda: self._parents.update(unknown))
 
     async def _create(self, parents: Collection[str]) -> None:
-        """Create those of some parents that are not there. Nothing deletes them."""
+        """Create missing parents. Nothing deletes them."""
         paths = sorted(parents)
         for path, node in zip(paths, await self.transaction.get_many(paths, check=False), strict=True):
             if node is None:
                 self.transaction.create(path, b"")
 
     async def _with_joined(self, changed: Mapping[ops.Key, Fire]) -> dict[ops.Key, Row]:
-        """Return rows as they are to be written: each knows who has joined its job, as far as these are to end with it.
+        """Return the rows to write, each with the rows that have joined its job and end with it.
 
-        Whoever joins writes the row whose job it is, and so does whoever ends that job.
+        A transaction that joins a job writes the row of that job, and so does the one that ends the job.
         """
         rows: dict[ops.Key, Row] = {}
         for key, fire in changed.items():
@@ -273,7 +273,7 @@ class ZookeeperSchedules(ZookeeperGround):
             if whose not in rows:
                 await self._read([whose])
             row = rows.get(whose) or self._rows.get(whose)
-            if row is not None and len(row.joined) < JOINED_AT_ONCE:
+            if row is not None and len(row.joined) < MAX_JOINED:
                 rows[whose] = Row(row.fire, [*row.joined, key])
         return rows
 
@@ -293,30 +293,30 @@ class ZookeeperSchedules(ZookeeperGround):
             self.transaction.delete(places.join(*key))
             self._joins.discard(key)
 
-    # ---- what no transaction could see ----
+    # ---- repairs ----
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
-        """Return rows that have joined a job which has ended, of those that are mended here."""
-        ends = dict(self._mended.joined[:limit])
+        """Return the rows to repair that have joined an ended job."""
+        ends = dict(self._repairs.joined[:limit])
         await self._lock_ends(name for name, _ in ends)
         rows = await self.fires(ends)
         return [(row, ends[key]) for key, row in rows.items() if standing(row) is Standing.JOINED]
 
     async def queued(self, limit: int) -> list[str]:
-        """Return schedules with rows that wait, of those that are mended here."""
-        return list(self._mended.queued[:limit])
+        """Return the schedules to repair that have waiting rows."""
+        return list(self._repairs.queued[:limit])
 
     async def stuck(self, limit: int) -> list[Fire]:
-        """Return rows that wait for children, of those that are mended here."""
-        keys = self._mended.stuck[:limit]
+        """Return the rows to repair that wait for children."""
+        keys = self._repairs.stuck[:limit]
         await self._lock_ends(name for name, _ in keys)
         rows = await self.fires(keys)
         return [row for row in rows.values() if standing(row) is Standing.ENDED]
 
-    # ---- the ends of histories ----
+    # ---- retention ----
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
-        """Return the oldest rows of the schedule whose history is shortened here."""
+        """Return the oldest rows of the schedule whose history this transaction shortens."""
         del after, before_us, limit
         assert self._old is not None
         name, old = self._old
@@ -332,16 +332,16 @@ class ZookeeperSchedules(ZookeeperGround):
         self.transaction.write(places.fires(name), contents.history(until[name]))
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
-        """Say up to which fire times rows were dropped: that stays so until all is written."""
+        """Return the fire times up to which rows were dropped; a change before the write is a conflict."""
         names = list(names)
         found = await self.transaction.get_many([places.fires(name) for name in names])
-        known = {name: contents.forgotten_us(node.data) for name, node in zip(names, found, strict=True) if node}
-        return {name: until_us for name, until_us in known.items() if until_us}
+        cache = {name: contents.forgotten_us(node.data) for name, node in zip(names, found, strict=True) if node}
+        return {name: until_us for name, until_us in cache.items() if until_us}
 
     # ---- declarations ----
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
-        """Note a declaration."""
+        """Store a declaration."""
         path = places.declared(app)
         node = await self.transaction.get(path)
         data = contents.declare(app, b"" if node is None else node.data, digest, now_us)

@@ -1,4 +1,4 @@
-"""The schedules' operations that write: each in transactions that are small enough for one multi."""
+"""The schedules' writing operations: each in transactions that are small enough for one multi."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Session
     from mainspring.storage.operation import Operation
 
-CATCH_UP: Final = 1000
-"""Transactions by which schedules are brought up to date before they are changed. More is left to their own firing."""
+CATCH_UP_TRANSACTIONS: Final = 1000
+"""Transactions that bring schedules up to date before a change. Further fire times are left to the regular firing."""
 
 
 async def each(session: Session, operations: Sequence[Any], one: Callable[[Session, Any], Awaitable[Any]]) -> list[Any]:
-    """Run operations one after the other; one that the store cannot do fails alone."""
+    """Run operations one after the other; the error of one does not affect the others."""
     outcomes: list[Any] = []
     for operation in operations:
         try:
@@ -49,7 +49,7 @@ async def _run(session: Session, operation: Operation) -> Any:
 
 
 async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -> list[Any]:
-    """Run schedules by hand; see ``TriggerSchedule``. What others have added just now is known."""
+    """Run schedules by hand; see ``TriggerSchedule``. Schedules that other nodes have just added are included."""
     await session.patiently(lambda: session.memory(Specifications).now(fresh=True))
     return await run(session, operations)
 
@@ -58,24 +58,24 @@ async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -
 
 
 async def fire(session: Session, operations: Sequence[ops.FireSchedules]) -> list[Any]:
-    """Decide what is due: families side by side, each in a transaction of its own; see ``FireSchedules``."""
+    """Fire due schedules: families concurrently, each in a transaction of its own; see ``FireSchedules``."""
     return await each(session, operations, _fire)
 
 
 async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops.Fired]:
-    known = await session.patiently(session.memory(Specifications).now)
+    specifications = await session.patiently(session.memory(Specifications).now)
     families: dict[str, list[ops.Due]] = {}
     for one in operation.due:
-        families.setdefault(known.turn(one.name), []).append(one)
+        families.setdefault(specifications.turn(one.name), []).append(one)
     shares = []
     for due in families.values():
-        limit = min(operation.limit, most_rows(known.catalogue, [one.name for one in due]))
+        limit = min(operation.limit, most_rows(specifications.catalogue, [one.name for one in due]))
         share = ops.FireSchedules(due, operation.now_us, limit)
         shares.append(Transacted(ZookeeperSchedules, partial(_work, share)))
     found: dict[str, ops.Fired] = {}
     for outcome in await transact_all(session, shares):
         if isinstance(outcome, Exception):
-            raise outcome  # the others have fired all the same
+            raise outcome  # the other families have fired
         found |= outcome
     return {one.name: found[one.name] for one in operation.due}
 
@@ -90,8 +90,8 @@ async def _work(operation: Operation, tables: ZookeeperSchedules) -> Any:
 async def save(session: Session, operations: Sequence[ops.SaveSchedules]) -> list[Any]:
     """Change schedules; see ``SaveSchedules``.
 
-    More changes than fit into one multi (about 300) are checked together, and then made in their order, some at a time: who comes
-    in between, or a node that dies, leaves the first of them made.
+    More changes than fit into one multi (about 300) are checked at once, and then made in their order, some at a time. If
+    another change comes in between, or the node dies, only the first of them are made.
     """
     return await each(session, operations, _save)
 
@@ -106,8 +106,8 @@ async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
     for portion in portions:
         if saved.error is not None:
             break
-        made = await transact(session, ZookeeperSchedules, partial(_saved, portion))
-        saved = ops.Saved(saved.schedules | made.schedules, made.error)
+        changed = await transact(session, ZookeeperSchedules, partial(_saved, portion))
+        saved = ops.Saved(saved.schedules | changed.schedules, changed.error)
     left = [change.name for change in operation.changes if change.name not in saved.schedules]
     if left:
         found = await session.patiently(lambda: reading.schedules(session, left))
@@ -126,16 +126,16 @@ async def _saved(operation: ops.SaveSchedules, tables: ZookeeperSchedules) -> op
 
 
 async def _checked(operation: ops.SaveSchedules, tables: ZookeeperSchedules) -> ops.Saved:
-    """Return what would come of some changes, and make none."""
+    """Return the result of some changes without making them."""
     saved = await _saved(operation, tables)
     tables.give_up()
     return saved
 
 
 async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None:
-    """Decide what is due of schedules that are far behind, in transactions of its own: an edit decides it all at once."""
+    """Fire schedules that are far behind in separate transactions: an edit would fire all due times in one."""
     left = set(names)
-    for _ in range(CATCH_UP):
+    for _ in range(CATCH_UP_TRANSACTIONS):
         due = await session.patiently(partial(_far_behind, session, left, now_us))
         if not due:
             return
@@ -143,10 +143,10 @@ async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None
 
 
 async def _far_behind(session: Session, names: set[str], now_us: int) -> list[ops.Due]:
-    """Return those of some schedules of which more is due than fits into one transaction with the others."""
+    """Return those of some schedules that have more due fire times than fit into one transaction."""
     stored = await reading.schedules(session, sorted(names))
-    known = await session.memory(Specifications).now()
-    limit = most_rows(known.catalogue, [one.schedule.name for one in stored])
+    specifications = await session.memory(Specifications).now()
+    limit = most_rows(specifications.catalogue, [one.schedule.name for one in stored])
     found = []
     for schedule, state in stored:
         step = rules.decide(schedule, state, now_us, live=False, limit=limit)
