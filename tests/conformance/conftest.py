@@ -40,9 +40,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.0
 
     monkeypatch.setattr(membership, "now", begins)
-    monkeypatch.setattr(claiming, "PATIENCE", 20.0)
-    monkeypatch.setattr(dispatching, "ANSWER", 20.0)
-    monkeypatch.setattr(dispatching, "ALONE", 0.01)
+    monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 20.0)
+    monkeypatch.setattr(dispatching, "ANSWER_TIMEOUT", 20.0)
+    monkeypatch.setattr(dispatching, "SINGLE_NODE_DELAY", 0.01)
 
 
 @pytest.fixture(scope="session")
