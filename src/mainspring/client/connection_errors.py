@@ -7,28 +7,28 @@ from typing import Final
 
 from mainspring.errors import ServerError
 
-_AUTHORITY: Final = "--tls-ca (MAINSPRING_TLS_CA)"
-_CERTIFICATE: Final = "--tls-cert and --tls-key (MAINSPRING_TLS_CERT, MAINSPRING_TLS_KEY)"
+_CA_OPTION: Final = "--tls-ca (MAINSPRING_TLS_CA)"
+_CERTIFICATE_OPTIONS: Final = "--tls-cert and --tls-key (MAINSPRING_TLS_CERT, MAINSPRING_TLS_KEY)"
 
 _TLS_REQUIRED: Final = "TLS_REQUIRED"
 """The error code of a TLS port's answer to a client without TLS."""
 
-_NO_CERTIFICATE: Final = f"the server requires a client certificate: give one with {_CERTIFICATE}"
-_NO_TLS: Final = f"the server does not use TLS on this port: omit {_AUTHORITY}, or name a port with TLS"
+_NO_CERTIFICATE: Final = f"the server requires a client certificate: give one with {_CERTIFICATE_OPTIONS}"
+_NO_TLS: Final = f"the server does not use TLS on this port: omit {_CA_OPTION}, or name a port with TLS"
 
 # By OpenSSL's reason.
 _REASONS: Final = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": _NO_CERTIFICATE,
     # TLS 1.2 has no specific alert for a missing client certificate.
     "SSLV3_ALERT_HANDSHAKE_FAILURE": (
-        f"the server refuses the handshake; it may require a client certificate: give one with {_CERTIFICATE}"
+        f"the server refuses the handshake; it may require a client certificate: give one with {_CERTIFICATE_OPTIONS}"
     ),
     "TLSV1_ALERT_UNKNOWN_CA": (
         "the server does not trust the authority of this client's certificate: give a certificate from an authority that it "
-        f"trusts with {_CERTIFICATE}"
+        f"trusts with {_CERTIFICATE_OPTIONS}"
     ),
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": f"this client's certificate has expired: give a new one with {_CERTIFICATE}",
-    "SSLV3_ALERT_CERTIFICATE_REVOKED": f"this client's certificate was revoked: give another with {_CERTIFICATE}",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": f"this client's certificate has expired: give a new one with {_CERTIFICATE_OPTIONS}",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": f"this client's certificate was revoked: give another with {_CERTIFICATE_OPTIONS}",
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "RECORD_LAYER_FAILURE": _NO_TLS,
 }
@@ -41,7 +41,7 @@ _REFUSED: Final = frozenset(
         "TLSV1_ALERT_DECRYPT_ERROR",
     }
 )
-_EXPIRED: Final = 10
+_CERTIFICATE_EXPIRED: Final = 10
 """OpenSSL's code for an expired certificate."""
 _NAME_MISMATCHES: Final = frozenset({62, 64})
 """OpenSSL's codes for a certificate of another host name or address."""
@@ -61,7 +61,7 @@ def explain(error: OSError | None) -> str:
         if reason in _REASONS:
             return _REASONS[reason]
         if reason in _REFUSED:
-            return f"the server refuses this client's certificate ({reason}): give another with {_CERTIFICATE}"
+            return f"the server refuses this client's certificate ({reason}): give another with {_CERTIFICATE_OPTIONS}"
     return error.strerror or str(error) or type(error).__name__
 
 
@@ -69,8 +69,8 @@ def no_extension_error(code: str, message: str) -> ServerError:
     """Return the error for a server that answers the request for the extension with an ERROR packet."""
     if code == _TLS_REQUIRED:
         return ServerError(
-            f"the server uses TLS: name the authority of its certificate with {_AUTHORITY}, and give a client certificate, if it"
-            f" requires one, with {_CERTIFICATE}"
+            f"the server uses TLS: name the authority of its certificate with {_CA_OPTION}, and give a client certificate, if it"
+            f" requires one, with {_CERTIFICATE_OPTIONS}"
         )
     return ServerError(f"the server does not support Mainspring's extension: it answers {message!r}")
 
@@ -80,6 +80,6 @@ def _explain_mistrust(error: ssl.SSLCertVerificationError) -> str:
     message = error.verify_message.rstrip(".")
     if error.verify_code in _NAME_MISMATCHES:
         return f"{message}: use a server name that its certificate contains"
-    if error.verify_code == _EXPIRED:
+    if error.verify_code == _CERTIFICATE_EXPIRED:
         return f"the server's certificate, or its authority's, has expired: renew it on the server ({message})"
-    return f"the server's certificate is not from a trusted authority ({message}): name its authority with {_AUTHORITY}"
+    return f"the server's certificate is not from a trusted authority ({message}): name its authority with {_CA_OPTION}"

@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 HANDLE_LIMIT: Final = 63
 """Characters of the longest handle that Gearman's C library can store."""
-FINAL: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
+ENDED_STATES: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
 class Job(Generic[R]):
@@ -132,7 +132,7 @@ class Job(Generic[R]):
         return answer
 
     def _ended(self) -> str | None:
-        return self._outcome.state if self._outcome is not None and self._outcome.state in FINAL else None
+        return self._outcome.state if self._outcome is not None and self._outcome.state in ENDED_STATES else None
 
     def _unpack(self, outcome: Outcome) -> R:
         error = failure(outcome)

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Kind = inspect.Parameter
-_SPACE = b" \t\r\n"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_WHITESPACE = b" \t\r\n"
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for bytes that it cannot decode. It has no own errors for invalid UTF-8 and too deep nesting."""
 
-_PLACE = re.compile(r" - at `\$(?:\[(\d+)\]|\.([^`.\[]+))?(.*)`$")
+_ERROR_PATH = re.compile(r" - at `\$(?:\[(\d+)\]|\.([^`.\[]+))?(.*)`$")
 
 
 def encode_result(value: Any) -> bytes:
@@ -156,7 +156,7 @@ class Signature:
             return ((), {parameter.name: payload}) if parameter.kind is _Kind.KEYWORD_ONLY else ((payload,), {})
         if not payload and not self._needed and self._positional_suffices:
             return (), {}
-        start = payload[:1] if payload[:1] not in _SPACE else payload.lstrip(_SPACE)[:1]
+        start = payload[:1] if payload[:1] not in _WHITESPACE else payload.lstrip(_WHITESPACE)[:1]
         if not start:
             start, payload = b"[", b"[]"
         if start == b"[":
@@ -165,7 +165,7 @@ class Signature:
             return (), self._decode_object(payload)
         try:
             msgspec.json.decode(payload)  # refuses 1,2, which the brackets would turn into [1,2]
-        except _UNREADABLE:
+        except _DECODE_ERRORS:
             raise PayloadError(
                 f"{self.name}: a payload is a JSON array (positional arguments), a JSON object (keyword arguments), another "
                 f"JSON value (a single argument) or empty (no arguments); this one begins with {payload[:20]!r}"
@@ -179,7 +179,7 @@ class Signature:
             self._array = self._decoder(self._positional, array=True)
         try:
             values: tuple[Any, ...] = msgspec.structs.astuple(self._array.decode(payload))
-        except _UNREADABLE as error:
+        except _DECODE_ERRORS as error:
             self._check_length(len(self._read(payload, list)))
             raise self._misfit(error) from None
         if values and values[-1] is UNSET:
@@ -196,7 +196,7 @@ class Signature:
             self._object = self._decoder(named, array=False)
         try:
             decoded = self._object.decode(payload)
-        except _UNREADABLE as error:
+        except _DECODE_ERRORS as error:
             self._bind((), self._read(payload, dict))
             raise self._misfit(error) from None
         values = {
@@ -257,7 +257,7 @@ class Signature:
     def _read(self, payload: bytes, kind: type[Any]) -> Any:
         try:
             return msgspec.json.decode(payload, type=kind)
-        except _UNREADABLE as error:
+        except _DECODE_ERRORS as error:
             raise PayloadError(f"{self.name}: the payload cannot be read as JSON: {error}") from None
 
     def _check_length(self, count: int) -> None:
@@ -273,7 +273,7 @@ class Signature:
     def _misfit(self, error: Exception) -> PayloadError:
         """Return the error for an error of msgspec, with the parameter's name."""
         text = str(error)
-        if (found := _PLACE.search(text)) is None or found.group(1) is found.group(2) is None:
+        if (found := _ERROR_PATH.search(text)) is None or found.group(1) is found.group(2) is None:
             return PayloadError(f"{self.name}: {text}")
         index, key, inner = found.groups()
         parameter = self._positional[int(index)].name if index is not None else key
@@ -315,7 +315,7 @@ def result_decoder(kind: Any, name: str) -> Callable[[bytes], Any]:
             return None
         try:
             return decode(data)
-        except _UNREADABLE as error:
+        except _DECODE_ERRORS as error:
             raise PayloadError(
                 f"{name}: its result cannot be read as {getattr(kind, '__name__', kind)}: {error}; it begins with "
                 f"{data[:20]!r}"

@@ -33,15 +33,15 @@ Key: TypeAlias = "str | Callable[..., str]"
 """The concurrency key, or a function that computes it from the arguments; empty for none. Jobs of one key share limits."""
 
 
-_SUBMIT: Final = "to submit a job, call submit(…)"
-_SUBMIT_WITH: Final = "to submit a job with options, call options(…).submit(…)"
-_ELSEWHERE: Final = {
-    "delay": _SUBMIT,
-    "send": _SUBMIT,
-    "enqueue": _SUBMIT,
-    "apply_async": _SUBMIT_WITH,
-    "send_with_options": _SUBMIT_WITH,
-    "schedule": _SUBMIT_WITH,
+_USE_SUBMIT: Final = "to submit a job, call submit(…)"
+_USE_OPTIONS: Final = "to submit a job with options, call options(…).submit(…)"
+_EQUIVALENTS: Final = {
+    "delay": _USE_SUBMIT,
+    "send": _USE_SUBMIT,
+    "enqueue": _USE_SUBMIT,
+    "apply_async": _USE_OPTIONS,
+    "send_with_options": _USE_OPTIONS,
+    "schedule": _USE_OPTIONS,
     "s": "there are no signatures; a task submits the next one itself",
     "si": "there are no signatures; a task submits the next one itself",
     "AsyncResult": "to get a job by its handle, call job(handle)",
@@ -256,7 +256,7 @@ class Submission(Generic[P, R]):
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError. For methods of other task queues, it names the equivalent here."""
-            hint = _ELSEWHERE.get(name)
+            hint = _EQUIVALENTS.get(name)
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{f'; {hint}' if hint else ''}",
                 name=name,

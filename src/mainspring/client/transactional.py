@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_SCHEMA: Final = "mainspring"
 
 _PRIORITIES: Final = {None: 1, "high": 0, "normal": 1, "low": 2}
-_NAMES: Final = ("function", "payload", "uniq", "priority", "delay", "run_at", "expires", "options")
-_TYPES: Final = ("bytea", "bytea", "bytea", "int", "float8", "float8", "float8", "bytea")
+_ARGUMENT_NAMES: Final = ("function", "payload", "uniq", "priority", "delay", "run_at", "expires", "options")
+_ARGUMENT_TYPES: Final = ("bytea", "bytea", "bytea", "int", "float8", "float8", "float8", "bytea")
 
 
 class Inbox:
@@ -66,7 +66,7 @@ class Inbox:
 
 
 def _values(request: Request, options: Options) -> tuple[Any, ...]:
-    """Return the arguments of ``submit``, in the order of _NAMES."""
+    """Return the arguments of ``submit``, in the order of _ARGUMENT_NAMES."""
     kept: dict[str, Any] = {
         name: value for name in ("timeout", "heartbeat", "keep_unique") if (value := getattr(options, name)) is not None
     }
@@ -92,7 +92,7 @@ def _values(request: Request, options: Options) -> tuple[Any, ...]:
 
 
 def _call(schema: str, marks: list[str]) -> str:
-    arguments = ", ".join(f"CAST({mark} AS {kind})" for mark, kind in zip(marks, _TYPES, strict=True))
+    arguments = ", ".join(f"CAST({mark} AS {kind})" for mark, kind in zip(marks, _ARGUMENT_TYPES, strict=True))
     return f"SELECT {schema}.submit({arguments})"
 
 
@@ -116,7 +116,9 @@ async def _async_cursor(connection: Any, schema: str, values: tuple[Any, ...]) -
 def _sqlalchemy_call(schema: str, values: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
     from sqlalchemy import text  # noqa: PLC0415 - the caller has imported it, for the connection
 
-    return text(_call(schema, [f":{name}" for name in _NAMES])), dict(zip(_NAMES, values, strict=True))
+    return text(_call(schema, [f":{name}" for name in _ARGUMENT_NAMES])), dict(
+        zip(_ARGUMENT_NAMES, values, strict=True)
+    )
 
 
 def _sqlalchemy(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE: Final = 4_096
 MAX_TRACEBACK: Final = 16_384
-_HERE: Final = __file__
+_THIS_FILE: Final = __file__
 
 
 class Settlement(NamedTuple):
@@ -86,7 +86,7 @@ def raised(function: Function, error: BaseException, job: CurrentJob) -> Settlem
 def failed(error: BaseException, *, final: bool) -> Settlement:
     """Return the failure of an error, with its type, message and traceback."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == _HERE:
+    while frames is not None and frames.tb_frame.f_code.co_filename == _THIS_FILE:
         frames = frames.tb_next
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in {"builtins", "mainspring.errors"} else _full_name(kind)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainspring.worker.execution import Settlement
     from mainspring.worker.registry import Function
 
-UNKNOWN = "unknown"
+UNKNOWN_RETRY = "unknown"
 """The job has its own retry policy, which this worker's server does not send."""
 
 
@@ -69,5 +69,5 @@ class FailedAttempts:
         elif function is not None and function.retry is not None:
             policy = function.retry.wire()
         if policy is None or policy["max_attempts"] != info.max_attempts:
-            return UNKNOWN
+            return UNKNOWN_RETRY
         return self._wall() + backoff(Retry(**policy), info.attempt, 0.5)

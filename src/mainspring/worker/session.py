@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from mainspring.worker.execution import Settlement
 
 MAX_BODY: Final = (1 << 32) - 1
+"""A worker accepts jobs of any size; servers have limits of their own."""
 _ASSIGN: Final = int(Type.ASSIGN)
 _SETTLED: Final = int(Type.SETTLED)
 _SETTLE: Final = int(Type.SETTLE)
 _CALLED: Final = (Type.ANSWER, Type.FAULT)
-_SLOTS: Final = b"slots"
+_SLOTS_CALL: Final = b"slots"
 """The id of the call with the number of jobs that the worker runs at a time; other calls have handles as their ids."""
-_ISOLATES: Final = b"isolates"
+_ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
 
 Key: TypeAlias = tuple[bytes, bytes]
@@ -236,7 +237,7 @@ class WorkerSession:
             elif kind == Type.BEATEN:
                 self.unanswered_beats = 0
                 events += self._beaten(args[0])
-            elif kind in _CALLED and args[0] in {_SLOTS, _ISOLATES}:
+            elif kind in _CALLED and args[0] in {_SLOTS_CALL, _ISOLATES_CALL}:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
                 job = _decode_job(args[1])
@@ -268,9 +269,9 @@ class WorkerSession:
         for function, options in self._functions:
             self._output.append(packets.request(Type.REGISTER, function, options))
         if self._slots is not None:
-            self._output.append(packets.request(Type.CALL, _SLOTS, b"worker.slots", b'{"slots":%d}' % self._slots))
+            self._output.append(packets.request(Type.CALL, _SLOTS_CALL, b"worker.slots", b'{"slots":%d}' % self._slots))
         if self._isolates:
-            self._output.append(packets.request(Type.CALL, _ISOLATES, b"worker.isolates", b"{}"))
+            self._output.append(packets.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:

@@ -13,7 +13,7 @@ from mainspring import App, Retry, Snooze
 from mainspring.attempt_log import AttemptLog
 from mainspring.worker.current import CurrentJob
 from mainspring.worker.execution import failure
-from mainspring.worker.failed_attempts import UNKNOWN, FailedAttempts
+from mainspring.worker.failed_attempts import UNKNOWN_RETRY, FailedAttempts
 from mainspring.worker.reports import Reports
 from mainspring.worker.waits import Waits
 
@@ -72,7 +72,11 @@ OWN = b'"retry":{"max_attempts":3,"initial":5,"factor":2,"maximum":60,"jitter":0
         (b'{"attempt":2,"max_attempts":3}', Retry(3, initial=2, factor=3), 1006.0),
         (b'{"attempt":3,"max_attempts":3}', Retry(3, initial=2, factor=3), None),
         (b'{"attempt":2,"max_attempts":3,' + OWN + b"}", Retry(9), 1010.0),
-        (b'{"attempt":2,"max_attempts":3}', Retry(9), UNKNOWN),  # a server that does not send the job's own policy
+        (
+            b'{"attempt":2,"max_attempts":3}',
+            Retry(9),
+            UNKNOWN_RETRY,
+        ),  # a server that does not send the job's own policy
     ],
 )
 def test_the_line_has_the_time_of_the_next_retry(

@@ -53,7 +53,7 @@ class Listing:
         try:
             piece = self._pieces.send(answer)
         except StopIteration:
-            self._end(admin.END)
+            self._end(admin.LIST_END)
             return
         if callable(piece):
             piece(self._answered)

@@ -21,7 +21,7 @@ FUNCTION_NOT_FOUND: Final = b"ERR function not found\r\n"
 """The reply to ``drop function`` if no client or worker has named the function."""
 FUNCTION_IN_USE: Final = b"ERR there are still connected workers or executing clients\r\n"
 """The reply to ``drop function`` if the function has workers or running jobs."""
-END: Final = b".\n"
+LIST_END: Final = b".\n"
 """The last line of every list."""
 
 _UNKNOWN_SHOW: Final = b"ERR UNKNOWN_SHOW_ARGUMENTS\r\n"
@@ -156,7 +156,7 @@ def escape(name: bytes) -> bytes:
 
 def listing(lines: Iterable[bytes]) -> bytes:
     """Join the lines of a list and add its end."""
-    return b"".join(lines) + END
+    return b"".join(lines) + LIST_END
 
 
 def status_line(status: FunctionStatus) -> bytes:
