@@ -1,4 +1,4 @@
-"""What all parts of the jobs slice stand on."""
+"""The objects that all parts of the jobs slice share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Context(NamedTuple):
-    """Passive things: none of them knows the parts that are made on them. Parts take what they need of it when they are made."""
+    """Passive objects without references to the parts that use them. Each part copies what it needs when it is created."""
 
     table: JobTable
     dispatch: Dispatch

@@ -1,4 +1,4 @@
-"""How many jobs there are, by function, state and priority, kept by deltas: nothing ever counts rows."""
+"""Counts of jobs by function, state and priority. They are maintained by deltas; no query counts rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Counts(dict[tuple[bytes, int, int], int]):
     def __init__(self) -> None:
         super().__init__()
         self.functions: dict[bytes, None] = {}
-        """All that were ever counted, in the order in which they became known."""
+        """All functions that were ever counted, in the order of their first count."""
 
     def add(self, function: bytes, state: int, priority: int, number: int = 1) -> None:
-        """Add to a count; a negative number takes away."""
+        """Add to a count; a negative number subtracts."""
         self.functions[function] = None
         key = (function, counted_as(state), priority)
         self[key] = self.get(key, 0) + number

@@ -1,4 +1,4 @@
-"""Why an attempt failed, as it is stored with the job and told to whoever asks."""
+"""The failure of an attempt, as it is stored with the job and shown to clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CANCEL_REASON = "cancelled while it ran"
 
 
 class JobFailure(msgspec.Struct, omit_defaults=True):
-    """Why an attempt failed; stored with the job as JSON."""
+    """The reason for which an attempt failed; stored with the job as JSON."""
 
     type: str
     message: str
@@ -27,9 +27,9 @@ def failure(kind: str, message: str) -> bytes:
 
 
 def exception_of(job: Job) -> bytes | None:
-    """Return what a plain worker said with its exception, for clients that asked for that; None where a job ended otherwise.
+    """Return the data of a plain worker's exception, for clients that requested exceptions; None if the job ended otherwise.
 
-    It is what was stored: the first 64 KiB, as text.
+    The data is the stored text: the first 64 KiB.
     """
     if job.state != State.FAILED or not job.error:
         return None

@@ -1,4 +1,4 @@
-"""What a node does for jobs that its store has made by itself."""
+"""A node's handling of jobs that its store creates in a transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeJobLifecycle:
         return self._table.next_id()
 
     def reserve(self, job: Job, term: int) -> bool:
-        """Count a new job, and lease it where a worker waits for it; False if a foreground job in memory has its unique."""
+        """Count a new job, and lease it if a worker waits for it; return False if a foreground job in memory has its unique."""
         key = (job.function, job.unique)
         if job.unique and key in self._table.foreground:
             return False
@@ -40,15 +40,15 @@ class NodeJobLifecycle:
         return True
 
     def stored(self, jobs: Sequence[Job]) -> None:
-        """Let workers have what is due, and look for the rest in time."""
+        """Serve due jobs to workers, and set a timer for the others."""
         self._intake.stored(jobs)
 
     def dropped(self, jobs: Sequence[Job]) -> None:
-        """Take back what was counted."""
+        """Undo the counts of jobs that were not stored."""
         self._intake.uncount(jobs)
 
     def stop(self, ids: Sequence[int], why: str) -> None:
-        """Cancel jobs, unless their workers have been asked already; whoever wants it asks again now and then."""
+        """Cancel jobs, except those whose workers were already asked to stop. Callers repeat the call from time to time."""
         for job_id in ids:
             held = self._table.find(job_id)
             if held is None or not held.cancelled:

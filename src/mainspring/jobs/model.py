@@ -1,4 +1,4 @@
-"""The values of the jobs slice: what a job is, and what a caller may say about it."""
+"""The values of the jobs slice: jobs, their states and their options."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ UNIQUE_LIMIT = 64
 
 
 class State(IntEnum):
-    """Where a job stands. The numbers are stored; the order (waiting, held, ended) is relied on."""
+    """The state of a job. The numbers are stored. Code depends on the order: waiting, held, ended."""
 
     SCHEDULED = 0
     """Not due yet."""
     PENDING = 1
-    """Due, and nobody has it."""
+    """Due, and not held by any node."""
     LEASED = 2
-    """A node has it and has not recorded that it runs."""
+    """A node holds it and has not recorded it as running."""
     RUNNING = 3
     """A node has recorded that a worker runs it."""
     SUCCEEDED = 4
@@ -66,22 +66,22 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is rarely said about a job; durations in seconds. Stored with it as MessagePack."""
+    """Options of a job that most jobs do not have; durations in seconds. Stored with the job as MessagePack."""
 
     retry: Retry | None = None
     timeout: float | None = None
     heartbeat: float | None = None
     keep_unique: float | None = None
     reducer: bytes | None = None
-    """The function that a reduce job's results go to."""
+    """The function that receives the results of a reduce job."""
     schedule: str | None = None
-    """The schedule that made the job, which is told when it has ended for good."""
+    """The schedule that created the job. It is notified when the job ends for good."""
     fire_us: int = 0
-    """The time that a schedule's job stands for, however late and however often it runs; 0 for other jobs."""
+    """The fire time of a schedule's job, however late and however often the job runs; 0 for other jobs."""
     key: bytes | None = None
-    """The job's key, where it travels as bytes alone: a store takes it out again."""
+    """The job's key, if the job travels as bytes alone; a store takes it out of the options."""
     owner: tuple[str, str] | None = None
-    """Which slice has made the job and follows what becomes of it, and its key there; see ``owners``. Schedules have their own
+    """The slice that created the job and follows its states, and the job's key there; see ``owners``. Schedules have their own
     fields."""
 
 
@@ -91,7 +91,7 @@ decode_options: Final = msgspec.msgpack.Decoder(Options).decode
 
 
 class Job(msgspec.Struct, weakref=True):
-    """One request to run a function on a payload, as it is stored. Times are microseconds of wall time, 0 where there is none."""
+    """One request to run a function on a payload, as it is stored. Times are microseconds of wall time; 0 means none."""
 
     id: int
     function: bytes
@@ -104,9 +104,9 @@ class Job(msgspec.Struct, weakref=True):
     expires_us: int = 0
     options: Options | None = None
     term: int = 0
-    """The lease under which a node holds the job."""
+    """The term of the node's lease under which the node holds the job."""
     attempt: int = 0
-    """Deliveries that count so far."""
+    """Attempts counted so far."""
     suspects: int = 0
     """Losses that the job may have caused: 1 for each node, and ``rules.WORKER_LOST`` for each worker of the extension."""
     started_us: int = 0
@@ -118,11 +118,11 @@ class Job(msgspec.Struct, weakref=True):
     output_size: int = 0
     namespace: str = "default"
     foreground: bool = False
-    """It is dropped when nobody waits for it any more, unless a worker has it. Only shared stores keep such jobs."""
+    """The job is dropped when no client waits for it any more, unless a worker has it. Only shared stores keep such jobs."""
     key: bytes = b""
     """Jobs of one function and one key share limits, and keys take turns; see the resources slice."""
 
     @property
     def unread(self) -> int:
-        """Bytes of its result that a look-up has left in the store."""
+        """Bytes of the result that a lookup left in the store."""
         return self.output_size - len(self.result)

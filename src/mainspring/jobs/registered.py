@@ -1,4 +1,4 @@
-"""Which functions have workers: at this node now, at the other nodes as of their last heartbeats."""
+"""The functions that have workers: at this node now, at the other nodes as of their last heartbeats."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from mainspring.jobs.dispatch import Dispatch
 
 STARTUP_GRACE: Final = 2.0
-"""Seconds after its start in which a node cannot tell: workers are still connecting, or are being started with it."""
+"""Seconds after a node's start for which the result is unknown: workers may still be starting or connecting."""
 _NOWHERE: Final[frozenset[bytes]] = frozenset()
 
 
 def nobody() -> frozenset[bytes]:
-    """Return the functions of other nodes' workers where there are no other nodes."""
+    """Return the functions of other nodes' workers for a node without other nodes."""
     return _NOWHERE
 
 
 class Registered:
-    """Knows the functions that connected workers have registered.
+    """The functions that connected workers have registered.
 
-    ``elsewhere`` returns those of the other nodes' workers, as of the nodes' last heartbeats, or None where this node cannot know
-    them at present. A node whose store is not shared has no other nodes.
+    ``elsewhere`` returns those of the other nodes' workers, as of the nodes' last heartbeats, or None while they are unknown.
+    A node whose store is not shared has no other nodes.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Registered:
         self.elsewhere = elsewhere
 
     def has(self, function: bytes) -> bool | None:
-        """Return whether any worker has registered a function; None where this node cannot know."""
+        """Return whether any worker has registered a function; None if that is unknown."""
         queue = self._dispatch.queues.get(function)
         if queue is not None and queue.workers:
             return True
@@ -46,7 +46,7 @@ class Registered:
         return None if elsewhere is None else function in elsewhere
 
     def names(self) -> Iterator[bytes]:
-        """Return the functions that workers have registered, as far as this node knows, each once."""
+        """Return each function that workers have registered once; other nodes' functions only if they are known."""
         queues = self._dispatch.queues
         yield from (name for name, queue in queues.items() if queue.workers)
         yield from (name for name in self.elsewhere() or _NOWHERE if name not in queues or not queues[name].workers)

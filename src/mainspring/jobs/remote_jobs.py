@@ -1,4 +1,4 @@
-"""What the node that holds a job knows about it and the store does not: its worker, and how far the task is."""
+"""Queries between nodes about held jobs: the worker of a job and its progress, which are not stored."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 ANSWER_TIMEOUT: Final = 1.0
-"""Seconds that a node has to answer."""
+"""Seconds to wait for the answer of a node."""
 
 
 class RemoteJobs:
-    """Asks the nodes that hold jobs, and answers for those that this node holds."""
+    """Queries the nodes that hold jobs, and answers queries about jobs that this node holds."""
 
     def __init__(self, context: Context, relay: Relay) -> None:
         self._table, self._timers, self._clock = context.table, context.timers, context.clock
         self._relay = relay
         self._answers: dict[int, list[Callable[[Running | None], None]]] = {}
-        """By job id, the functions that wait for an answer."""
+        """By job id, the functions to call with the answer."""
 
     def ask(self, job: Job, then: Callable[[Running | None], None]) -> None:
-        """Ask the node that holds a job what its worker does.
+        """Ask the node that holds a job for its worker and progress.
 
-        ``then`` is called with None where that node does not hold it any more, or does not answer in time.
+        ``then`` is called with None if that node does not hold the job any more, or does not answer in time.
         """
         answers = self._answers.setdefault(job.id, [])
 
@@ -61,7 +61,7 @@ class RemoteJobs:
         self._relay.send(by, Running(job_id, seen.started_us, seen.attempt, name, held.numerator, held.denominator))
 
     def answered(self, running: Running) -> None:
-        """Take an answer."""
+        """Pass an answer to its callers."""
         for answer in self._answers.pop(running.id, ()):
             answer(running)
 

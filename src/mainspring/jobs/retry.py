@@ -15,7 +15,7 @@ MAX_WAIT: Final = 100 * 366 * 86_400.0
 
 
 def check(policy: Retry) -> None:
-    """Raise UsageError for a policy that cannot be right, or that no store could keep: it would fail all of its group."""
+    """Raise UsageError for a policy that is invalid or that a store cannot hold: it would fail its whole group."""
     if (
         not 1 <= policy.max_attempts <= MAX_ATTEMPTS
         or not 0 <= policy.initial < MAX_WAIT
@@ -32,7 +32,7 @@ def check(policy: Retry) -> None:
 def backoff(policy: Retry, attempt: int, chance: float) -> float:
     """Return the seconds to wait after a failed attempt (1 is the first).
 
-    ``chance``, from 0 to 1, places the wait within ``jitter``: 0.5 leaves it as it is.
+    ``chance``, from 0 to 1, selects the wait within ``jitter``; 0.5 leaves the wait unchanged.
     """
     try:
         wait = min(policy.initial * policy.factor ** (attempt - 1), policy.maximum)

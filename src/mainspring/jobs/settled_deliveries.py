@@ -1,4 +1,4 @@
-"""The deliveries that were settled last, for settlements that are sent again because their answer was lost."""
+"""The most recently settled deliveries. They identify settlements that a worker repeats because the answer was lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ MAX_SETTLED = 10_000
 
 
 class SettledDeliveries:
-    """A bounded set of (handle, lease, outcome): of a delivery that was handed back, a success that comes later is stale."""
+    """A bounded set of (handle, token, outcome). The outcome is part of it: a success after a release of a delivery is stale."""
 
     def __init__(self) -> None:
         self._tokens: OrderedDict[tuple[bytes, bytes, bytes], None] = OrderedDict()
 
     def add(self, handle: bytes, token: bytes, outcome: bytes) -> None:
-        """Remember one, and forget the oldest."""
+        """Add an entry, and evict the oldest if the set is full."""
         self._tokens[handle, token, outcome] = None
         if len(self._tokens) > MAX_SETTLED:
             self._tokens.popitem(last=False)

@@ -1,7 +1,7 @@
-"""The port that the jobs slice needs: its operations, and what each answers.
+"""The operations of the jobs slice on a store, and their outcomes.
 
-An engine runs them in the order of their phases (``storage.phases``). Every operation names what guards it; a row whose guard
-does not hold is left alone and said so in the outcome, and costs only itself.
+An engine runs them in the order of their phases (``storage.phases``). Every operation names its guards. A row whose guard fails
+stays unchanged and is listed in the outcome; the operation's other rows are not affected.
 """
 
 from mainspring.jobs.store.claims import KEYS_PER_CLAIM, After, Claim, ClaimByKey, ClaimedByKey, ClaimRequest

@@ -1,4 +1,4 @@
-"""How stored jobs come to a node."""
+"""Claims: operations that lease stored jobs to a node."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class ClaimRequest(NamedTuple):
-    """How many jobs of a function a node would take."""
+    """The number of jobs of a function that a node requests."""
 
     function: bytes
     limit: int
     slots: frozenset[int] | None = None
-    """Only jobs of these hash slots; None is all of them."""
+    """Only jobs of these hash slots; None means all."""
     overdue_us: int = 0
-    """Jobs that were created or due before this time are taken whatever their slot."""
+    """Jobs that were created or due before this time are claimed whatever their slot."""
 
 
 class Claim(Operation):
     """Lease due jobs to a term, in the order of priority and then of age.
 
-    On a shared store the order is approximate, and jobs that another node takes at this moment are passed over.
-    Outcome: ``list[list[Job]]``: for each want, the whole jobs, in order.
+    On a shared store the order is approximate, and the claim skips jobs that another node is claiming.
+    Outcome: ``list[list[Job]]``: for each request, the whole jobs, in order.
     """
 
     __slots__ = ("term", "wants")
@@ -45,12 +45,12 @@ class Claim(Operation):
 
 
 class ClaimByKey(Operation):
-    """Lease due jobs of one function to a term, in the order of priority, and within one by turns of their keys.
+    """Lease due jobs of one function to a term, by priority, and within a priority in rotation over the keys.
 
-    In each priority, keys are met in their order, from the first behind ``after`` (None: from the first of all) round to that
-    one. Of each, up to ``per_key`` jobs are taken, oldest first; of those in ``enough``, none. However many jobs a key has, it
-    costs no more than any other key. Slots and ``overdue_us`` are those of ``ClaimRequest``. On a store that
-    shares by slots, jobs of other slots may be skipped after those that were read. Outcome: ``ClaimedByKey``.
+    In each priority the claim visits the keys in their order, from the first key after ``after`` (None: from the first key) and
+    once around. It takes up to ``per_key`` jobs of each key, oldest first, and none of the keys in ``enough``. The cost of a key
+    does not depend on its number of jobs. ``slots`` and ``overdue_us`` are those of ``ClaimRequest``. On a store that shares by
+    slots, the claim may skip jobs of other slots after it has read them. Outcome: ``ClaimedByKey``.
     """
 
     __slots__ = ("after", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
@@ -75,19 +75,19 @@ class ClaimByKey(Operation):
 
 
 After = tuple[bytes | None, bytes | None, bytes | None]
-"""For each priority the key with which a claim has ended."""
+"""For each priority, the last key that a claim visited."""
 
 
 class ClaimedByKey(NamedTuple):
     """The outcome of ClaimByKey."""
 
     jobs: list[Job]
-    """Whole jobs, in the order in which they were met."""
+    """Whole jobs, in the order of the visit."""
     after: After
-    """Where the next claim goes on."""
+    """Where the next claim continues."""
     more: bool
-    """Whether it ended because it had enough, or had met as many keys as a claim may."""
+    """Whether the claim ended at its limit of jobs or of keys."""
 
 
 KEYS_PER_CLAIM = 1000
-"""A claim meets no more keys than that in one priority."""
+"""The most keys that a claim visits in one priority."""

@@ -1,4 +1,4 @@
-"""How many jobs there are."""
+"""Operations that count jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Count(Operation):
 
 
 class CountLive(Operation):
-    """Read how many jobs of some functions have not ended, with all that came before. Outcome: ``Counted``."""
+    """Count the jobs of some functions that have not ended, including all earlier operations. Outcome: ``Counted``."""
 
     __slots__ = ("functions",)
 
@@ -39,10 +39,10 @@ class CountLive(Operation):
 
 
 class ShowLive(Query["Counted"], frozen=True):
-    """Read how many jobs of all functions have not ended, page by page, for those who look: who counts from there on, names them.
+    """Count the live jobs of all functions, page by page, for display. Callers that keep counts use ``CountLive``.
 
-    The functions are all that the store has ever known, in an order of its own. A page costs its length, however many there are,
-    and is empty where all jobs of its functions have ended.
+    The functions are all that the store has ever seen, in the store's own order. The cost of a page depends on its length alone.
+    A page is empty if all jobs of its functions have ended.
     """
 
     after: bytes = b""
@@ -50,14 +50,14 @@ class ShowLive(Query["Counted"], frozen=True):
 
 
 def numbered(place: bytes) -> int:
-    """Return the number that a place is in most stores: clients hand places back, and what is none stands for the beginning."""
+    """Return a place as the number that it is in most stores. Clients send places back; an invalid one means the first page."""
     return int(place) if place.isdigit() and len(place) <= 9 else 0
 
 
 class Counted(NamedTuple):
-    """The outcome of CountLive, and the answer to ShowLive."""
+    """The outcome of CountLive and of ShowLive."""
 
     counts: dict[tuple[bytes, int, int], int]
     """By function, state and priority, as that of ``Count``, without zeros."""
     next: bytes | None = None
-    """What the next page comes ``after``: None where this was the last."""
+    """The place ``after`` which the next page begins; None on the last page."""

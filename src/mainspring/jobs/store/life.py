@@ -1,4 +1,4 @@
-"""A job from its submission to its end."""
+"""Operations from the submission of a job to its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Submit(Operation):
     Guard: no live job of the same function has the same unique. With ``options.keep_unique`` also: no such job that was submitted
     with ``keep_unique`` has succeeded so recently; a live job comes before it. Jobs of one operation are stored in order.
     A background job that joins a live foreground one makes that a background one. With a ``waiter``, the term of a node of a
-    shared store, a client of that node waits for each job that is stored or joined, as after ``Subscribe``.
+    shared store, this also subscribes that node to each job that is stored or joined, as ``Subscribe`` does.
     Outcome: ``dict[int, Found]``: for each job that was not stored (by its id), the one that it joins. Usually empty.
     """
 
@@ -41,7 +41,7 @@ class Submit(Operation):
 
 
 class Found(NamedTuple):
-    """What is known of a stored job without its payload."""
+    """A stored job in short, without its payload."""
 
     id: int
     state: int
@@ -49,12 +49,12 @@ class Found(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> Found:
-        """Return what is known of a job."""
+        """Return a job in short."""
         return cls(job.id, job.state, job.attempt)
 
 
 class Assign(Operation):
-    """Record that jobs run, and how many attempts were counted before. Guard: held under ``job.term``. Outcome: None."""
+    """Record jobs as running, with the number of attempts counted before. Guard: held under ``job.term``. Outcome: None."""
 
     __slots__ = ("jobs",)
 
@@ -72,7 +72,7 @@ JobTerm = tuple[int, int]
 
 
 def each_once(operations: Sequence[Settle]) -> tuple[dict[JobTerm, Settlement], list[set[int]]]:
-    """Return the first settlement of each lease, and for each operation the jobs of which another one comes before its own."""
+    """Return the first settlement of each job and term, and for each operation the jobs that were settled before it."""
     first: dict[JobTerm, Settlement] = {}
     repeated = []
     for operation in operations:
@@ -86,9 +86,9 @@ def each_once(operations: Sequence[Settle]) -> tuple[dict[JobTerm, Settlement], 
 
 
 class Settle(Operation):
-    """End leases. Guard: the job is held under the settlement's ``job.term``.
+    """Settle held jobs. Guard: the job is held under the settlement's ``job.term``.
 
-    A success clears the payload and the error of earlier attempts; any other settlement without an error leaves the last one.
+    A success clears the payload and the error of earlier attempts; any other settlement without an error keeps the last error.
     Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale). Of two settlements of one job the
     first counts, and the id is in the outcome.
     """
@@ -105,7 +105,7 @@ class Settle(Operation):
 
 
 class Cancel(Operation):
-    """Cancel a job that waits. Guard: SCHEDULED or PENDING. Outcome: ``Cancelled``."""
+    """Cancel a waiting job. Guard: SCHEDULED or PENDING. Outcome: ``Cancelled``."""
 
     __slots__ = ("error", "id", "now_us")
 
@@ -124,16 +124,16 @@ class Cancel(Operation):
 
 
 class Cancelled(NamedTuple):
-    """The outcome of Cancel: the job as it is now, without payload and result, and the state that it was in before."""
+    """The outcome of Cancel: the job after it, without payload and result, and the job's state before it."""
 
     job: Job | None
     before: int
 
 
 class Redrive(Operation):
-    """Put an ended, unsuccessful job back to pending, its attempts counted anew.
+    """Put an ended, unsuccessful job back to pending and reset its attempts.
 
-    It is a background job from then on, for the clients of a foreground one have had their answer.
+    It becomes a background job: the clients of a foreground job have received their answer.
     Guard: FAILED, CANCELLED or EXPIRED, and its unique is not live. Outcome: ``Redriven``. ``function`` is the job's, for the
     node's own counts.
     """
@@ -153,9 +153,9 @@ class Redrive(Operation):
 
 
 class Redriven(NamedTuple):
-    """The outcome of Redrive: the job as it is now, without payload and result.
+    """The outcome of Redrive: the job after it, without payload and result.
 
-    ``rival`` is the live job that has its unique, where that is why it was refused.
+    ``rival`` is the live job with the same unique, if that is why the redrive was refused.
     """
 
     job: Job | None

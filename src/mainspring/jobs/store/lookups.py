@@ -1,4 +1,4 @@
-"""Looking jobs up, by id and by unique."""
+"""Lookups of jobs by id and by unique."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Find(Operation):
     """Look jobs up by id. Outcome: ``dict[int, Job]``, without payloads, and with the results that fit into ``room`` bytes.
 
-    No engine reads a result before it knows its size: the others are left in the store, and ``Job.unread`` says so.
+    No engine reads a result before it has read its size. The other results stay in the store; ``Job.unread`` is their size.
     """
 
     __slots__ = ("ids", "room")
@@ -36,7 +36,7 @@ class Find(Operation):
 
 
 def fitting(jobs: Mapping[int, Job], room: int) -> list[Job]:
-    """Return those of some jobs whose results are read: in their order, each that fits into what is left of ``room`` bytes."""
+    """Return the jobs whose results are read: in order, each job whose result fits into the rest of ``room`` bytes."""
     fit: dict[int, Job] = {}
     for job in jobs.values():
         if 0 < job.output_size <= room and job.id not in fit:
@@ -46,7 +46,7 @@ def fitting(jobs: Mapping[int, Job], room: int) -> list[Job]:
 
 
 def leave_unread(jobs: Mapping[int, Job], room: int) -> None:
-    """Drop the results that do not fit, where it costs nothing to have read them."""
+    """Drop the results that do not fit, for engines that read results at no cost."""
     fit = {job.id for job in fitting(jobs, room)}
     for job in jobs.values():
         if job.id not in fit:

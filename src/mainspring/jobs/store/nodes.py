@@ -1,4 +1,4 @@
-"""What nodes do in a store because of each other: take back what others held, and note who waits where."""
+"""Operations between nodes of a shared store: recovery of lost jobs, subscriptions, the backlog and the inbox."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Recover(Operation):
-    """Give back jobs that are held under terms that have ended, and forget who waited at them.
+    """Give back jobs that are held under ended terms, and delete the subscriptions of those terms.
 
-    Without ``of``: under every term other than the node's own, all at once, which is right where the store is one node's. With
-    it, as many as the limit says, from terms that have ended; and foreground jobs for which nobody else waits are dropped.
+    Without ``of``: all jobs under every term other than the node's own, for a store of one node. With ``of``: up to
+    the limit, jobs under these ended terms; foreground jobs without subscribers at other nodes are dropped.
     Outcome: ``Recovered``.
     """
 
@@ -53,13 +53,13 @@ class Recovered(NamedTuple):
     """The outcome of Recover."""
 
     number: int
-    """How many jobs were given back."""
+    """The number of jobs that were given back."""
     pending: dict[tuple[bytes, int], int]
     """The same by function and priority."""
     more: bool = False
     """Whether the limit was reached."""
     lost: frozenset[LostAttempt] = frozenset()
-    """The attempts that these jobs have lost."""
+    """The attempts that these jobs lost."""
 
 
 def tally(jobs: Iterable[Job]) -> dict[tuple[bytes, int], int]:
@@ -68,16 +68,16 @@ def tally(jobs: Iterable[Job]) -> dict[tuple[bytes, int], int]:
 
 
 def lost_attempts(settlements: Iterable[Settlement]) -> frozenset[LostAttempt]:
-    """Return the attempts among what was recovered; see ``rules.recovered``."""
+    """Return the lost attempts among recovered jobs; see ``rules.recovered``."""
     return frozenset(
         LostAttempt(one.job.id, one.job.function, one.counted) for one in settlements if one.outcome is Outcome.LOST
     )
 
 
 class Subscribe(Operation):
-    """Say that clients of a node of a shared store wait for jobs: whoever settles one elsewhere tells that node.
+    """Look jobs up, and subscribe a node of a shared store to them: a node that settles one notifies the subscribers.
 
-    Outcome: as that of ``Find``; ended jobs need no waiting.
+    Outcome: as that of ``Find``; ended jobs need no subscription.
     """
 
     __slots__ = ("ids", "room", "term")
@@ -98,10 +98,10 @@ class Subscribe(Operation):
 
 
 class Unsubscribe(Operation):
-    """Say that nobody at a node of a shared store waits for jobs any more.
+    """Delete a node's subscriptions to jobs, because its last clients that waited for them have left.
 
-    A foreground job that waits (SCHEDULED, PENDING, or LEASED under this term) and for which nobody waits at any node is
-    dropped, as if it had never been. Outcome: ``set[int]``, the ids of the dropped jobs.
+    A waiting foreground job (SCHEDULED, PENDING, or LEASED under this term) without any subscriber is deleted.
+    Outcome: ``set[int]``, the ids of the deleted jobs.
     """
 
     __slots__ = ("ids", "term")
@@ -116,9 +116,9 @@ class Unsubscribe(Operation):
 
 
 class FindSubscribers(Operation):
-    """Look up at which other nodes clients wait for jobs.
+    """Look up the other nodes that subscribe to jobs.
 
-    Outcome: ``dict[int, list[int]]``, ids to terms, without the own term and without jobs that nobody else waits for.
+    Outcome: ``dict[int, list[int]]``, ids to terms, without the own term and without jobs that have no other subscriber.
     """
 
     __slots__ = ("ids", "term")
@@ -138,9 +138,9 @@ class FindSubscribers(Operation):
 
 
 class ReadBacklog(Operation):
-    """Look at what waits in a shared store: other nodes put it there, or take it. Outcome: ``Backlog``.
+    """Count the queued jobs of a shared store, which other nodes submit and claim as well. Outcome: ``Backlog``.
 
-    With ``functions``, only these are counted: a node has nothing to do with most of very many.
+    With ``functions``, count only these: if there are very many functions, a node uses few of them.
     """
 
     __slots__ = ("functions",)
@@ -157,22 +157,22 @@ class ReadBacklog(Operation):
 
 
 class Backlog(NamedTuple):
-    """The outcome of Look, as it was at some moment of the last seconds."""
+    """The outcome of ReadBacklog; it may be some seconds old."""
 
     pending: dict[tuple[bytes, int], int]
     """By function and priority."""
     live: dict[bytes, int]
-    """How many jobs of each function have not ended."""
+    """The number of jobs of each function that have not ended."""
     next_us: int
-    """When the next job becomes due or expires: 0 where nothing waits for a time."""
+    """When the next job becomes due or expires; 0 if there is none."""
     inbox: bool = False
-    """Whether users' own transactions have submitted jobs that nobody has moved on."""
+    """Whether the inbox has jobs that users submitted in their own transactions."""
 
 
 class DrainInbox(Operation):
-    """Move jobs on that users' own transactions have submitted and committed, as many as the limit says.
+    """Move jobs that users submitted in their own transactions from the inbox to the queue, up to the limit.
 
-    Jobs whose unique is taken join, as in ``Submit``; their ids lead to the job that they have joined, wherever one is looked up.
+    A job whose unique is live joins the live job, as in ``Submit``; every lookup of its id then finds the job that it joined.
     Outcome: ``DrainedInbox``.
     """
 
@@ -189,8 +189,8 @@ class DrainedInbox(NamedTuple):
     """The outcome of TakeInbox."""
 
     pending: dict[tuple[bytes, int], int]
-    """How many jobs of each function and priority are pending now."""
+    """The number of jobs of each function and priority that became pending."""
     next_us: int
-    """When the first of those that are not due yet will be: 0 where there is none."""
+    """When the first of the moved jobs that are not due yet becomes due; 0 if there is none."""
     more: bool
     """Whether the limit was reached."""

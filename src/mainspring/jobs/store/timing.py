@@ -1,4 +1,4 @@
-"""What time alone does to stored jobs: they become due, expire, and are forgotten."""
+"""Time-driven changes of stored jobs: they become due, expire and are deleted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Wake(Operation):
-    """Make jobs pending whose time has come, and expire those that wait after their time and have no counted attempt.
+    """Make due jobs pending, and expire waiting jobs that are past their expiry and have no counted attempt.
 
-    Each at most as many as the limit says. Outcome: ``Woken``.
+    The limit applies to each of the two. Outcome: ``Woken``.
     """
 
     __slots__ = ("now_us",)
@@ -31,18 +31,18 @@ class Woken(NamedTuple):
     """The outcome of Wake."""
 
     due: dict[tuple[bytes, int], int]
-    """How many jobs of each function and priority became pending."""
+    """The number of jobs of each function and priority that became pending."""
     expired: list[tuple[Job, int]]
-    """The jobs that expired, without payload, and the state that each was in before."""
+    """The jobs that expired, without payload, each with its state before."""
     next_us: int
-    """When to wake next, at the earliest: 0 where nothing waits for a time."""
+    """The earliest time of the next wake; 0 if no job waits for a time."""
 
 
 class Sweep(Operation):
-    """Forget jobs that ended before a time: failed ones (dead letters) have a time of their own.
+    """Delete jobs that ended before a time; failed jobs (dead letters) have their own time.
 
-    A store that drops many at once may keep some for longer, by at most the span of what it drops (PostgreSQL: a day, of failed
-    ones a week), and failed ones as long as any others. Outcome: ``int``, how many were forgotten one by one.
+    A store that drops whole partitions may keep jobs longer, by at most the span of a partition (PostgreSQL: a day, for failed
+    jobs a week). It keeps failed jobs at least as long as others. Outcome: ``int``, how many jobs were deleted one by one.
     """
 
     __slots__ = ("dead_before_us", "ended_before_us")
