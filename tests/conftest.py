@@ -108,7 +108,7 @@ def short_log() -> Iterator[None]:
     ``tests/unit/engines/test_sqlite_log.py`` has the usual one, and so has each server that is a process.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "LOG_BYTES", opening.CHUNK)
+        patch.setattr(opening, "LOG_BYTES", opening.CHUNK_BYTES)
         yield
 
 

@@ -64,7 +64,7 @@ class SharedMemoryEngine:
     lines = True
 
     def __init__(self, content: SharedTables) -> None:
-        self._followers: JobLifecycle | None = None
+        self._lifecycle: JobLifecycle | None = None
         self._runner = Runner([MemoryScheduleSlice()])
         self._content = content
         self._term = 0
@@ -77,7 +77,7 @@ class SharedMemoryEngine:
     ) -> Opened:
         """Begin the node's next term."""
         del deliver
-        self._followers = lifecycle
+        self._lifecycle = lifecycle
         content = self._content
         content.ears.pop(self._term, None)
         self._term = len(content.terms) + 1
@@ -96,8 +96,8 @@ class SharedMemoryEngine:
             return
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
         pending = self._pending()
-        freed = resources.frees(content.tables, group)
-        outcomes = self._runner.run(group, content.tables, self._followers, content.terms, self._term)
+        freed = resources.freed_functions(content.tables, group)
+        outcomes = self._runner.run(group, content.tables, self._lifecycle, content.terms, self._term)
         for operation in group:
             if isinstance(operation, Acquire) and operation.term in content.ended:
                 resources.end(content.tables, operation.term)  # it was asked for under the term before

@@ -32,7 +32,7 @@ def test_functions_are_listed_while_another_program_writes(tmp_path: Path) -> No
 
 
 def test_of_very_many_functions_few_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "REMEMBERED", 3)
+    monkeypatch.setattr(rows, "CACHE_LIMIT", 3)
     engine = SqliteEngine(tmp_path / "j.db")
     store = Store(lambda: engine)
     try:

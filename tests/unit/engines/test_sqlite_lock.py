@@ -148,7 +148,7 @@ def test_nothing_is_stored_in_a_file_that_was_moved_away(path: Path) -> None:
         before = store.submitted().id
         path.rename(elsewhere)
         for _ in range(2):
-            with pytest.raises(StoreUnavailableError, match=f"{path} was moved or replaced under the node"):
+            with pytest.raises(StoreUnavailableError, match=f"{path} was moved or replaced while the node uses it"):
                 store.submitted()
         shutil.copyfile(elsewhere, path)
         with pytest.raises(StoreUnavailableError):
@@ -168,7 +168,7 @@ def test_a_store_whose_directory_is_taken_away(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailableError, match="was moved or replaced"):
             store.submitted()
         place.symlink_to(place)
-        with pytest.raises(StoreUnavailableError, match=r"cannot be looked at \(Too many levels of symbolic links"):
+        with pytest.raises(StoreUnavailableError, match=r"cannot be checked \(Too many levels of symbolic links"):
             store.submitted()
         place.unlink()
         elsewhere.rename(place)
@@ -232,7 +232,7 @@ def test_a_deleted_file_is_saved_as_the_message_says(path: Path) -> None:
         first = store.submitted().id
         path.unlink()
         with pytest.raises(
-            StoreUnavailableError, match=r"was deleted under the node.*before you stop the node"
+            StoreUnavailableError, match=r"was deleted while the node uses it.*before you stop the node"
         ) as refused:
             store.submitted()
         source = next(word for word in str(refused.value).split() if word.startswith("/proc/"))

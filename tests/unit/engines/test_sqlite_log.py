@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.folding import READER, Folding
+from mainspring.engines.sqlite.folding import FOREIGN_READER, Folding
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
@@ -65,7 +65,7 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
 
 def test_nothing_is_laid_out_where_another_program_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "jobs.db"
-    monkeypatch.setattr(opening, "ROOM", 10**9)
+    monkeypatch.setattr(opening, "FREE_SPACE_FACTOR", 10**9)
     engine, _ = opened(path)
     monkeypatch.undo()
     before = log_size(path)
@@ -138,7 +138,7 @@ def test_a_log_that_cannot_be_folded_is_told_of(tmp_path: Path, monkeypatch: pyt
         reader.execute("BEGIN; SELECT count(*) FROM jobs").fetchall()
         store(5 * PAGES)
         told = [(one["event"], one["why"]) for one in said]
-        assert set(told) == {("the log of the store grows", READER)}
+        assert set(told) == {("the log of the store grows", FOREIGN_READER)}
         assert len(told) < 5, "not for every group"
         reader.close()
         store(PAGES)

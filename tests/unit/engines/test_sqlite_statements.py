@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from mainspring.engines.sqlite import opening
-from mainspring.engines.sqlite.statements import FILES, SQL
+from mainspring.engines.sqlite.statements import SQL, SQL_FILES
 
 COVERING = "SEARCH jobs USING COVERING INDEX"
 BY_ID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
@@ -83,8 +83,8 @@ def test_the_next_time_is_the_first_of_an_index(connection: apsw.Connection, nam
 
 def test_every_statement_of_the_file_is_loaded_whole() -> None:
     package = files("mainspring.engines.sqlite")
-    assert sorted(FILES) == sorted(one.name for one in package.iterdir() if one.name.endswith(".sql"))
-    text = "".join(package.joinpath(name).read_text("utf-8") for name in FILES)
+    assert sorted(SQL_FILES) == sorted(one.name for one in package.iterdir() if one.name.endswith(".sql"))
+    text = "".join(package.joinpath(name).read_text("utf-8") for name in SQL_FILES)
     assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
     for name, statement in SQL.items():
         assert re.match(r"(SELECT|INSERT|UPDATE|DELETE|WITH) ", statement), name

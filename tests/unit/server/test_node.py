@@ -195,7 +195,7 @@ def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, m
             with capture_logs() as logs:
                 path.rename(elsewhere)
                 await until(node, ready=False)
-                with pytest.raises(StoreUnavailableError, match="was moved or replaced under the node"):
+                with pytest.raises(StoreUnavailableError, match="was moved or replaced while the node uses it"):
                     await submit(node)
                 elsewhere.rename(path)
                 await until(node, ready=True)

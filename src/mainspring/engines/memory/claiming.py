@@ -1,4 +1,4 @@
-"""How jobs in memory are leased: by priority and age, or in turns of their keys."""
+"""Claims in memory: by priority and age, or taking turns between keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _claim(tables: Tables, term: int, want: ops.ClaimRequest) -> list[Job]:
 
 
 def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
-    """Lease due jobs in turns of their keys; see ``ClaimByKey``."""
+    """Lease due jobs, taking turns between their keys; see ``ClaimByKey``."""
     claimed: list[Job] = []
     after = list(operation.after)
     more = False
@@ -61,7 +61,7 @@ def _lease(
     slots: frozenset[int] | None,
     overdue_us: int,
 ) -> list[Job]:
-    """Lease as many as that of the jobs that ``pop`` takes out; what is of other slots is put back."""
+    """Lease up to ``most`` of the jobs that ``pop`` returns; put jobs of other slots back."""
     leased: list[Job] = []
     others = []
     while len(leased) < most and (entry := pop()) is not None:

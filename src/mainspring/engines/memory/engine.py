@@ -1,4 +1,4 @@
-"""The store that keeps nothing: dictionaries of jobs, under the same rules and the same contract as the others."""
+"""The store without persistence: dictionaries of jobs, under the same rules and the same contract as the other stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MemoryEngine:
     lines = True
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
-        self._followers: JobLifecycle | None = None
+        self._lifecycle: JobLifecycle | None = None
         self._runner = Runner(slices)
         self._tables = Tables()
         self._terms: dict[int, str] = {}
@@ -55,7 +55,7 @@ class MemoryEngine:
     ) -> Opened:
         """Begin the node's next term; never fails."""
         del deliver
-        self._followers = lifecycle
+        self._lifecycle = lifecycle
         term = len(self._terms) + 1
         self._terms[term] = node
         return Opened(Term(term), self._terms)
@@ -63,14 +63,14 @@ class MemoryEngine:
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run the group at once."""
         del answer
-        committed(self._runner.run(group, self._tables, self._followers, self._terms, len(self._terms)))
+        committed(self._runner.run(group, self._tables, self._lifecycle, self._terms, len(self._terms)))
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query at once."""
         answered(self._runner.read(query, budget, self._tables))
 
     async def close(self) -> None:
-        """Nothing to release; the content stays for the next ``open``."""
+        """Release nothing; the content stays for the next ``open``."""
 
 
 class Runner:
@@ -93,7 +93,7 @@ class Runner:
         nodes: Mapping[int, str],
         term: int,
     ) -> list[Any]:
-        """Run a group of the node that has a term, in the order of the phases, and return its outcomes."""
+        """Run a group of the node that has the term, in the order of the phases, and return its outcomes."""
         plan = plan_of(group)
         if not self._kinds >= plan.keys():
             raise unknown("the memory engine", plan.keys() - self._kinds)

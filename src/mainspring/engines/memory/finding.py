@@ -1,4 +1,4 @@
-"""Looking jobs up in memory, and counting them; who waits for them where."""
+"""Lookups and counts of jobs in memory, and their subscribers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.storage.operation import Operation
 
-_LIVE = [(int(state), int(priority)) for state in State if not state.ended for priority in Priority]
+_UNFINISHED = [(int(state), int(priority)) for state in State if not state.ended for priority in Priority]
 
 
 def find(tables: Tables, operation: ops.Find | ops.Subscribe) -> dict[int, Job]:
-    """Look jobs up; see ``Find``."""
+    """Return jobs by their ids; see ``Find``."""
     found = {job_id: copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
     ops.leave_unread(found, operation.room)
     return found
 
 
 def wait(tables: Tables, operation: ops.Subscribe) -> dict[int, Job]:
-    """Note who waits, and look the jobs up; see ``Subscribe``."""
+    """Record waiters, and return the jobs; see ``Subscribe``."""
     found = find(tables, operation)
     for job in found.values():
         if not State(job.state).ended:
@@ -33,8 +33,8 @@ def wait(tables: Tables, operation: ops.Subscribe) -> dict[int, Job]:
     return found
 
 
-def watchers(tables: Tables, operation: ops.FindSubscribers) -> dict[int, list[int]]:
-    """Look up who waits elsewhere; see ``FindSubscribers``."""
+def find_subscribers(tables: Tables, operation: ops.FindSubscribers) -> dict[int, list[int]]:
+    """Return the nodes of other waiters; see ``FindSubscribers``."""
     return {
         job_id: sorted(terms - {operation.term})
         for job_id in operation.ids
@@ -43,7 +43,7 @@ def watchers(tables: Tables, operation: ops.FindSubscribers) -> dict[int, list[i
 
 
 def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | None]:
-    """Look live jobs up; see ``FindUnique``."""
+    """Return live jobs by their uniques; see ``FindUnique``."""
     found: list[ops.Found | None] = []
     for function, unique in operation.keys:
         names = {key[0] for key in tables.counts} if function is None else (function,)
@@ -54,24 +54,24 @@ def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | N
 
 
 def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:
-    """Read the counts; see ``Count``."""
+    """Return the counts; see ``Count``."""
     del operation
     return {key: number for key, number in tables.counts.items() if number}
 
 
 def count_live(tables: Tables, operation: ops.CountLive) -> ops.Counted:
-    """Read the counts of some functions; see ``CountLive``."""
+    """Return the counts of some functions; see ``CountLive``."""
     return ops.Counted(live_of(tables, operation.functions))
 
 
 def live_of(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int, int], int]:
-    """Return how many jobs of some functions have not ended."""
-    keys = ((function, *of) for function in functions for of in _LIVE)
+    """Return the numbers of unfinished jobs of some functions."""
+    keys = ((function, *of) for function in functions for of in _UNFINISHED)
     return {key: number for key in keys if (number := tables.counts.get(key, 0))}
 
 
-def look(tables: Tables, operation: ops.ReadBacklog) -> ops.Backlog:
-    """Look at what waits; see ``ReadBacklog``."""
+def read_backlog(tables: Tables, operation: ops.ReadBacklog) -> ops.Backlog:
+    """Return the backlog; see ``ReadBacklog``."""
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     functions = tables.counts.functions if operation.functions is None else operation.functions
@@ -87,8 +87,8 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Subscribe: wait,
     ops.Find: find,
     ops.FindUnique: find_unique,
-    ops.FindSubscribers: watchers,
-    ops.ReadBacklog: look,
+    ops.FindSubscribers: find_subscribers,
+    ops.ReadBacklog: read_backlog,
     ops.Count: count,
     ops.CountLive: count_live,
 }

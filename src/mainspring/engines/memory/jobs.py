@@ -1,4 +1,4 @@
-"""The life of jobs in memory: from their submission until they are forgotten."""
+"""The lifecycle of jobs in memory, from their submission to their deletion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]
-"""What comes in and what goes out are copies: a caller may change its own."""
+"""Arguments and results are copied: a caller may change its own."""
 PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 
 
@@ -73,7 +73,7 @@ def _put_pending(tables: Tables, job: Job) -> None:
 
 
 def enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
-    """Take a stored job to the state that an event leads to, and keep the indexes."""
+    """Move a stored job to the state that an event leads to, and update the indexes."""
     before = job.state
     after = rules.step(State(before), event)
     job.state = int(after)
@@ -93,12 +93,12 @@ def enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
         if job.options is not None:
             note(tables.notices, Ended.of(job, worker))
     if job.expires_us and after < State.LEASED and State(before).held:
-        # Whoever looked at the entry while the job was held has dropped it.
+        # The entry may have been dropped while the job was held.
         heapq.heappush(tables.expiring, (job.expires_us, job.id))
 
 
 def _keep(tables: Tables, job: Job) -> None:
-    """Remember a job that others may join although it has ended: the last to end, whichever order they were settled in."""
+    """Keep an ended job that others may join: the one that ended last, in whichever order they were settled."""
     if job.options is not None and job.options.keep_unique is not None:
         key = (job.function, job.unique)
         other = tables.jobs.get(tables.kept.get(key, 0))
@@ -107,7 +107,7 @@ def _keep(tables: Tables, job: Job) -> None:
 
 
 def settle(tables: Tables, operation: ops.Settle) -> set[int]:
-    """End leases; see ``Settle``."""
+    """Settle jobs; see ``Settle``."""
     stale = set()
     for settlement in operation.settlements:
         job = tables.jobs.get(settlement.job.id)
@@ -136,7 +136,7 @@ def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
 
 
 def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
-    """Give back what other terms hold; see ``Recover``."""
+    """Recover the jobs of other terms; see ``Recover``."""
     of = operation.of
     held = [
         job
@@ -159,7 +159,7 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
 
 
 def leave(tables: Tables, operation: ops.Unsubscribe) -> set[int]:
-    """Nobody waits here any more; see ``Unsubscribe``."""
+    """Remove waiters; see ``Unsubscribe``."""
     return _leave(tables, operation.ids, operation.term)
 
 
@@ -185,7 +185,7 @@ def _leave(tables: Tables, ids: Iterable[int], term: int) -> set[int]:
 
 
 def assign(tables: Tables, operation: ops.Assign) -> None:
-    """Record what runs; see ``Assign``."""
+    """Record jobs as running; see ``Assign``."""
     for running in operation.jobs:
         job = tables.jobs.get(running.id)
         if job is not None and State(job.state).held and job.term == running.term:
@@ -196,7 +196,7 @@ def assign(tables: Tables, operation: ops.Assign) -> None:
 
 
 def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:
-    """Cancel what waits; see ``Cancel``."""
+    """Cancel a job that no node holds; see ``Cancel``."""
     job = tables.jobs.get(operation.id)
     if job is None:
         return ops.Cancelled(None, 0)
@@ -208,7 +208,7 @@ def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:
 
 
 def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
-    """Put an ended job back; see ``Redrive``."""
+    """Redrive an ended job; see ``Redrive``."""
     job = tables.jobs.get(operation.id)
     if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
         return ops.Redriven(job and copy(job), redriven=False)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """Heaps of ids, one for each key. They may hold ids that are out of date; whoever takes one looks at the job's state."""
+    """Heaps of ids, one for each key. Ids may be out of date, so a caller checks the state of the job that it pops."""
 
     __slots__ = ("_heaps", "_keys")
 
@@ -29,7 +29,7 @@ class Pending:
         heapq.heappush(heap, job_id)
 
     def pop(self) -> tuple[bytes, int] | None:
-        """Take the oldest of all jobs, with its key. Made for few keys: with many, jobs are claimed by key."""
+        """Pop the oldest of all jobs, with its key. Meant for few keys: with many, jobs are claimed by key."""
         while self._heaps:
             if len(self._heaps) == 1:
                 key, heap = next(iter(self._heaps.items()))
@@ -43,7 +43,7 @@ class Pending:
         return None
 
     def firsts(self, is_pending: Callable[[int], bool], most: int) -> Iterator[int]:
-        """Return the oldest job of each of the first keys, and forget what is out of date before them."""
+        """Yield the oldest job of each of the first keys, and drop outdated entries before it."""
         for key in self._keys[:most]:
             heap = self._heaps[key]
             while heap and not is_pending(heap[0]):
@@ -52,18 +52,18 @@ class Pending:
                 yield heap[0]
 
     def pop_of(self, key: bytes) -> tuple[bytes, int] | None:
-        """Take the oldest job of a key that is known."""
+        """Pop the oldest job of a key that `keys` has returned."""
         heap = self._heaps[key]
         return (key, heapq.heappop(heap)) if heap else None
 
     def forget(self, key: bytes) -> None:
-        """Forget a key where it has no jobs any more."""
+        """Drop a key that has no jobs."""
         if not self._heaps[key]:
             del self._heaps[key]
             del self._keys[bisect_left(self._keys, key)]
 
     def keys(self, after: bytes | None) -> Iterator[bytes]:
-        """Return all keys in order, from the first behind one round to that one."""
+        """Return all keys in order, from the first after ``after`` once around."""
         at = 0 if after is None else bisect_right(self._keys, after)
         yield from self._keys[at:] + self._keys[:at]
 

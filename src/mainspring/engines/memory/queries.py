@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Jobs:
-    """`SearchableJobs` in dictionaries. Sorting the ids for each page takes a hundredth of a second where there are a million."""
+    """`SearchableJobs` in dictionaries. Sorting the ids for each page takes a hundredth of a second with a million jobs."""
 
     def __init__(self, tables: Tables, query: ListJobs) -> None:
         self._jobs = tables.jobs
@@ -33,12 +33,12 @@ class _Jobs:
         self._query = query
 
     async def few(self, most: int) -> list[Job] | None:
-        """There are no indexes."""
+        """Return None: there are no indexes."""
         del most
         return None
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Return where a part ends."""
+        """Return the end of a part."""
         at = self._place(before) - rows
         if at < 0:
             return None
@@ -46,7 +46,7 @@ class _Jobs:
         return Mark(job.id, job.created_us)
 
     async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return what matches of a part."""
+        """Return the matching jobs of a part."""
         found: list[Job] = []
         for at in range(self._place(before) - 1, bisect_left(self._order, low) - 1, -1):
             job = self._jobs[self._order[at]]
@@ -66,7 +66,7 @@ async def list_jobs(tables: Tables, query: ListJobs, meter: Meter) -> Page[Job]:
 
 
 async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[bytes, int]:
-    """Read since when the first ones have waited; see ``FirstInLine``."""
+    """Return since when the first job of each function waits; see ``FirstInLine``."""
     jobs = tables.jobs
 
     def is_pending(job_id: int) -> bool:
@@ -86,7 +86,7 @@ async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[by
 
 
 async def list_limits(tables: Tables, query: ListLimits, meter: Meter) -> Page[FunctionLimits]:
-    """Read what is said of functions."""
+    """List the limits of functions."""
 
     async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
         names = behind_of(tables.limits, after)[:most]
@@ -96,16 +96,16 @@ async def list_limits(tables: Tables, query: ListLimits, meter: Meter) -> Page[F
 
 
 def behind_of(names: Iterable[Any], after: Any) -> list[Any]:
-    """Return the names behind one, sorted."""
+    """Return the names after one, sorted."""
     return sorted(name for name in names if after is None or name > after)
 
 
 async def show_live(tables: Tables, query: ShowLive, _: Meter) -> Counted:
-    """Read the counts of a page of functions. A page comes after so many functions."""
-    known = tables.counts.functions
+    """Return the counts of a page of functions. A page begins after a number of functions."""
+    functions = tables.counts.functions
     start = numbered(query.after)
     end = start + query.limit
-    return Counted(live_of(tables, islice(known, start, end)), b"%d" % end if end < len(known) else None)
+    return Counted(live_of(tables, islice(functions, start, end)), b"%d" % end if end < len(functions) else None)
 
 
 Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def save_limits(tables: Tables, operation: ops.SaveLimits) -> FunctionLimits:
-    """Write what is said of a function; see ``SaveLimits``."""
-    said = operation.limits
-    stored = tables.limits.get(said.function, FunctionLimits(said.function))
-    if stored.version == said.version:
-        stored = tables.limits[said.function] = msgspec.structs.replace(said, version=said.version + 1)
+    """Write the limits of a function; see ``SaveLimits``."""
+    limits = operation.limits
+    stored = tables.limits.get(limits.function, FunctionLimits(limits.function))
+    if stored.version == limits.version:
+        stored = tables.limits[limits.function] = msgspec.structs.replace(limits, version=limits.version + 1)
     return stored
 
 
 def acquire(tables: Tables, operation: ops.Acquire) -> list[ops.Grant]:
-    """Lease tokens and starts; see ``Acquire``."""
+    """Grant tokens and starts; see ``Acquire``."""
     return [_acquire(tables, operation.term, ask, operation.now_us) for ask in operation.asks]
 
 
@@ -51,8 +51,8 @@ def _acquire(tables: Tables, term: int, ask: ops.TokenRequest, now_us: int) -> o
     return grant
 
 
-def frees(tables: Tables, group: Sequence[Operation]) -> set[bytes]:
-    """Return the functions of which a group is about to give tokens back, while others have asked in vain."""
+def freed_functions(tables: Tables, group: Sequence[Operation]) -> set[bytes]:
+    """Return the functions of which a group is about to return tokens that other nodes lack."""
     freed = set()
     for operation in group:
         if not isinstance(operation, ops.Acquire):

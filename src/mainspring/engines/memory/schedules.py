@@ -45,21 +45,21 @@ class MemorySchedules(MemoryGround):
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Read schedules."""
-        known = self._tables.schedules
-        return {name: known[name] for name in names if name in known}
+        stored = self._tables.schedules
+        return {name: stored[name] for name in names if name in stored}
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
-        """Read rows."""
+        """Read fire times."""
         rows = self._tables.fires
         return {(name, at): rows[name][at] for name, at in keys if at in rows.get(name, ())}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
-        """Read the rows that are not finished."""
+        """Read the fire times that are not finished."""
         tables = self._tables
         return [tables.fires[name][at] for name in names for at in sorted(tables.unfinished.get(name, ()))]
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
-        """Read the rows of jobs."""
+        """Read the fire times of jobs."""
         tables = self._tables
         return [tables.fires[name][at] for job_id in ids for name, at in sorted(tables.runs.get(job_id, ()))]
 
@@ -68,7 +68,7 @@ class MemorySchedules(MemoryGround):
         return {key: self._tables.joins[key] for key in keys if key in self._tables.joins}
 
     async def write(self, writes: ops.Writes) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         tables = self._tables
         for name, stored in writes.schedules.items():
             if stored is None:
@@ -106,7 +106,7 @@ class MemorySchedules(MemoryGround):
             unfinished.add(row.fire_us)
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
-        """Find rows that joined a job which has ended."""
+        """Find fire times that joined a job which has ended."""
         tables = self._tables
         found: list[tuple[Fire, Ended | None]] = []
         for job_id, keys in tables.runs.items():
@@ -121,42 +121,42 @@ class MemorySchedules(MemoryGround):
         return found
 
     async def queued(self, limit: int) -> list[str]:
-        """Find schedules with rows that wait."""
+        """Find schedules with queued fire times."""
         return [name for name, stored in self._tables.schedules.items() if stored.state.queued][:limit]
 
     async def stuck(self, limit: int) -> list[Fire]:
-        """Find rows that wait for children."""
+        """Find fire times that wait for children."""
         tables = self._tables
         rows = (tables.fires[name][at] for name, times in tables.unfinished.items() for at in sorted(times))
         return [row for row in rows if row.outcome][:limit]
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
-        """Find the oldest rows of some schedules."""
+        """Find the oldest fire times of some schedules."""
         fires = self._tables.fires
         names = nsmallest(NAMES_PER_STEP, (name for name, rows in fires.items() if name > after and rows))
         old = (fires[name][at] for name in names for at in sorted(fires[name])[:-MIN_ROWS] if at < before_us)
         return names, list(islice(old, limit))
 
     async def forget(self, until: Mapping[str, int]) -> None:
-        """Drop rows."""
+        """Delete fire times."""
         tables = self._tables
         for name, until_us in until.items():
             tables.fires[name] = {at: row for at, row in tables.fires[name].items() if at > until_us}
             tables.forgotten[name] = until_us
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
-        """Say up to which fire times rows were dropped."""
-        known = self._tables.forgotten
-        return {name: known[name] for name in names if name in known}
+        """Return the fire time of each schedule up to which rows were deleted."""
+        forgotten = self._tables.forgotten
+        return {name: forgotten[name] for name in names if name in forgotten}
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
-        """Note a declaration."""
+        """Record a declaration, and return all declarations of the app."""
         declared = self._tables.declared
         first, _ = declared.get((app, digest), (now_us, now_us))
         declared[app, digest] = (first, now_us)
         return [
-            ops.Declared(Deployment(app, known, times[0]), times[1])
-            for (other, known), times in declared.items()
+            ops.Declared(Deployment(app, stored_digest, times[0]), times[1])
+            for (other, stored_digest), times in declared.items()
             if other == app
         ]
 
@@ -165,7 +165,7 @@ class MemorySchedules(MemoryGround):
 
 
 def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
-    """Find what is due soon."""
+    """Return the schedules that are due soon."""
     times = (
         (stored.state.next_us, name) for name, stored in tables.schedules.items() if stored.state.next_us is not None
     )
@@ -180,17 +180,17 @@ def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
 
 async def list_schedules(tables: Tables, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
     """List schedules by their names."""
-    known = tables.schedules
+    schedules = tables.schedules
 
     async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        wanted = known if query.names is None else known.keys() & set(query.names)
-        return [(name, known[name]) for name in behind_of(wanted, after)[:most]]
+        wanted = schedules if query.names is None else schedules.keys() & set(query.names)
+        return [(name, schedules[name]) for name in behind_of(wanted, after)[:most]]
 
     return await in_parts(query, meter, behind)
 
 
 async def list_fires(tables: Tables, query: ListFires, meter: Meter) -> Page[Fire]:
-    """List rows, the newest first."""
+    """List fire times, newest first."""
     rows = tables.fires.get(query.name, {})
 
     async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:

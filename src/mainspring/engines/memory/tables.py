@@ -1,4 +1,4 @@
-"""What the memory engine holds, and the indexes over it."""
+"""The content of the memory engine, and the indexes over it."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
 
 
 class Tables:
-    """The content of a memory store. Heaps may hold ids that are out of date; whoever takes one looks at the job's state."""
+    """The content of a memory store. Heaps may hold outdated ids, so a caller checks the state of the job that it pops."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, Job] = {}
         self.live: dict[tuple[bytes, bytes], int] = {}
-        """Function and unique to the live job that has them."""
+        """The live job by function and unique."""
         self.kept: dict[tuple[bytes, bytes], int] = {}
-        """The same to the last job submitted with ``keep_unique`` that has succeeded."""
+        """By function and unique: the last job submitted with ``keep_unique`` that has succeeded."""
         self.pending: dict[bytes, tuple[Pending, Pending, Pending]] = {}
-        """Function to its pending jobs of each priority."""
+        """The pending jobs of each priority, by function."""
         self.due: list[tuple[int, int]] = []
         """Heap of (due, id) of scheduled jobs."""
         self.expiring: list[tuple[int, int]] = []
-        """Heap of (expires, id) of jobs that wait."""
+        """Heap of (expires, id) of jobs that have not started."""
         self.ended: list[tuple[int, int]] = []
         """Heap of (ended, id)."""
         self.dead: list[tuple[int, int]] = []
         """The same of failed jobs."""
         self.waits: dict[int, set[int]] = {}
-        """Jobs to the terms of the nodes whose clients wait for them; only where the store is shared."""
+        """The terms of the nodes whose clients wait, by job; only if the store is shared."""
         self.counts = Counts()
         self.limits: dict[bytes, FunctionLimits] = {}
-        """What is said of functions, by name."""
+        """The limits of functions, by name."""
         self.tokens: dict[tuple[bytes, bytes], dict[int, Holding]] = {}
-        """Function and pool to what nodes have and want of it, by term; only where the store is shared."""
+        """The holdings of nodes, by function and pool, then by term; only if the store is shared."""
         self.buckets: dict[tuple[bytes, bytes], tuple[Rate, Bucket]] = {}
-        """Function and pool to the starts that are left; only where the store is shared."""
+        """The rate and the starts left, by function and pool; only if the store is shared."""
         self.notices: Notices = {}
-        """What has happened in the group under way, for the owners of jobs."""
+        """The events in the group under way, for the owners of jobs."""
         self.schedules: dict[str, Stored] = {}
         self.catalogue: Catalogue | None = None
         """The specifications, until one of them changes."""
         self.fires: dict[str, dict[int, Fire]] = {}
-        """Rows by schedule and fire time."""
+        """Rows of fire times, by schedule and fire time."""
         self.unfinished: dict[str, set[int]] = {}
         """Fire times of the rows that are not finished, by schedule."""
         self.forgotten: dict[str, int] = {}
-        """Up to which fire time rows were dropped, by schedule."""
+        """The fire time up to which rows were deleted, by schedule."""
         self.runs: dict[int, set[Key]] = {}
-        """Jobs to the rows that have them and no outcome."""
+        """The keys of the rows that have a job and no outcome, by job."""
         self.joins: dict[Key, Join] = {}
         self.declared: dict[tuple[str, bytes], tuple[int, int]] = {}
-        """App and digest to when they were seen first and last."""
+        """The times of the first and the last declaration, by app and digest."""

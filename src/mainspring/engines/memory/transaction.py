@@ -1,4 +1,4 @@
-"""What the slices' side of one group shares."""
+"""The transaction of a group in memory, and the interface of slices to it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """A group under way. Nothing is ever rolled back here."""
+    """A group under way. It is never rolled back."""
 
     def __init__(self, tables: Tables, lifecycle: JobLifecycle | None, nodes: Mapping[int, str], term: int) -> None:
         self.tables = tables
         self.term = term
         self.lifecycle = lifecycle
         self.nodes = nodes
-        """Terms to nodes."""
+        """Nodes by term."""
         self.commits: list[Callable[[], object]] = []
 
 
 class MemoryGround:
-    """What slices stand on: ``jobs.slices.Ground``."""
+    """The interface of slices to a transaction: ``jobs.slices.Ground``."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -37,13 +37,13 @@ class MemoryGround:
 
     @property
     def lifecycle(self) -> JobLifecycle:
-        """The node's own."""
-        assert self._tx.lifecycle is not None, "a node with slices says who gives its jobs their ids"
+        """The node's job lifecycle."""
+        assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
         return self._tx.lifecycle
 
     @property
     def term(self) -> int:
-        """The node's."""
+        """The node's own term."""
         return self._tx.term
 
     def node(self, term: int) -> str:

@@ -1,4 +1,4 @@
-"""The default store: one SQLite file, in WAL mode with ``synchronous=FULL``, so that what was committed survives a power cut."""
+"""The default store: one SQLite file, in WAL mode with ``synchronous=FULL``, so that committed groups survive a power cut."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     Probe: probing.probe,
 }
 THREAD_ROWS = 64
-"""Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
-to a thread and back takes as long as the disk."""
+"""The most rows of a group whose commit runs on the event loop. Larger groups wait for the disk in the engine's thread, so that
+the loop continues to read; for smaller ones the switch to a thread and back takes as long as the disk."""
 
 log = structlog.get_logger("mainspring.store")
 
@@ -88,9 +88,9 @@ class SqliteEngine:
         self._work: queue.SimpleQueue[tuple[list[Any], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._broken: StoreBrokenError | None = None
-        """Why nothing is committed any more."""
+        """The failure that ended all commits."""
         self._is_writing = False
-        """Whether the transaction under way may write."""
+        """Whether the open transaction may write."""
         self._must_forget = False
         """Whether the file could not be read after a transaction was rolled back."""
         self._is_in_thread = False
@@ -104,12 +104,12 @@ class SqliteEngine:
     ) -> Opened:
         """Open or create the file for a node and begin its next term."""
         self._deliver = deliver
-        self._followers = lifecycle
+        self._lifecycle = lifecycle
         self._broken = None
         opening.check_file(self._path)
-        self._lock.take()
+        self._lock.acquire()
         try:
-            opened = await self._open_patiently(node)
+            opened = await self._open_repeatedly(node)
             self._reader = Reader(self._path, self._folding, deliver, self._readers)
         except (apsw.Error, StoreFullError) as error:
             failure = self._explain(error) if isinstance(error, apsw.Error) else error
@@ -118,17 +118,18 @@ class SqliteEngine:
         except BaseException:
             self._close()
             raise
-        self._lock.remember()
+        self._lock.record_pair()
         opening.warn_of_readers(self._path)
         opening.lay_out_log(self._tx.cursor.connection, self._path)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
         self._thread.start()
-        # With CPython's default of 5 ms the engine's thread would wait that long for every row beside a busy loop.
+        # With CPython's default of 5 ms the engine's thread would wait that long for the interpreter, row by row, under a busy
+        # loop.
         sys.setswitchinterval(1e-4)
         return opened
 
-    async def _open_patiently(self, node: NodeId) -> Opened:
-        """Wait a few seconds for another program that has locked the file, and leave the loop to others meanwhile."""
+    async def _open_repeatedly(self, node: NodeId) -> Opened:
+        """Open the file; wait a few seconds, without blocking the loop, if another program has locked it."""
         for number, pause in enumerate(LOCK_RETRY_DELAYS):
             try:
                 return self._open(node)
@@ -149,23 +150,23 @@ class SqliteEngine:
         ((term,),) = cursor.execute(SQL["next_term"], (node,))
         terms = dict(cursor.execute(SQL["terms"]))
         cursor.execute("COMMIT")
-        self._tx = Transaction(cursor, term, terms, self._followers)
+        self._tx = Transaction(cursor, term, terms, self._lifecycle)
         return Opened(Term(term), terms)
 
     # ---- committing ----
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
-        """Run a group's statements here and now, and wait for the disk in the engine's thread, unless the group is tiny.
+        """Run a group's statements at once; wait for the disk in the engine's thread, unless the group is tiny.
 
-        Where another program has locked the file, the group fails with StoreBusyError at once: no lock is waited for.
+        If another program has locked the file, the group fails with StoreBusyError at once, without waiting.
 
-        A statement is over sooner than another thread can have the interpreter, row by row, beside a busy loop; the wait for
-        the disk needs no interpreter at all. Large results are read in the thread, too.
+        A statement takes less time than another thread needs to get the interpreter, row by row, under a busy loop; the wait for
+        the disk does not need the interpreter. The thread reads large results, too.
         """
         del answer
         outcomes = self._try(lambda: self._execute(group))
         if self._tx.commits or self._tx.rollbacks:
-            committed = self._following(committed)
+            committed = self._with_callbacks(committed)
         if isinstance(outcomes, StoreError):
             committed(outcomes)
         elif self._tx.large or sum(operation.rows for operation in group) > self._thread_rows:
@@ -174,24 +175,24 @@ class SqliteEngine:
         else:
             committed(self._try(lambda: self._end(outcomes)))
 
-    def _following(self, committed: Committed) -> Committed:
-        """Return ``committed`` with what the group wants to be done before, on the node's thread."""
-        commits, rollbacks = self._tx.take_calls()
+    def _with_callbacks(self, committed: Committed) -> Committed:
+        """Return a callback that first runs the group's own callbacks, on the node's thread."""
+        commits, rollbacks = self._tx.pop_callbacks()
 
-        def told(outcomes: Sequence[Any] | StoreError) -> None:
+        def finish(outcomes: Sequence[Any] | StoreError) -> None:
             for function in rollbacks if isinstance(outcomes, StoreError) else commits:
                 function()
             committed(outcomes)
 
-        return told
+        return finish
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             outcomes, committed = work
             ended = self._try(lambda outcomes=outcomes: self._end(outcomes))  # type: ignore[misc]
-            self._deliver(lambda then=committed, what=ended: self._out_of_thread(then, what))  # type: ignore[misc]
+            self._deliver(lambda then=committed, what=ended: self._back_on_loop(then, what))  # type: ignore[misc]
 
-    def _out_of_thread(self, committed: Committed, outcomes: list[Any] | StoreError) -> None:
+    def _back_on_loop(self, committed: Committed, outcomes: list[Any] | StoreError) -> None:
         self._is_in_thread = False
         self._fold_after_read()
         committed(outcomes)
@@ -199,7 +200,7 @@ class SqliteEngine:
     def _execute(self, group: Sequence[Operation]) -> list[Any]:
         self._is_writing = False
         if all(operation.overtakes for operation in group):
-            self._tx.cursor.execute("BEGIN")  # a reader needs no lock that a writer may have
+            self._tx.cursor.execute("BEGIN")  # a read needs no lock, so a writer cannot block it
         else:
             self._tx.cursor.execute("BEGIN IMMEDIATE")
             self._is_writing = True
@@ -213,7 +214,7 @@ class SqliteEngine:
     def _end(self, outcomes: list[Any]) -> list[Any]:
         if self._tx.large:
             finding.read_large(self._tx)
-        self._lock.check()  # what goes into a file that was moved away is not acknowledged
+        self._lock.check()  # commits to a file that was moved away must not be acknowledged
         self._tx.cursor.execute("COMMIT")
         self._fold(self._folding.after_commit)
         return outcomes
@@ -222,12 +223,12 @@ class SqliteEngine:
         try:
             fold()
         except StoreBrokenError as failure:
-            self._break(failure)  # from the next group on: this one is on the disk
+            self._break(failure)  # from the next group on: this group is on the disk
 
     # ---- reading ----
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
-        """Answer a query in a thread of its own, beside the groups."""
+        """Answer a query in a separate thread, concurrently with the groups."""
         if self._broken is not None:
             answered(self._broken)
             return
@@ -244,7 +245,7 @@ class SqliteEngine:
             self._fold(self._folding.after_read)
 
     def _try(self, step: Callable[[], list[Any]]) -> list[Any] | StoreError:
-        """Take a step of a transaction; where it fails, nothing of the transaction has happened."""
+        """Run a step of a transaction; if it fails, roll the transaction back and return the error."""
         if self._broken is not None:
             return self._broken
         try:
@@ -259,7 +260,7 @@ class SqliteEngine:
         except StoreError as refusal:
             self._roll_back()
             return refusal
-        except Exception as error:  # noqa: BLE001 - a defect of ours costs one group, not the engine's thread
+        except Exception as error:  # noqa: BLE001 - a defect in this code costs one group, not the engine's thread
             self._roll_back()
             failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
             failure.__cause__ = error
@@ -267,8 +268,8 @@ class SqliteEngine:
 
     def _break(self, failure: StoreBrokenError) -> None:
         self._broken = failure
-        # What the log holds in memory may not be what is on the disk, and must not be folded into the file by whatever closes
-        # the connection: the next start puts it on the disk first.
+        # The log's content in memory may differ from the disk, so closing the connection must not fold it into the file: the next
+        # start writes it to the disk first.
         self._tx.cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _handle(self, group: Sequence[Operation]) -> list[Any]:
@@ -293,7 +294,7 @@ class SqliteEngine:
 
     def _roll_back(self) -> None:
         connection = self._tx.cursor.connection
-        # What is broken shows again at the next group, with its own message.
+        # A broken connection fails again at the next group, with its own message.
         with contextlib.suppress(apsw.Error):
             if connection.in_transaction:
                 self._tx.cursor.execute("ROLLBACK")
@@ -318,7 +319,7 @@ class SqliteEngine:
             self._thread.join()
             self._thread = None
         if self._reader is not None:
-            self._folding.let_in()
+            self._folding.admit_reader()
             self._reader.close()
             self._reader = None
         try:

@@ -1,4 +1,4 @@
-"""SQLite's errors as the store's, in sentences that say what to do."""
+"""Translates SQLite's errors into the store's errors, with advice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
-    """Return what an error of SQLite's means for the store at ``path``; ``system_error`` is the ``errno`` behind it."""
+    """Translate an error of SQLite's into one for the store at ``path``; ``system_error`` is its ``errno``."""
     if isinstance(error, apsw.FullError):
         return _full(path)
     if isinstance(error, (apsw.IOError, apsw.CantOpenError)) and system_error in _NO_SPACE:
@@ -38,9 +38,9 @@ def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
         return not_a_database(path)
     if isinstance(error, apsw.CorruptError):
         return StoreCorruptError(
-            # SQLite says the same where the disk cannot read.
-            f"{path} is damaged ({error}); look into the system's log whether its disk fails, restore a backup, "
-            "or save what can be read, as docs/how-to/back-up.md says"
+            # SQLite reports the same error if the disk cannot be read.
+            f"{path} is damaged ({error}); check the system's log for failures of its disk, restore a backup, "
+            "or save the readable jobs as docs/how-to/back-up.md describes"
         )
     if isinstance(error, apsw.CantOpenError) and system_error in _NO_FILES:
         return _too_many_files(path)
@@ -52,7 +52,7 @@ def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
 
 
 def cannot_open(path: Path, error: OSError) -> StoreError:
-    """The system does not open or create the file."""
+    """Return the error for a file that the system does not open or create."""
     if error.errno in _NO_SPACE:
         return full_at_start(path)
     if error.errno in _NO_FILES:
@@ -69,27 +69,27 @@ def _no_permission(path: Path, reason: str) -> StoreError:
 
 
 def file_moved(path: Path, *, deleted: bool, descriptor: int) -> StoreUnavailableError:
-    """The name leads to another file than the one that is open, or to none."""
+    """Return the error for a path that leads to another file than the open one, or to none."""
     if deleted:
         return StoreUnavailableError(
-            f"{path} was deleted under the node, and nothing is stored any more: before you stop the node, "
+            f"{path} was deleted while the node uses it, and nothing is stored any more: before you stop the node, "
             f"copy /proc/{os.getpid()}/fd/{descriptor} to {path}, and leave {path}-wal, which belongs to it, in its place"
         )
     return StoreUnavailableError(
-        f"{path} was moved or replaced under the node, and nothing is stored until the same file is back: put it there again, "
+        f"{path} was moved or replaced while the node uses it, and nothing is stored until the same file is back: put it back, "
         f"and leave {path}-wal, which belongs to it, in its place"
     )
 
 
-def cannot_look(path: Path, error: OSError) -> StoreUnavailableError:
-    """Nobody can tell whether the name leads to the file that is open."""
+def cannot_check(path: Path, error: OSError) -> StoreUnavailableError:
+    """Return the error for a path that cannot be checked."""
     return StoreUnavailableError(
-        f"{path} cannot be looked at ({error.strerror}), and nothing is stored meanwhile: check the directories that lead there"
+        f"{path} cannot be checked ({error.strerror}), and nothing is stored until it can: check the directories of its path"
     )
 
 
 def file_gone(path: Path) -> StoreError:
-    """There is a log without its file."""
+    """Return the error for a log without its file."""
     return StoreError(
         f"{path} is gone or empty, and its log {path}-wal is still there: the file was moved or deleted while a node used "
         "it, and the log can have accepted jobs; put the file back, or, to begin with an empty store, "
@@ -98,46 +98,46 @@ def file_gone(path: Path) -> StoreError:
 
 
 def file_replaced(path: Path, lock: Path) -> StoreError:
-    """There is a log of another file."""
+    """Return the error for a log of another file."""
     return StoreError(
         f"{path} was replaced, and the log {path}-wal belongs to the file before, and can have accepted jobs; put that back, "
-        f"or, to go on with this one (a restored copy), move {path}-wal and {path}-shm away; "
+        f"or, to continue with this one (a restored copy), move {path}-wal and {path}-shm away; "
         f"if log and file do belong together, remove {lock} and start again"
     )
 
 
 def disk_failed(path: Path, reason: str, system_error: int = 0) -> StoreError:
-    """Reading or writing has failed, or nobody can tell whether it has."""
+    """Return the error for a read or write that has failed, or whose result is unknown."""
     if system_error in _NO_SPACE:
         return _full(path)
     return StoreBrokenError(
-        f"the disk failed under {path} ({reason}): look into the system's log, then start the node again; "
-        "what was acknowledged before is on the disk"
+        f"the disk failed under {path} ({reason}): check the system's log, then start the node again; "
+        "jobs acknowledged before are on the disk"
     )
 
 
 def _full(path: Path) -> StoreFullError:
     return StoreFullError(
-        f"no space is left for {path}: free some, or raise the quota; what was accepted is safe, and the node goes on "
-        "by itself once there is space"
+        f"no space is left for {path}: free some, or raise the quota; accepted jobs are safe, and the node continues "
+        "as soon as there is space"
     )
 
 
 def full_at_start(path: Path) -> StoreFullError:
-    """There is no space to begin with, and whoever opens the store ends: it does not wait as it would later."""
+    """Return the error for a full disk at the start, which ends the opening: it does not wait as it would later."""
     return StoreFullError(
         f"no space is left for {path}, and the node cannot start: free some, or raise the quota, and start it again; "
-        "what was accepted before is safe"
+        "jobs accepted before are safe"
     )
 
 
 def not_a_database(path: Path) -> StoreCorruptError:
-    """The file's first bytes are not SQLite's."""
+    """Return the error for a file whose first bytes are not SQLite's."""
     return StoreCorruptError(f"{path} is not a SQLite database; move it away, or name another file with --store")
 
 
 def of_gearmand(path: Path) -> StoreForeignError:
-    """The file is the queue of a gearmand."""
+    """Return the error for the queue of a gearmand."""
     return StoreForeignError(
         f"{path} is a queue of gearmand's and was left untouched; start the server with a store of its own, "
         f"then run: mainspring import {path}"
@@ -145,15 +145,15 @@ def of_gearmand(path: Path) -> StoreForeignError:
 
 
 def foreign(path: Path) -> StoreForeignError:
-    """The file is a SQLite database, but none of ours."""
+    """Return the error for a SQLite database of another program."""
     return StoreForeignError(
         f"{path} is a database of another program and was left untouched; name another file with --store"
     )
 
 
-def newer(path: Path, version: int, known: int) -> StoreForeignError:
-    """The file was written by a newer Mainspring."""
+def newer(path: Path, version: int, supported: int) -> StoreForeignError:
+    """Return the error for a file that a newer Mainspring has written."""
     return StoreForeignError(
-        f"{path} has schema {version} of a newer Mainspring, this one knows {known}: "
+        f"{path} has schema {version} of a newer Mainspring, this one supports {supported}: "
         "use that version, or name another file with --store"
     )

@@ -1,4 +1,4 @@
-"""Jobs that are looked up in a group, and how many there are."""
+"""Lookups and counts of jobs in a group."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
 
-SMALL = 65_536
-"""Results of more bytes are read in the engine's thread: they take the disk's time, and no interpreter."""
+SMALL_RESULT = 65_536
+"""Bytes up to which results are read with the group. The engine's thread reads larger ones, which wait for the disk and not for
+the interpreter."""
 
 
 def first(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.Found | None:
-    """Return the first job that a statement finds."""
+    """Return the first job in the rows of a statement."""
     for row in tx.cursor.execute(statement, values):
         return ops.Found(*row)
     return None
 
 
 def find_job(tx: Transaction, job_id: int) -> Job | None:
-    """Look a job up, without its result."""
+    """Return a job, without its result."""
     if job_id > rows.LARGEST_ID:
         return None
     jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions)
@@ -34,7 +35,7 @@ def find_job(tx: Transaction, job_id: int) -> Job | None:
 
 
 def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
-    """Look jobs up; see ``Find``. Of each result there is one copy in a group."""
+    """Return jobs by their ids; see ``Find``. A group has one copy of each result."""
     outcomes = []
     results: dict[int, bytes] = {}
     large: dict[int, list[Job]] = {}
@@ -42,7 +43,7 @@ def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]
         looked_up = (find_job(tx, job_id) for job_id in operation.ids)
         found = {job.id: job for job in looked_up if job is not None}
         for job in ops.fitting(found, operation.room):
-            if job.output_size > SMALL:
+            if job.output_size > SMALL_RESULT:
                 large.setdefault(job.id, []).append(job)
                 continue
             if job.id not in results:
@@ -54,7 +55,7 @@ def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]
 
 
 def read_large(tx: Transaction) -> None:
-    """Read the large results that the group has looked up: one step that does not hold the interpreter, and one copy of each."""
+    """Read the large results that the group needs: without the interpreter lock, and one copy of each."""
     jobs, tx.large = tx.large, []
     for same in jobs:
         with tx.cursor.connection.blob_open("main", "jobs", "result", same[0].id, False) as blob:
@@ -64,7 +65,7 @@ def read_large(tx: Transaction) -> None:
 
 
 def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
-    """Look live jobs up; see ``FindUnique``."""
+    """Return live jobs by their uniques; see ``FindUnique``."""
     return [[_find_unique(tx, *key) for key in operation.keys] for operation in operations]
 
 
@@ -76,7 +77,7 @@ def _find_unique(tx: Transaction, function: bytes | None, unique: bytes) -> ops.
 
 
 def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
-    """Read the counts; see ``Count``."""
+    """Return the counts; see ``Count``."""
     tx.write_counts()
     counts = {
         (tx.functions.name(function)[1], state, priority): number
@@ -86,7 +87,7 @@ def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[b
 
 
 def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Read the counts of some functions; see ``CountLive``."""
+    """Return the counts of some functions; see ``CountLive``."""
     tx.write_counts()
     return [_counts_of(tx, operation.functions) for operation in operations]
 

@@ -1,6 +1,6 @@
-"""Folding the write-ahead log into the file.
+"""Folding of the write-ahead log into the file.
 
-SQLite would do it by itself, and say nothing where it cannot: the log would grow until the disk is full.
+SQLite would fold it itself, but without a report of failures: the log would grow until the disk is full.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GROWN = 4
-"""A log of so many times its usual size is told of, and whenever it has doubled since."""
-READER = "another program reads the store in a transaction that does not end: end it there"
+REPORTED_GROWTH = 4
+"""The log is reported once it has this multiple of its limit, and whenever it has doubled since."""
+FOREIGN_READER = "another program reads the store in a transaction that does not end: end it there"
 
 log = structlog.get_logger("mainspring.store")
 
 
 class Folding:
-    """Folds the log of a connection whenever it has ``pages`` pages; told after each commit."""
+    """Folds the log of a connection whenever it has ``pages`` pages; called after each commit."""
 
     def __init__(self, connection: apsw.Connection, path: Path, pages: int = LOG_PAGES) -> None:
         self._connection = connection
         self._path = path
         self._limit = pages
-        self._tell_at = GROWN * pages
+        self._report_at = REPORTED_GROWTH * pages
         self._pages = 0
-        self._turns = threading.Condition()
+        self._condition = threading.Condition()
         self._is_read = False
         self._is_due = False
-        """Whether the log is to be folded once the read under way has ended, and before the next one begins."""
+        """Whether to fold the log after the read under way and before the next one."""
         connection.set_wal_hook(self._committed)
 
     def _committed(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
@@ -48,53 +48,53 @@ class Folding:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Let the node's own reader read, in its own thread; it waits while the log is folded.
+        """Run a read of the node's own reader, in its thread; it first waits for a folding that is due.
 
-        The log can be written from its beginning again only at a moment when nobody reads anything of it: with one read after
-        the other there would be no such moment. So a read that would begin lets the folding pass.
+        SQLite can write the log from its beginning again only while no reader uses it, and consecutive reads would leave no such
+        moment. So a new read waits for the folding.
         """
-        with self._turns:
-            self._turns.wait_for(lambda: not self._is_due)
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_due)
             self._is_read = True
         try:
             yield
         finally:
-            with self._turns:
+            with self._condition:
                 self._is_read = False
 
     def after_commit(self) -> None:
-        """Fold what there is, where it is enough, unless the node's own reader reads: then after its read.
+        """Fold the log if it has reached its limit: now, or after the read of the node's own reader.
 
-        Raises StoreBrokenError where the disk fails: nothing is lost by that, for what could not be folded stays in the log.
+        Raises StoreBrokenError if the disk fails. Nothing is lost: pages that were not folded stay in the log.
         """
         if self._pages < self._limit:
-            self._tell_at = GROWN * self._limit
+            self._report_at = REPORTED_GROWTH * self._limit
             return
-        with self._turns:
+        with self._condition:
             self._is_due = True
             if self._is_read:
                 return
         self._fold()
 
     def after_read(self) -> None:
-        """Fold what a read has kept from being folded, in no group. Raises StoreBrokenError, as `after_commit` does."""
+        """Fold the log if a read has delayed that, outside of any group. Raises StoreBrokenError, as `after_commit` does."""
         if self._is_due and not self._is_read:
             self._fold()
 
-    def let_in(self) -> None:
-        """Let the reader go on: nothing is folded any more."""
-        with self._turns:
+    def admit_reader(self) -> None:
+        """Let the reader continue: no folding is due."""
+        with self._condition:
             self._is_due = False
-            self._turns.notify_all()
+            self._condition.notify_all()
 
     def _fold(self) -> None:
         try:
             self._checkpoint()
         finally:
-            self.let_in()
+            self.admit_reader()
 
     def _checkpoint(self) -> None:
-        reason = READER
+        reason = FOREIGN_READER
         try:
             pages, folded = self._connection.wal_checkpoint("main")
             if folded == pages:
@@ -104,6 +104,6 @@ class Folding:
             if isinstance(failure, StoreBrokenError):
                 raise failure from error
             reason = str(failure)
-        if self._pages >= self._tell_at:
-            self._tell_at = 2 * self._pages
+        if self._pages >= self._report_at:
+            self._report_at = 2 * self._pages
             log.warning("the log of the store grows", log=f"{self._path}-wal", pages=self._pages, why=reason)

@@ -1,4 +1,4 @@
-"""What slices stand on in a transaction of SQLite."""
+"""The interface of slices to a transaction of SQLite."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class SqliteGround:
 
     @property
     def lifecycle(self) -> JobLifecycle:
-        """The node's own."""
-        assert self._tx.lifecycle is not None, "a node with slices says who gives its jobs their ids"
+        """The node's job lifecycle."""
+        assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
         return self._tx.lifecycle
 
     @property
     def term(self) -> int:
-        """The node's."""
+        """The node's own term."""
         return self._tx.term
 
     def node(self, term: int) -> str:
@@ -42,7 +42,7 @@ class SqliteGround:
         self._tx.commits.append(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where the transaction is rolled back."""
+        """Call a function if the transaction is rolled back."""
         self._tx.rollbacks.append(function)
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:

@@ -1,6 +1,6 @@
-"""The jobs slice on SQLite: a handler for each kind of operation, given all of a group's operations of that kind.
+"""The jobs slice on SQLite: a handler for each kind of operation, called with all of a group's operations of that kind.
 
-Here is what becomes of jobs that are stored.
+This module changes stored jobs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEASED = int(State.LEASED)
 
 
 def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
-    """End leases; see ``Settle``."""
+    """Settle jobs; see ``Settle``."""
     if _settle_all(tx, [settlement for operation in operations for settlement in operation.settlements]):
         return [set() for _ in operations]
     return [
@@ -39,9 +39,9 @@ def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
 
 
 def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> bool:
-    """Settle jobs in one batch, all or none; say whether every guard held.
+    """Settle jobs in one batch, all or none; return whether every guard held.
 
-    Stale settlements are rare. To ask for the accepted ids (RETURNING) every time takes twice as long as to count the changes.
+    Stale settlements are rare. Returning the accepted ids (RETURNING) every time takes twice as long as counting the changes.
     """
     cursor = tx.cursor
     connection = cursor.connection
@@ -88,7 +88,7 @@ def _settled(settlement: rules.Settlement) -> rows.Row:
 
 
 def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
-    """Give back what other terms hold; see ``Recover``."""
+    """Recover the jobs of other terms; see ``Recover``."""
     return [_recover(tx, operation.term) for operation in operations]
 
 
@@ -116,7 +116,7 @@ def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Jo
 def _claim(tx: Transaction, term: int, want: ops.ClaimRequest) -> list[Job]:
     function = tx.functions.find(want.function)
     if function is None:
-        return []  # never submitted: workers may ask for any name, and only submitted ones get a number
+        return []  # never submitted: workers may request any name, and only submitted functions have a number
     claimed = rows.stored(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), tx.functions)
     claimed.sort(key=lambda job: (job.priority, job.id))
     numbers: dict[int, int] = {}
@@ -129,7 +129,7 @@ def _claim(tx: Transaction, term: int, want: ops.ClaimRequest) -> list[Job]:
 
 
 def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
-    """Record what runs; see ``Assign``."""
+    """Record jobs as running; see ``Assign``."""
     jobs = [job for operation in operations for job in operation.jobs]
     tx.cursor.executemany(SQL["assign"], [_running(job) for job in jobs if job.options is None])
     for job in jobs:
@@ -145,7 +145,7 @@ def _running(job: Job) -> rows.Row:
 
 
 def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
-    """Cancel what waits; see ``Cancel``."""
+    """Cancel jobs that no node holds; see ``Cancel``."""
     return [_cancel(tx, operation) for operation in operations]
 
 
@@ -158,7 +158,7 @@ def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
         tx.cursor.execute(SQL["cancel"], (operation.now_us, operation.error, operation.id))
         _count_move(tx, job, State.CANCELLED)
         job.state, job.ended_us, job.error = int(State.CANCELLED), operation.now_us, operation.error
-        note(tx.notices, Ended.of(job)._replace(term=0))  # nobody held it
+        note(tx.notices, Ended.of(job)._replace(term=0))  # no node held it
     return ops.Cancelled(job, before)
 
 
@@ -169,7 +169,7 @@ def _count_move(tx: Transaction, job: Job, after: State) -> None:
 
 
 def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
-    """Put ended jobs back; see ``Redrive``."""
+    """Redrive ended jobs; see ``Redrive``."""
     return [_redrive(tx, operation.id) for operation in operations]
 
 
@@ -201,7 +201,7 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
         _count_move(tx, job, State.EXPIRED)
         job.state, job.ended_us = int(State.EXPIRED), now_us
         expired.append((job, before))
-        note(tx.notices, Ended.of(job)._replace(term=0))  # nobody held it
+        note(tx.notices, Ended.of(job)._replace(term=0))  # no node held it
     due: dict[tuple[bytes, int], int] = {}
     for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
         key = (tx.functions.name(function)[1], priority)

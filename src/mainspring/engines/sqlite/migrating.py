@@ -1,4 +1,4 @@
-"""Bringing a file's schema up to date without running a node."""
+"""Upgrades of a file's schema without a running node."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def migrate_file(path: Path) -> list[int]:
-    """Create the file or bring its schema up to date; returns the numbers of the steps taken.
+    """Create the file or upgrade its schema; return the numbers of the applied migrations.
 
-    Raises StoreBusyError where a node has the file, and StoreError as opening it does.
+    Raises StoreBusyError if a node has the file, and StoreError as opening it does.
     """
     path = opening.real(path)
     opening.check_file(path)
     lock = FileLock(path)
-    lock.take()
+    lock.acquire()
     try:
         connection = apsw.Connection(str(path))
-        connection.set_busy_timeout(5000)  # nobody else waits for this thread
+        connection.set_busy_timeout(5000)  # blocking this thread delays no other work
         try:
             ((version,),) = connection.execute("PRAGMA user_version")
             opening.prepare(connection, path)

@@ -1,4 +1,4 @@
-"""Before the first group: refusing what is not ours, the connection's settings, the schema."""
+"""The opening of a file: the check that it is Mainspring's, the connection's settings, the schema."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mainspring.errors import StoreError
 from mainspring.private_files import is_readable_by_all
 
 LOG_PAGES = 8000
-"""The write-ahead log is folded into the file when it has so many pages, and then written from its beginning again."""
+"""Pages after which the write-ahead log is folded into the file, and then written from its beginning again."""
 LOG_BYTES = LOG_PAGES * (4096 + 24)
-CHUNK = 2**20
-ROOM = 32
-"""The log is laid out where so many times its size is free."""
+CHUNK_BYTES = 2**20
+FREE_SPACE_FACTOR = 32
+"""The log is laid out if this multiple of its size is free."""
 
 APPLICATION_ID = 0x4D535052
-"""``MSPR`` in the file's header: the file is ours."""
+"""``MSPR`` in the header of a file: it is Mainspring's."""
 
 SCHEMA_VERSION = 4
 CACHE_BYTES = 48 * 2**20
@@ -40,12 +40,12 @@ _SETTINGS = (
 
 
 def real(path: Path) -> Path:
-    """Return where a file is, whatever links lead to it: SQLite keeps its log there, and one node has one lock for it."""
+    """Return the real path of a file: SQLite keeps its log there, and one node has one lock for it, with any symbolic link."""
     return Path(os.path.realpath(path))
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that is not ours before anything touches it."""
+    """Refuse a file that is not Mainspring's before anything touches it."""
     if not path.parent.is_dir():
         raise StoreError(f"cannot open {path}: the directory {path.parent} does not exist; create it first")
     try:
@@ -65,7 +65,7 @@ def check_file(path: Path) -> None:
 
 def _tables(path: Path) -> set[str]:
     try:
-        # `immutable`: no lock, no log and no journal is made or rolled back beside a file that is somebody else's.
+        # `immutable`: SQLite takes no lock, and creates or rolls back no log and no journal of another program's file.
         connection = apsw.Connection(
             f"{path.absolute().as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         )
@@ -80,26 +80,26 @@ def _tables(path: Path) -> set[str]:
 def prepare(
     connection: apsw.Connection, path: Path, *, synchronous: Synchronous = "full", cache_bytes: int = CACHE_BYTES
 ) -> None:
-    """Set a connection up and bring the file's schema up to date; raises apsw.Error or StoreError.
+    """Set a connection up and upgrade the file's schema; raises apsw.Error or StoreError.
 
-    Where another program has locked the file, it waits as long as the connection's busy timeout says.
+    If another program has locked the file, it waits for the connection's busy timeout.
     """
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > SCHEMA_VERSION:
         raise failures.newer(path, version, SCHEMA_VERSION)
     ((application,),) = connection.execute("PRAGMA application_id")
     if application != APPLICATION_ID:
-        # Before the log is in use: a node may be killed before the log reaches the file, and the file's own header has to say
-        # whose it is.
+        # Before the log is in use: a node may be killed before the log reaches the file, and the file's own header must identify
+        # it.
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
     ((mode,),) = connection.execute("PRAGMA journal_mode=WAL")
     if mode != "wal":
         raise StoreError(
             f"cannot keep a write-ahead log beside {path} (its journal mode stays {mode!r}): "
-            "the store has to be on a local file system that can be written"
+            "the store must be on a writable local file system"
         )
     if version:
-        write_log_again(connection, path)
+        rewrite_log(connection, path)
     for setting in (f"synchronous={synchronous}", f"cache_size=-{cache_bytes // 1024}", *_SETTINGS):
         connection.execute(f"PRAGMA {setting}").fetchall()
     if version < SCHEMA_VERSION:
@@ -112,24 +112,24 @@ def prepare(
                 connection.execute("ROLLBACK")
 
 
-def write_log_again(connection: apsw.Connection, path: Path) -> None:
-    """Put the log that a process before has left on the disk, whatever became of it.
+def rewrite_log(connection: apsw.Connection, path: Path) -> None:
+    """Write the last process's log to the disk again, whatever its state.
 
     Raises apsw.Error, StoreBrokenError or StoreFullError.
 
-    After a failed ``fsync`` Linux takes what it could not write for written, and goes on showing it to whoever reads the file.
-    SQLite would find the last transactions there, and add to a log that has a hole on the disk: with the next power cut all
-    behind the hole would be gone, or a half-written checkpoint could not be repeated. What is written once more is written.
+    After a failed ``fsync`` Linux marks the lost pages as written, and shows them to readers of the file. SQLite would find the
+    last transactions there, and append to a log that has a hole on the disk: the next power cut would lose everything behind the
+    hole, or a half-written checkpoint could not be repeated. Writing the log again closes the hole.
     """
     try:
         file = path.with_name(f"{path.name}-wal").open("r+b", buffering=0)
     except OSError:
-        return  # there is none, or SQLite says what is wrong with it
+        return  # there is no log, or SQLite will report what is wrong with it
     with file:
-        connection.execute("BEGIN IMMEDIATE")  # nobody else may add to the log meanwhile
+        connection.execute("BEGIN IMMEDIATE")  # no other program may append to the log now
         try:
             place = 0
-            while chunk := os.pread(file.fileno(), CHUNK, place):
+            while chunk := os.pread(file.fileno(), CHUNK_BYTES, place):
                 place += os.pwrite(file.fileno(), chunk, place) if chunk.strip(b"\0") else len(chunk)
             os.fsync(file.fileno())
         except OSError as error:
@@ -139,7 +139,7 @@ def write_log_again(connection: apsw.Connection, path: Path) -> None:
 
 
 def warn_of_readers(path: Path) -> None:
-    """Warn where every user of the machine may read the payloads: earlier versions left the mode of the files to the umask."""
+    """Warn if every user of the machine may read the payloads: earlier versions left the mode of the files to the umask."""
     files = (path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm"))
     if open_to_all := [str(file) for file in files if is_readable_by_all(file)]:
         log.warning(
@@ -150,31 +150,31 @@ def warn_of_readers(path: Path) -> None:
 
 
 def lay_out_log(connection: apsw.Connection, path: Path) -> None:
-    """Give the write-ahead log its size at once, in zeros, where there is room for it and nobody else writes.
+    """Extend the write-ahead log to its full size with zeros, if there is space and no other program writes.
 
-    An ``fdatasync`` of a file that grows has to write the file system's own log too, and takes about twice as long. Measured:
-    2,400 to 3,900 commits of one row a second while the log grew, 5,900 once it did not.
-    SQLite takes a frame for the log's end unless its salt and checksum fit, so zeros behind the end are nothing to it.
+    An ``fdatasync`` of a growing file also writes the file system's own log, and takes about twice as long. Measured: 2,400 to
+    3,900 commits of one row a second while the log grew, 5,900 at its full size. SQLite takes a frame for the log's end unless
+    its salt and checksum fit, so it ignores zeros behind the end.
     """
     log = path.with_name(f"{path.name}-wal")
     try:
         disk = os.statvfs(path.parent)
-        if disk.f_bavail * disk.f_frsize < ROOM * LOG_BYTES:
+        if disk.f_bavail * disk.f_frsize < FREE_SPACE_FACTOR * LOG_BYTES:
             return
-        connection.execute("BEGIN IMMEDIATE")  # the zeros must not come over what another program adds to the log
+        connection.execute("BEGIN IMMEDIATE")  # the zeros must not overwrite another program's frames
         try:
             with log.open("r+b") as file:
                 missing = LOG_BYTES - file.seek(0, os.SEEK_END)
                 while missing > 0:
-                    missing -= file.write(bytes(min(missing, CHUNK)))
+                    missing -= file.write(bytes(min(missing, CHUNK_BYTES)))
         finally:
             connection.execute("ROLLBACK")
     except (OSError, apsw.BusyError):
-        return  # it is only slower without
+        return  # without it, commits are only slower
 
 
 def migrate(connection: apsw.Connection, version: int) -> None:
-    """Take the schema from a version to the present one, inside the caller's transaction."""
+    """Upgrade the schema from a version to the present one, inside the caller's transaction."""
     for number in range(version + 1, SCHEMA_VERSION + 1):
         connection.execute(files(__package__).joinpath(f"migrations/{number:04}.sql").read_text("utf-8"))
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}").fetchall()

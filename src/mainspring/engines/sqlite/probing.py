@@ -1,4 +1,4 @@
-"""Finding out whether the file takes what is written."""
+"""The probe: checks that the file accepts writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
-    """Write a job and take it away again: its pages go to the log with the commit."""
+    """Write a job and delete it again: its pages go to the log with the commit."""
     tx.cursor.execute(SQL["probe"])
     tx.cursor.execute(SQL["probed"])
     return [None] * len(operations)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.resources.model import FunctionLimits
 
-_FEW = {
+_BY_STATE = {
     State.SCHEDULED: "few_scheduled",
     State.PENDING: "few_queued",
     State.LEASED: "few_queued",
@@ -30,7 +30,7 @@ _FEW = {
     State.CANCELLED: "few_unsuccessful",
     State.EXPIRED: "few_unsuccessful",
 }
-"""The index of a state."""
+"""The statement that reads a state by its index."""
 
 
 class _Jobs:
@@ -42,9 +42,9 @@ class _Jobs:
         self._function = function
 
     async def few(self, most: int) -> list[Job] | None:
-        """Read by the index of the state that is asked for."""
+        """Return the jobs of the requested state by its index; None if there are more than ``most``."""
         query, function = self._query, self._function
-        statement = None if query.state is None else _FEW.get(query.state)
+        statement = None if query.state is None else _BY_STATE.get(query.state)
         if statement is None:
             return None
         if statement == "few_queued" and function is not None:
@@ -53,13 +53,13 @@ class _Jobs:
         return None if len(ids) > most else self._list("list_these", query.after, query.limit, json.dumps(ids))
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Return where a part ends."""
+        """Return the end of a part."""
         for found in self._tx.cursor.execute(SQL["mark"], (_id(before), rows - 1)):
             return Mark(*found)
         return None
 
     async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return what matches of a part."""
+        """Return the matching jobs of a part."""
         return self._list("list", before, most, low)
 
     def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
@@ -81,7 +81,7 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
 
 
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
-    """Read since when the first ones have waited; see ``FirstInLine``."""
+    """Return since when the first job of each function waits; see ``FirstInLine``."""
     found = {}
     for name in query.functions:
         function = tx.functions.find(name)
@@ -98,18 +98,19 @@ async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[b
 
 
 async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[FunctionLimits]:
-    """Read what is said of functions, in the order of their names."""
+    """List the limits of functions, in the order of their names."""
 
     async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
         return [
-            (function, decode_limits(said)) for function, said in tx.cursor.execute(SQL["limits"], (after or b"", most))
+            (function, decode_limits(encoded))
+            for function, encoded in tx.cursor.execute(SQL["limits"], (after or b"", most))
         ]
 
     return await in_parts(query, meter, behind)
 
 
 async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
-    """Read the counts of a page of functions. A page comes after the number of a function."""
+    """Return the counts of a page of functions. A page begins after the number of a function."""
     counts = {}
     last = left = 0
     for function, name, state, priority, number in tx.cursor.execute(

@@ -1,6 +1,6 @@
-"""Queries on a connection of their own, in a thread of their own: no group waits for them.
+"""Queries on their own connection, in their own thread: they do not block groups.
 
-A reader of a write-ahead log sees what was committed when it began, and holds up nobody but who folds the log; see `folding`.
+A reader of a write-ahead log sees what was committed when it began, and delays only the folding of the log; see `folding`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Budget, Query
 
 BUSY_MS = 2000
-"""Milliseconds that a read waits where another program has locked the file even against readers."""
+"""Milliseconds that a read waits if another program has locked the file even against readers."""
 
 
 class Reader:
@@ -37,7 +37,7 @@ class Reader:
     def __init__(
         self, path: Path, folding: Folding, deliver: Callable[[Callable[[], None]], object], readers: Readers
     ) -> None:
-        """Open the file, which is in use already. Raises apsw.Error."""
+        """Open the file, which the node already uses. Raises apsw.Error."""
         self._readers = readers
         self._path = path
         self._folding = folding
@@ -79,7 +79,7 @@ class Reader:
             failure = explain(error, self._path, self._connection.system_errno)
             failure.__cause__ = error
             return failure
-        except Exception as error:  # noqa: BLE001 - a defect of ours costs one answer, not the thread
+        except Exception as error:  # noqa: BLE001 - a defect in this code costs one answer, not the thread
             failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
             failure.__cause__ = error
             return failure

@@ -1,6 +1,6 @@
-"""The resources slice on SQLite, and claims in turns of keys.
+"""The resources slice on SQLite, and claims that take turns between keys.
 
-There are no leased tokens: a file has one node, which has all of them.
+Nothing grants tokens here: a file has one node, which has all of them.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
 
 
 def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
-    """Write what is said of a function; see ``SaveLimits``."""
+    """Write the limits of functions; see ``SaveLimits``."""
     return [_save_limits(tx, operation.limits) for operation in operations]
 
 
-def _save_limits(tx: Transaction, said: FunctionLimits) -> FunctionLimits:
-    for version, stored in tx.cursor.execute(SQL["limits_of"], (said.function,)):
-        if version != said.version:
+def _save_limits(tx: Transaction, limits: FunctionLimits) -> FunctionLimits:
+    for version, stored in tx.cursor.execute(SQL["limits_of"], (limits.function,)):
+        if version != limits.version:
             return decode_limits(stored)
-    said = msgspec.structs.replace(said, version=said.version + 1)
-    tx.cursor.execute(SQL["save_limits"], (said.function, said.version, encode_limits(said)))
-    return said
+    limits = msgspec.structs.replace(limits, version=limits.version + 1)
+    tx.cursor.execute(SQL["save_limits"], (limits.function, limits.version, encode_limits(limits)))
+    return limits
 
 
 # ---- claims ----
 
 
 def claim_by_key(tx: Transaction, operations: Sequence[job_ops.ClaimByKey]) -> list[job_ops.ClaimedByKey]:
-    """Lease due jobs in turns of their keys; see ``ClaimByKey``."""
+    """Lease due jobs, taking turns between their keys; see ``ClaimByKey``."""
     return [_claim_by_key(tx, operation) for operation in operations]
 
 
@@ -74,7 +74,7 @@ def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.Cla
 
 
 def _claim(tx: Transaction, term: int, ids: list[int]) -> list[Job]:
-    """Lease these jobs, and return them in this order: one statement, for each costs as much as it does to look up a few keys."""
+    """Lease these jobs, and return them in this order. One statement: each costs as much as the lookup of a few keys."""
     if not ids:
         return []
     values = (term, json.dumps(ids))
@@ -83,7 +83,7 @@ def _claim(tx: Transaction, term: int, ids: list[int]) -> list[Job]:
 
 
 def _keys(tx: Transaction, function: int, priority: int, after: bytes | None) -> Iterator[bytes]:
-    """Give the keys that have jobs, from the first behind one round to that one; the empty one also where it has none."""
+    """Yield the keys that have jobs, from the first after ``after`` once around; also the empty key, even without jobs."""
     yield from _rising(tx, function, priority, after)
     if after is not None:
         for key in _rising(tx, function, priority, None):

@@ -8,7 +8,7 @@ SELECT version, said FROM limits WHERE namespace = 'default' AND function = ?;
 INSERT INTO limits (namespace, function, version, said) VALUES ('default', ?, ?, ?)
 ON CONFLICT (namespace, function) DO UPDATE SET version = excluded.version, said = excluded.said;
 
--- The jobs without a key come first; those that have one follow in the order of their keys.
+-- Jobs without a key come first; those with a key follow in the order of keys.
 -- name: next_key
 SELECT key FROM jobs INDEXED BY queue
 WHERE state = 1 AND function = ? AND priority = ? AND key > ? AND state BETWEEN 1 AND 3

@@ -1,4 +1,4 @@
-"""Jobs to rows and back."""
+"""Conversions of jobs to rows and back."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 
 LARGEST_ID = 2**63 - 1
-"""SQLite's integers end here, and handles that strangers send do not."""
+"""The largest integer of SQLite; handles from clients may exceed it."""
 
-REMEMBERED = 20_000
-"""Functions whose numbers are remembered at most: any client can name new ones."""
+CACHE_LIMIT = 20_000
+"""The most functions whose numbers are cached: any client can name new ones."""
 
 
 class Functions:
-    """Function names to the numbers that rows carry, and back; some of them are remembered.
+    """A cache of the numbers of functions, in both directions.
 
-    A number is given in the transaction that first needs it; ``forget`` after a transaction that was rolled back. The cursor is
-    its own: numbers are looked up while another one's rows are read.
+    A number is allocated in the transaction that first needs it; call ``forget`` after a rollback. It has its own cursor, since
+    numbers are looked up while another cursor's rows are read.
     """
 
     def __init__(self, cursor: apsw.Cursor, insert: str, named: str, numbered: str) -> None:
@@ -36,40 +36,40 @@ class Functions:
         self._names: dict[int, tuple[str, bytes]] = {}
 
     def forget(self) -> None:
-        """Read the numbers anew."""
+        """Empty the cache."""
         self._numbers.clear()
         self._names.clear()
 
-    def _know(self, number: int, namespace: str, name: bytes) -> None:
-        if len(self._names) >= REMEMBERED:
+    def _cache(self, number: int, namespace: str, name: bytes) -> None:
+        if len(self._names) >= CACHE_LIMIT:
             self.forget()
         self._numbers[namespace, name] = number
         self._names[number] = (namespace, name)
 
     def number(self, namespace: str, name: bytes) -> int:
-        """Return the number of a name, a new one where it has none yet."""
-        known = self._numbers.get((namespace, name))
-        if known is None:
-            ((known,),) = self._cursor.execute(self._insert, (namespace, name))
-            self._know(known, namespace, name)
-        return known
+        """Return the number of a function; allocate one if it has none."""
+        number = self._numbers.get((namespace, name))
+        if number is None:
+            ((number,),) = self._cursor.execute(self._insert, (namespace, name))
+            self._cache(number, namespace, name)
+        return number
 
     def find(self, name: bytes) -> int | None:
-        """Return the number of a name, None where it has none: only what was submitted has one."""
-        known = self._numbers.get(("default", name))
-        if known is None:
-            for (known,) in self._cursor.execute(self._named, ("default", name)):
-                self._know(known, "default", name)
-        return known
+        """Return the number of a function, None if it has none: only submitted functions have one."""
+        number = self._numbers.get(("default", name))
+        if number is None:
+            for (number,) in self._cursor.execute(self._named, ("default", name)):
+                self._cache(number, "default", name)
+        return number
 
     def name(self, number: int) -> tuple[str, bytes]:
-        """Return the namespace and the name of a number."""
-        known = self._names.get(number)
-        if known is None:
+        """Return the namespace and the name for a number."""
+        key = self._names.get(number)
+        if key is None:
             ((namespace, name),) = self._cursor.execute(self._numbered, (number,))
-            known = (namespace, name)
-            self._know(number, namespace, name)
-        return known
+            key = (namespace, name)
+            self._cache(number, namespace, name)
+        return key
 
 
 def submitted(job: Job, function: int) -> Row:
@@ -94,15 +94,15 @@ def submitted(job: Job, function: int) -> Row:
 
 
 def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
-    """Return the jobs of rows selected in the order of the statements ``claim``, ``find`` and ``list``."""
+    """Return the jobs of rows; the statements ``claim``, ``find`` and ``list`` select the same columns in the same order."""
     jobs = []
-    known, namespace, name = -1, "", b""
+    last, namespace, name = -1, "", b""
     for (
         job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
         input_size, output_size, options, error, result, payload, key,
     ) in rows:  # fmt: skip
-        if function != known:  # most rows are of one function
-            known, (namespace, name) = function, functions.name(function)
+        if function != last:  # most rows are of one function
+            last, (namespace, name) = function, functions.name(function)
         jobs.append(
             Job(
                 job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Meter, Page, Query
 
 LAST_NAME = "\U0010ffff"
-"""It comes after all names."""
+"""A text that sorts after all names."""
 
 
 class SqliteSchedules(SqliteGround):
-    """``ScheduleTables`` inside the transaction that is open."""
+    """``ScheduleTables`` inside the open transaction."""
 
     def _rows(self, name: str, *values: Any) -> Iterable[Sequence[Any]]:
         return self._tx.cursor.execute(SQL[name], values)
@@ -49,15 +49,15 @@ class SqliteSchedules(SqliteGround):
         return {name: stored for name in names for stored in _stored(self._rows("schedule", name))}
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
-        """Read rows."""
+        """Read fire times."""
         return {key: decode_fire(row) for key in keys for (row,) in self._rows("fire", *key)}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
-        """Read the rows that are not finished."""
+        """Read the fire times that are not finished."""
         return [decode_fire(row) for name in names for (row,) in self._rows("unfinished", name)]
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
-        """Read the rows of jobs."""
+        """Read the fire times of jobs."""
         return [decode_fire(row) for job_id in ids for (row,) in self._rows("fires_of_job", job_id)]
 
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
@@ -65,7 +65,7 @@ class SqliteSchedules(SqliteGround):
         return {key: Join(*key, left, bool(stopped)) for key in keys for left, stopped in self._rows("join_of", *key)}
 
     async def write(self, writes: ops.Writes) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         tx = self._tx
         saved = [(name, stored) for name, stored in writes.schedules.items() if stored is not None]
         removed = [(name,) for name, stored in writes.schedules.items() if stored is None]
@@ -83,7 +83,7 @@ class SqliteSchedules(SqliteGround):
         tx.cursor.executemany(SQL["remove_join"], [(one.child, one.fire_us) for one in writes.joins if not one.left])
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
-        """Find rows that joined a job which has ended."""
+        """Find fire times that joined a job which has ended."""
         return [
             (
                 decode_fire(row),
@@ -93,15 +93,15 @@ class SqliteSchedules(SqliteGround):
         ]
 
     async def queued(self, limit: int) -> list[str]:
-        """Find schedules with rows that wait."""
+        """Find schedules with queued fire times."""
         return [name for (name,) in self._rows("queued_schedules", limit)]
 
     async def stuck(self, limit: int) -> list[Fire]:
-        """Find rows that wait for children."""
+        """Find fire times that wait for children."""
         return [decode_fire(row) for (row,) in self._rows("stuck", limit)]
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
-        """Find the oldest rows of some schedules."""
+        """Find the oldest fire times of some schedules."""
         names = [name for (name,) in self._rows("names_of_fires", after, NAMES_PER_STEP)]
         old: list[Fire] = []
         for name in names:
@@ -113,20 +113,20 @@ class SqliteSchedules(SqliteGround):
         return names, old
 
     async def forget(self, until: Mapping[str, int]) -> None:
-        """Drop rows."""
+        """Delete fire times."""
         self._tx.cursor.executemany(SQL["forget_fires"], until.items())
         self._tx.cursor.executemany(SQL["note_forgotten"], until.items())
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
-        """Say up to which fire times rows were dropped."""
+        """Return the fire time of each schedule up to which rows were deleted."""
         return {name: until_us for name in names for (until_us,) in self._rows("forgotten", name)}
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
-        """Note a declaration."""
+        """Record a declaration, and return all declarations of the app."""
         self._rows("declare", app, digest, now_us)
         return [
-            ops.Declared(Deployment(name, known, first), last)
-            for name, known, first, last in self._rows("declarations", app)
+            ops.Declared(Deployment(name, declared, first), last)
+            for name, declared, first, last in self._rows("declarations", app)
         ]
 
 
@@ -147,7 +147,7 @@ def _stored(rows: Iterable[Sequence[Any]]) -> list[Stored]:
 
 
 def find_due(tx: Transaction, operations: Sequence[ops.FindDue]) -> list[ops.Upcoming]:
-    """Find what is due soon."""
+    """Return the schedules that are due soon."""
     return [_find_due(tx, operation) for operation in operations]
 
 
@@ -181,7 +181,7 @@ def _listed(row: Sequence[Any]) -> tuple[str, Stored]:
 
 
 async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
-    """List rows, the newest first."""
+    """List fire times, newest first."""
 
     async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
         found = tx.cursor.execute(SQL["history"], (query.name, LARGEST_ID if after is None else after, most))

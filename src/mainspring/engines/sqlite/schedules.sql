@@ -53,7 +53,7 @@ WHERE standing = 2 AND standing BETWEEN 2 AND 3 AND (jobs.id IS NULL OR jobs.sta
 -- name: stuck
 SELECT fire FROM fires INDEXED BY fires_to_mend WHERE standing = 3 AND standing BETWEEN 2 AND 3 LIMIT ?;
 
--- From name to name, and not from row to row.
+-- From name to name, not from row to row.
 -- name: names_of_fires
 WITH RECURSIVE names (name) AS (
     SELECT (SELECT schedule FROM fires WHERE schedule > ?1 ORDER BY schedule LIMIT 1)

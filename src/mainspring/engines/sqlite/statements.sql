@@ -15,7 +15,7 @@ INSERT INTO terms (node) VALUES (?) RETURNING term;
 -- name: terms
 SELECT term, node FROM terms;
 
--- No job has the id 0, and no function the number 0. A change that changes nothing would not be written.
+-- No job has the id 0, and no function the number 0. SQLite would not write a change that changes nothing.
 -- name: probe
 INSERT INTO jobs (id, function, state, priority, created_us) VALUES (0, 0, 1, 1, 0);
 
@@ -54,7 +54,7 @@ WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
 SELECT id, state, function, priority, attempt, suspects, term, options FROM jobs INDEXED BY queue
 WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3;
 
--- Where no job has a key, this is the order of age; a node that knows of keys claims by key instead.
+-- If no job has a key, this is the order of age; versions with keys claim by key instead.
 -- name: claim
 UPDATE jobs SET state = 2, term = ?
 WHERE id IN (
@@ -116,7 +116,7 @@ FROM jobs WHERE id = ?;
 -- name: result
 SELECT result FROM jobs WHERE id = ?;
 
--- A list is in the order of ids, and passes over all jobs from the newest on, a part at a time: up to this one.
+-- A list is in the order of ids. It reads all jobs from the newest on, a part at a time: up to this one.
 -- name: mark
 SELECT id, created_us FROM jobs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
 
@@ -127,7 +127,7 @@ FROM jobs
 WHERE id < ?1 AND id >= ?6 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
 
--- Where few jobs are in a state, its partial index gives all of them sooner.
+-- If few jobs are in a state, its partial index returns all of them sooner.
 -- name: few_scheduled
 SELECT id FROM jobs INDEXED BY due WHERE state = 0 LIMIT ?3;
 
@@ -148,7 +148,7 @@ WHERE id IN (SELECT value FROM json_each(?6))
     AND id < ?1 AND state = ?2 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
 
--- The first job of the line without a key, and those of the first lines with one: each is a step in the index.
+-- The first job of the queue without a key, and those of the first queues with one: each is a step in the index.
 -- name: first_in_line
 WITH RECURSIVE keys (key, number) AS (
     SELECT (SELECT key FROM jobs INDEXED BY queue

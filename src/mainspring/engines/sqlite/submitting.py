@@ -1,4 +1,4 @@
-"""New jobs, and the joins on their uniques."""
+"""Submits: new jobs, and joins of jobs with the same unique."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
-    """Store new jobs; see ``Submit``. Jobs without a unique cannot conflict and go in as one batch."""
+    """Store new jobs; see ``Submit``. Jobs without a unique cannot conflict and are stored in one batch."""
     plain: list[rows.Row] = []
     named: list[Job] = []
     number = tx.functions.number
@@ -50,7 +50,7 @@ def _submit_named(tx: Transaction, named: list[Job]) -> dict[int, ops.Found]:
         if kept is None:
             fresh.append(job)
         else:
-            # A live job comes before one that has ended, also where it has only just been submitted.
+            # A live job takes precedence over an ended one, even if this group has just submitted it.
             _store_named(tx, fresh, joined)
             fresh = []
             function = tx.functions.number(job.namespace, job.function)

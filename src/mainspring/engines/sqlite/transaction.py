@@ -1,4 +1,4 @@
-"""What the handlers of one transaction share."""
+"""The transaction of a group: the state that its handlers share."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """A cursor inside an open transaction, the functions' numbers, the deltas of the counts, and what follows from the group."""
+    """A cursor in an open transaction, the functions' numbers, the changes of the counts, and the group's notices."""
 
     def __init__(self, cursor: apsw.Cursor, term: int, nodes: dict[int, str], lifecycle: JobLifecycle | None) -> None:
         self.cursor = cursor
         self.term = term
         self.nodes = nodes
-        """Terms to nodes."""
+        """Nodes by term."""
         self.lifecycle = lifecycle
         self.functions = Functions(
             cursor.connection.cursor(), SQL["function_id"], SQL["function_named"], SQL["function_numbered"]
         )
         self._deltas: dict[tuple[int, int, int], int] = {}
         self.notices: Notices = {}
-        """What has happened in the group under way and is not yet followed, for the owners of jobs."""
+        """The events in the group under way that the owners of jobs have not followed yet."""
         self.large: list[list[Job]] = []
-        """Jobs whose large results are still to be read, those of one id together."""
+        """Jobs whose large results are still to be read, in one list per id."""
         self.catalogue: Catalogue | None = None
-        """All schedules, once they were needed; changed by the transactions that change them."""
+        """All schedules, once needed; transactions that change schedules keep it current."""
         self.commits: list[Callable[[], object]] = []
         self.rollbacks: list[Callable[[], object]] = []
-        """What the node's thread does once it is known how the group under way has ended."""
+        """Callbacks on the node's thread once the result of the group is certain."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""
@@ -48,20 +48,20 @@ class Transaction:
         self._deltas[key] = self._deltas.get(key, 0) + number
 
     def write_counts(self) -> None:
-        """Write the deltas, as the last thing before the commit."""
+        """Write the deltas; the last step before the commit."""
         if self._deltas:
             rows = [(*key, number) for key, number in self._deltas.items() if number]
             self._deltas.clear()
             self.cursor.executemany(SQL["count"], rows)
 
-    def take_calls(self) -> tuple[list[Callable[[], object]], list[Callable[[], object]]]:
-        """Return what is to be called once the group is committed, and where it is not; the next group has its own."""
+    def pop_callbacks(self) -> tuple[list[Callable[[], object]], list[Callable[[], object]]]:
+        """Return the callbacks for a commit and those for a rollback, and start with none for the next group."""
         taken = self.commits, self.rollbacks
         self.commits, self.rollbacks = [], []
         return taken
 
     def rolled_back(self) -> None:
-        """Forget what the transaction did."""
+        """Discard the state of the transaction."""
         self._deltas.clear()
         self.notices.clear()
         self.large.clear()
