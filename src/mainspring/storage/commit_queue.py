@@ -189,7 +189,7 @@ class CommitQueue:
         if self._blocked and not self._is_retry_set:
             self._group, self._blocked = self._blocked, []
             self._is_overtaking = False
-        elif self._overtaking and not (self._is_overtaking and may_write):  # reads and writes alternate
+        elif self._overtaking and not (self._is_overtaking and may_write):  # reads do not starve writes
             self._group, self._overtaking = self._overtaking, []
             self._is_overtaking = True
             self.groups += 1
