@@ -32,7 +32,7 @@ RELEASED: Final = Settlement(b"released", b"", b"")
 CANCELLED: Final = Settlement(b"cancelled", b"", b"")
 
 
-def stopped(job: CurrentJob) -> Settlement:
+def stop_settlement(job: CurrentJob) -> Settlement:
     """Return the settlement of a job that stopped on request."""
     return RELEASED if job.stop_reason == "drain" else CANCELLED
 
@@ -44,12 +44,12 @@ def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     try:
         args, kwargs = function.signature.decode(payload)
     except BaseException as error:  # noqa: BLE001 - decoding may run code of users' types, which may raise anything
-        return failed(error, final=True)
+        return failure_of(error, final=True)
     try:
         result = function.call(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - every error of a task is its outcome, including SystemExit
-        return raised(function, error, job)
-    return _returned(result)
+        return error_settlement(function, error, job)
+    return _result_settlement(result)
 
 
 async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
@@ -59,31 +59,31 @@ async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob)
     try:
         args, kwargs = function.signature.decode(payload)
     except BaseException as error:  # noqa: BLE001
-        return failed(error, final=True)
+        return failure_of(error, final=True)
     try:
         result = await function.call(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001
-        return raised(function, error, job)
-    return _returned(result)
+        return error_settlement(function, error, job)
+    return _result_settlement(result)
 
 
-def _returned(result: Any) -> Settlement:
+def _result_settlement(result: Any) -> Settlement:
     try:
         return Settlement(b"succeeded", b"", encode_result(result))
     except BaseException as error:  # noqa: BLE001
-        return failed(error, final=True)  # a retry would fail in the same way
+        return failure_of(error, final=True)  # a retry would fail in the same way
 
 
-def raised(function: Function, error: BaseException, job: CurrentJob) -> Settlement:
+def error_settlement(function: Function, error: BaseException, job: CurrentJob) -> Settlement:
     """Return the settlement of a function that raised."""
     if isinstance(error, Snooze):
         return Settlement(b"snoozed", msgspec.json.encode({"delay": error.delay}), b"")
     if isinstance(error, (JobStopped, asyncio.CancelledError)) and job.cancel_requested:
-        return stopped(job)
-    return failed(error, final=function.retry is not None and not function.retry.allows(error))
+        return stop_settlement(job)
+    return failure_of(error, final=function.retry is not None and not function.retry.allows(error))
 
 
-def failed(error: BaseException, *, final: bool) -> Settlement:
+def failure_of(error: BaseException, *, final: bool) -> Settlement:
     """Return the failure of an error, with its type, message and traceback."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == _THIS_FILE:

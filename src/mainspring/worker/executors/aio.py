@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.worker.delivery import Delivery, Finish, Finished
-from mainspring.worker.execution import RELEASED, Settlement, execute_coroutine, failed, stopped
+from mainspring.worker.execution import RELEASED, Settlement, execute_coroutine, failure_of, stop_settlement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,10 +53,10 @@ class CoroutineExecutor:
     def _done(self, delivery: Delivery, begun: float, task: asyncio.Task[Settlement]) -> None:
         del self._tasks[delivery]
         if task.cancelled():  # before its first step; later, `execute_coroutine` settles it
-            settlement = stopped(delivery.job) if delivery.job.cancel_requested else RELEASED
+            settlement = stop_settlement(delivery.job) if delivery.job.cancel_requested else RELEASED
         else:
             error = task.exception()
-            settlement = task.result() if error is None else failed(error, final=False)
+            settlement = task.result() if error is None else failure_of(error, final=False)
         if not self._finished:
             self._loop.call_soon(self._deliver)
         self._finished.append(Finished(delivery, settlement, self._loop.time() - begun))

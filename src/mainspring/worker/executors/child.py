@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.errors import MainspringError, WorkerFullError
 from mainspring.worker.current import CurrentJob, JobStopped
-from mainspring.worker.execution import RELEASED, Settlement, execute, execute_coroutine, failure, stopped
+from mainspring.worker.execution import RELEASED, Settlement, execute, execute_coroutine, failure, stop_settlement
 from mainspring.worker.executors.frames import (
     Begun,
     Data,
@@ -124,7 +124,7 @@ class Child:
         try:
             return self._loop.run_until_complete(task)
         except asyncio.CancelledError:  # before its first step
-            return stopped(job) if job.cancel_requested else RELEASED
+            return stop_settlement(job) if job.cancel_requested else RELEASED
         finally:
             self._task = None
 

@@ -17,7 +17,7 @@ import structlog
 
 from mainspring.client.awaited_jobs import Awaited
 from mainspring.worker.delivery import Delivery, Finish, Finished
-from mainspring.worker.execution import Settlement, failure, stopped
+from mainspring.worker.execution import Settlement, failure, stop_settlement
 from mainspring.worker.executors.frames import (
     Begun,
     Data,
@@ -96,7 +96,7 @@ class ProcessExecutor:
         if child is None:
             if delivery in self._waiting:
                 self._waiting.remove(delivery)
-                self._report(delivery, stopped(delivery.job), 0)
+                self._report(delivery, stop_settlement(delivery.job), 0)
         elif at_once:
             child.kill()
         else:
@@ -177,7 +177,7 @@ class ProcessExecutor:
             return
         del self._busy[delivery]
         if delivery.job.cancel_requested and child.killed:
-            settlement = stopped(delivery.job)
+            settlement = stop_settlement(delivery.job)
         else:
             delivery.died = True
             settlement = failure("ProcessDied", error or f"the job's process {_cause(code)}")
