@@ -1,4 +1,4 @@
-"""Waits that never forget a cancellation, as some of asyncio's do in the Pythons that are supported."""
+"""Waits that never lose a cancellation, as some of asyncio's do in supported versions of Python."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 async def wait_or_timeout(event: asyncio.Event, seconds: float | None) -> None:
-    """Wait until an event is set, or until some seconds have passed; None: for ever.
+    """Wait until an event is set, or some seconds have passed; None: without a time-out.
 
-    Unlike ``asyncio.wait_for`` before Python 3.12, it never forgets that it was cancelled when the event is set just then.
+    Unlike ``asyncio.wait_for`` before Python 3.12, it does not lose a cancellation if the event is set at the same moment.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -21,12 +21,12 @@ async def wait_or_timeout(event: asyncio.Event, seconds: float | None) -> None:
 
 
 async def run_all(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines, each as a task with its name, until all have ended. None of them is left afterwards.
+    """Run coroutines, each as a task with its name, until all have ended.
 
-    Where one fails, or this is cancelled, the others are cancelled. Raises an ExceptionGroup of their errors.
+    If one fails, or this call is cancelled, the others are cancelled. Raises an ExceptionGroup of their errors.
 
-    Unlike ``asyncio.TaskGroup`` before Python 3.13, it never forgets that it was cancelled while the others were ending because
-    of an error: who serves in a loop would begin anew, and live for ever.
+    Unlike ``asyncio.TaskGroup`` before Python 3.13, it does not lose a cancellation while the tasks are ending because of an
+    error. A caller that serves in a loop would start again, and never end.
     """
     tasks = [asyncio.create_task(work, name=name) for name, work in works.items()]
     cancelled: asyncio.CancelledError | None = None
@@ -43,7 +43,7 @@ async def run_all(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
     if cancelled is not None:
         raise cancelled
     if errors := _errors(tasks):
-        raise BaseExceptionGroup("what was done together has failed", errors)
+        raise BaseExceptionGroup("concurrent tasks have failed", errors)
 
 
 def _errors(tasks: list[asyncio.Task[None]]) -> list[BaseException]:

@@ -1,15 +1,15 @@
-"""The one way to write: what gathers while one multi is under way goes out with the next.
+"""The committer writes all changes of a term in batches: entries that arrive during one multi go out with the next.
 
 Each multi is one batch of many entries, numbered in the journal of its node, which is written with it::
 
-    Check(/workers/n1-7)                                   this node is alive, and nobody has ended its term
+    Check(/workers/n1-7)                                   this node is alive, and its term has not been ended
     Write(/journals/n1-7, {"batch": 31, "counts": …}, 30)  the version: no batch can happen twice
-    Check(/master_term, 12)                                where the master has entries in it: it is the master still
+    Check(/master_term, 12)                                if it has entries of the master: it is still the master
     … the entries' changes …
 
-An outcome that nobody knows (the connection was lost) is read in the journal. Whoever sends a batch again that has happened is
-refused by the journal's version, so a late arrival of the first one does no harm either: it is the second change, so that
-nobody takes what the batch itself has done for somebody else's doing.
+An unknown outcome (the connection was lost) is read in the journal. A batch that is sent again although it was committed is
+refused by the journal's version, and so is a late arrival of the first copy. The journal is the second change, so that this
+refusal comes before conflicts of the entries with the batch's own effects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.journal import MOST_COUNTS, counted, journal_data
+from mainspring.engines.zookeeper.journal import MAX_COUNTS, counted, journal_data
 from mainspring.engines.zookeeper.tree import (
     Change,
     Check,
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.journal import Count, Counts
     from mainspring.engines.zookeeper.tree import Refusal, Tree
 
-MOST_CHANGES: Final = 400
-"""Changes in one multi: more make everybody in it wait longer, and the ensemble with them."""
-MOST_BYTES: Final = 700_000
-"""Bytes in one multi, about. A server refuses a packet of more than ``jute.maxbuffer``, by default 1,048,575 bytes."""
-LARGEST_ENTRY: Final = 1_020_000
-"""Bytes of one entry, about, with room for the guards and the journal beside it."""
+MAX_CHANGES: Final = 400
+"""Changes in one multi: more would delay all callers in it, and the ensemble."""
+MAX_BATCH_BYTES: Final = 700_000
+"""Approximate bytes in one multi. A server refuses a packet larger than ``jute.maxbuffer``, by default 1,048,575 bytes."""
+MAX_ENTRY_BYTES: Final = 1_020_000
+"""Approximate bytes of one entry; the rest of the packet is for the guards and the journal."""
 RETRY_DELAY: Final = 0.2
 """Seconds between attempts while the ensemble does not answer."""
 
@@ -53,7 +53,7 @@ log = structlog.get_logger("mainspring.zookeeper")
 
 
 class Entry:
-    """Changes that happen together or not at all, and how they change the counts."""
+    """Changes that are committed as a whole or not at all, with their changes of the counts."""
 
     __slots__ = ("changes", "counts", "size")
 
@@ -66,41 +66,41 @@ class Entry:
             if isinstance(change, (Create, Write)):
                 size += len(change.data)
         self.size = size
-        """Bytes in a packet, about."""
+        """Approximate bytes in a packet."""
 
 
 class Conflict(NamedTuple):
-    """An entry of which nothing has happened, because the tree is not as it was thought to be."""
+    """The verdict on an entry that was refused because a node is not as expected."""
 
     at: int
-    """Which of the entry's changes was refused."""
+    """The index of the refused change in the entry."""
     why: Refusal
     path: str
 
 
 class Fenced(NamedTuple):
-    """An entry of which nothing has happened, and nothing will: who sent it may not write any more."""
+    """The verdict on an entry that was refused because its sender may no longer write."""
 
     path: str
     """The guard that did not hold."""
 
 
 Verdict = Conflict | Fenced | None
-"""What became of an entry; None: it has happened."""
+"""The verdict on an entry; None: it was committed."""
 
 
 class NotAttempted(NamedTuple):
-    """An entry of which nothing has happened: one before it, of the same call, has met a conflict."""
+    """The verdict on an entry that was not sent, because an earlier one of the same call had a conflict."""
 
 
 class _Request:
-    """Entries of one caller that are not all decided."""
+    """The entries of one call, until all have a verdict."""
 
-    __slots__ = ("future", "guards", "hasty", "left", "verdicts")
+    __slots__ = ("future", "guards", "left", "until_conflict", "verdicts")
 
-    def __init__(self, number: int, guards: Sequence[Check], future: _Future, *, hasty: bool) -> None:
+    def __init__(self, number: int, guards: Sequence[Check], future: _Future, *, until_conflict: bool) -> None:
         self.guards = guards
-        self.hasty = hasty
+        self.until_conflict = until_conflict
         self.verdicts: list[Verdict | NotAttempted] = [None] * number
         self.left = number
         self.future = future
@@ -121,7 +121,7 @@ _Item = tuple[_Request, int, Entry]
 
 
 class Committer:
-    """Writes for one term of one node. Once that is fenced, everything is."""
+    """Writes for one term of one node. Once the term is fenced, it fences all entries."""
 
     def __init__(self, tree: Tree, who: str) -> None:
         """``who`` is the worker whose ephemeral node and journal these are; `journal.begin` creates the journal."""
@@ -133,55 +133,57 @@ class Committer:
         self._counts: Counts = {}
         self._spills = 0
         self._waiting: deque[_Item] = deque()
-        self._most = 1 << 30
-        """How many entries the next batches may have: fewer after one was refused, until that one is through."""
+        self._batch_limit = 1 << 30
+        """The most entries of the next batch: halved after a refusal, then doubled with each batch."""
         self._sender: asyncio.Task[None] | None = None
         self.fenced = False
         self.batches = 0
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is to be written."""
+        """Whether there is nothing to write."""
         return self._sender is None
 
     async def commit(self, entries: Sequence[Entry], guards: Sequence[Check] = ()) -> list[Verdict]:
-        """Write entries, in their order, and return what became of each, however long the ensemble is away.
+        """Write entries in their order, and return the verdict on each. While the ensemble is away, it waits.
 
-        They may go out in several multis, together with others'. Whoever stops waiting for it stops nothing.
-        Raises StoreUnavailableError where the term ends (`close`) while nobody can find out what became of them, StoreError for
-        an entry that no packet holds.
+        They may go out in several multis, with entries of other callers. The cancellation of a caller does not stop them.
+        Raises StoreUnavailableError if the term ends (`close`) while their outcome is unknown, StoreError for an entry that is
+        too large for a packet.
         """
-        verdicts = await self._put(entries, guards, hasty=False)
+        verdicts = await self._put(entries, guards, until_conflict=False)
         return cast("list[Verdict]", verdicts)
 
     async def commit_until_conflict(self, entries: Sequence[Entry]) -> list[Verdict | NotAttempted]:
-        """Write entries as `commit` does, but none after the first conflict: where there is one, there may be many.
+        """Write entries as `commit` does, but none after the first conflict: more conflicts are then likely.
 
-        Each conflict costs a multi, and to read first what is there costs less.
+        Each conflict costs a multi; a read before the write costs less.
         """
-        return await self._put(entries, (), hasty=True)
+        return await self._put(entries, (), until_conflict=True)
 
     async def _put(
-        self, entries: Sequence[Entry], guards: Sequence[Check], *, hasty: bool
+        self, entries: Sequence[Entry], guards: Sequence[Check], *, until_conflict: bool
     ) -> list[Verdict | NotAttempted]:
         if self.fenced:
             return [Fenced(self._guard.path)] * len(entries)
         if not entries:
             return []
         largest = max(entry.size for entry in entries)
-        if largest > LARGEST_ENTRY:
-            # Not in the batch: that would be everybody's.
+        if largest > MAX_ENTRY_BYTES:
+            # Here and not in the batch, where it would fail the entries of all callers.
             raise StoreError(
-                f"changes of {largest:,} bytes belong together, and a server takes {LARGEST_ENTRY:,} at once"
+                f"changes of {largest:,} bytes have to be written at once, and a server accepts {MAX_ENTRY_BYTES:,} bytes"
             )
-        request = _Request(len(entries), guards, asyncio.get_running_loop().create_future(), hasty=hasty)
+        request = _Request(
+            len(entries), guards, asyncio.get_running_loop().create_future(), until_conflict=until_conflict
+        )
         self._waiting.extend((request, place, entry) for place, entry in enumerate(entries))
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send(), name="zookeeper batches")
         return await request.future
 
     async def close(self) -> None:
-        """Send nothing more; who waits is told that it is fenced."""
+        """Stop sending, and fence all waiting entries."""
         self.fenced = True
         sender = self._sender
         if sender is not None:
@@ -194,37 +196,37 @@ class Committer:
     async def _send(self) -> None:
         batch: list[_Item] = []
         try:
-            await asyncio.sleep(0)  # whoever has something to write in this turn of the loop comes along
+            await asyncio.sleep(0)  # further calls of this loop iteration join the batch
             while self._waiting:
                 batch, guards = self._next()
                 await self._write(batch, guards)
                 batch = []
         except asyncio.CancelledError:
-            self._fail(batch, StoreUnavailableError("the term has ended while nobody knows what became of a batch"))
+            self._fail(batch, StoreUnavailableError("the term has ended while the outcome of a batch was unknown"))
             raise
-        except Exception as error:  # noqa: BLE001 - whoever waits would wait for ever
+        except Exception as error:  # noqa: BLE001 - the callers would wait for ever
             self._break(batch, error)
         finally:
             self._sender = None
 
     def _next(self) -> tuple[list[_Item], list[Check]]:
-        """Take the next batch from what waits, and the guards that its entries have."""
+        """Remove the next batch from the queue, and return it with the guards of its entries."""
         batch: list[_Item] = []
         guards: dict[Check, None] = {}
         changes = size = 0
-        while self._waiting and len(batch) < self._most:
+        while self._waiting and len(batch) < self._batch_limit:
             item = self._waiting[0]
             entry = item[2]
             changes += len(entry.changes)
             size += entry.size
-            if batch and (changes > MOST_CHANGES or size > MOST_BYTES):
+            if batch and (changes > MAX_CHANGES or size > MAX_BATCH_BYTES):
                 break
             guards.update(dict.fromkeys(item[0].guards))
             batch.append(self._waiting.popleft())
         return batch, list(guards)
 
     async def _write(self, batch: list[_Item], guards: list[Check]) -> None:
-        """Send a batch until it is known what became of it."""
+        """Send a batch until its outcome is known."""
         counts, spill = self._counted(batch)
         changes: list[Change] = [
             self._guard,
@@ -234,7 +236,7 @@ class Committer:
         places: list[tuple[int, int]] = []
         for number, (_, _, entry) in enumerate(batch):
             for at in range(len(entry.changes)):
-                places.append((number, at))  # noqa: PERF401 - the changes are gathered beside it
+                places.append((number, at))  # noqa: PERF401 - the same loop collects the changes
             changes.extend(entry.changes)
         changes.extend(spill)
         self.batches += 1
@@ -248,7 +250,7 @@ class Committer:
             self._batch += 1
             self._counts = counts
             self._spills += len(spill)
-            self._most = min(self._most * 2, 1 << 30)
+            self._batch_limit = min(self._batch_limit * 2, 1 << 30)
             for request, place, _ in batch:
                 request.decide(place, None)
         else:
@@ -257,12 +259,12 @@ class Committer:
     def _refused(
         self, batch: list[_Item], guards: list[Check], places: list[tuple[int, int]], outcome: Refused
     ) -> None:
-        """Take out what was refused, and put the rest back in its order, to go out in halves."""
+        """Remove the refused entry, and put the others back in their order, for smaller batches."""
         at = outcome.at - 2
         if at < 0:
-            # Its node is gone; or the journal is not as this node left it: somebody else writes it, and only one can be right.
+            # Its node is gone; or another writer has changed the journal, and only one writer can be right.
             if at == -1:
-                log.error("the journal was written by somebody else", journal=self._path)
+                log.error("the journal was written by another node", journal=self._path)
             for request, place, _ in batch:
                 request.decide(place, Fenced(self._guard.path))
             self._fenced()
@@ -277,25 +279,25 @@ class Committer:
         else:
             number, change = places[at - len(guards)]
             request, place, entry = batch.pop(number)
-            self._most = max(len(batch) // 2, 1)
-            if request.hasty:
+            self._batch_limit = max(len(batch) // 2, 1)
+            if request.until_conflict:
                 later, batch = batch[number:], batch[:number]
                 self._waiting.extendleft(reversed(later))
-                self._withhold(request)
+                self._return_unsent(request)
             self._waiting.extendleft(reversed(batch))
             request.decide(place, Conflict(change, outcome.why, entry.changes[change].path))
 
-    def _withhold(self, hasty: _Request) -> None:
-        """Give back what waits of a call that does not want to be written after a conflict."""
+    def _return_unsent(self, until_conflict: _Request) -> None:
+        """Return the waiting entries of a call that stops at its first conflict."""
         waiting, self._waiting = self._waiting, deque()
         for item in waiting:
-            if item[0] is hasty:
-                hasty.decide(item[1], NotAttempted())
+            if item[0] is until_conflict:
+                until_conflict.decide(item[1], NotAttempted())
             else:
                 self._waiting.append(item)
 
     async def _outcome(self, changes: Sequence[Change]) -> Done | Refused | None:
-        """Send a multi, and find out what became of it; None where this node's term is over, and it has not happened."""
+        """Send a multi, and return its outcome; None if this node's term is over and it was not committed."""
         sent = False
         while True:
             try:
@@ -313,14 +315,14 @@ class Committer:
                 return Done(()) if sent and await self._has_happened() else None
             else:
                 if sent and isinstance(outcome, Refused) and await self._rule_out():
-                    return Done(())  # what was sent before has arrived at last
+                    return Done(())  # an earlier copy was committed
                 return outcome
 
     async def _rule_out(self) -> bool:
-        """See to it that no copy of the batch under way happens any more; says whether one has.
+        """Make sure that no copy of the current batch can be committed any more; return whether one was.
 
-        It was refused, but a copy that was sent before may be on its way, and find the tree changed. Writing the journal as it is
-        gives it another version, by which that copy is refused.
+        It was refused, but an earlier copy may still arrive and find the tree changed. A write of the unchanged journal gives it
+        another version, by which that copy is refused.
         """
         changes: list[Change] = [
             self._guard,
@@ -345,14 +347,14 @@ class Committer:
             return False
 
     async def _has_happened(self) -> bool | None:
-        """Return whether the batch under way is in the journal; None where it is not and never will be, for the term is over.
+        """Return whether the current batch is in the journal; None if it is not and never will be, since the term is over.
 
-        Where it is not there yet it may be sent again, and come before itself.
+        If it is not there yet, it may be sent again; the copy may then arrive before the original.
         """
         while True:
             try:
                 await self._tree.sync()
-                # In this order: once the worker is gone, nothing comes into the journal any more.
+                # In this order: once the worker is gone, the journal does not change any more.
                 worker, journal = await self._tree.get_many([self._guard.path, self._path])
             except (StoreUnavailableError, SessionEndedError):
                 await asyncio.sleep(RETRY_DELAY)  # the next session can read it as well
@@ -362,9 +364,9 @@ class Committer:
                 return False if worker is not None else None
 
     def _counted(self, batch: Sequence[_Item]) -> tuple[Counts, list[Change]]:
-        """Return the journal's counts after a batch, and where those go that have become too many."""
+        """Return the journal's counts after a batch, and the node for counts that have become too many."""
         counts = counted(self._counts, (count for _, _, entry in batch for count in entry.counts))
-        if len(counts) <= MOST_COUNTS:
+        if len(counts) <= MAX_COUNTS:
             return counts, []
         return {}, [Create(f"{self._path}.{self._spills}", journal_data(0, counts))]
 
@@ -380,12 +382,12 @@ class Committer:
             request.decide(place, Fenced(self._guard.path))
 
     def _break(self, batch: list[_Item], error: Exception) -> None:
-        """Nobody knows what became of a batch, because of a defect: say so to all who wait."""
+        """Fail all waiting callers: because of a defect, the outcome of a batch is unknown."""
         self.fenced = True
         if isinstance(error, StoreError):
             broken = error
         else:
-            broken = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a batch: {error!r}")
+            broken = StoreBrokenError(f"a defect in the store's code: the outcome of a batch is unknown: {error!r}")
             broken.__cause__ = error
         self._fail([*batch, *self._waiting], broken)
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""What a journal says: the number of its node's last batch, and how many jobs that node has added and taken away.
+"""Journals: the number of a node's last batch, and the counts of jobs that the node has added and removed.
 
 The number of jobs of a function, state and priority is the sum over all journals.
 """
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Change
 
 TOTAL: Final = paths.journal("total")
-"""Where a master adds up what nodes that are gone have counted."""
-MOST_COUNTS: Final = 200
-"""Counts in a journal: then they go to a node of their own, so that not every batch carries them."""
+"""The journal in which a master adds up the counts of ended nodes."""
+MAX_COUNTS: Final = 200
+"""Counts in a journal; more go to a node of their own, so that not every batch has to write them."""
 
 Count = tuple[bytes, int, int, int]
-"""Function, state, priority, and by how much their number changes."""
+"""Function, state, priority, and the change of their number."""
 Counts = dict[tuple[bytes, int, int], int]
 """By function, state and priority; held jobs are LEASED, whether or not they are recorded as running."""
 
 
 def begin(who: str) -> list[Change]:
-    """Return what creates an empty journal, in the multi that begins the term."""
+    """Return the creation of an empty journal, for the multi that starts the term."""
     return [Create(paths.journal(who), journal_data(0, {}))]
 
 
 def journal_data(batch: int, counts: Counts) -> bytes:
     """Return a journal's data."""
-    told = [[paths.encode(function), *key, number] for (function, *key), number in counts.items()]
-    return records.encode({"batch": batch, "counts": told})
+    encoded = [[paths.encode(function), *key, number] for (function, *key), number in counts.items()]
+    return records.encode({"batch": batch, "counts": encoded})
 
 
 def counted(before: Counts, changes: Iterable[Count]) -> Counts:
-    """Return counts after some changes: the same ones where there are none."""
+    """Return counts after some changes; without changes the same object."""
     after: Counts | None = None
     for function, state, priority, number in changes:
         if after is None:
@@ -50,7 +50,7 @@ def counted(before: Counts, changes: Iterable[Count]) -> Counts:
 
 
 def total(journals: Iterable[bytes]) -> Counts:
-    """Add up what all journals say."""
+    """Return the sum of the counts of all journals."""
     sums: Counts = {}
     for data in journals:
         for function, state, priority, number in records.decode(data).get("counts", ()):

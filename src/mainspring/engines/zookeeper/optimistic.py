@@ -1,7 +1,7 @@
-"""Looking at jobs first, and writing what follows where nothing has changed meanwhile: for what is rare.
+"""Optimistic transactions on single jobs, for rare operations: read, plan, and write with version checks.
 
-A plan is pure: it takes what is known of a job and returns what is to be written, with the versions of what it was made from, and
-the outcome. Where somebody else was faster, it is made again.
+A plan is pure: it gets a located job and returns the entry to write, with the versions that were read, and the outcome. After a
+conflict it is called again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Plan = tuple[Entry | None, T]
-"""What is to be written, if anything, and the outcome once it is."""
+"""The entry to write, if any, and the outcome once it is written."""
 
 
 async def decide(
@@ -37,10 +37,10 @@ async def decide(
     *,
     named: bool = False,
 ) -> dict[int, T]:
-    """Look at jobs, all at once, and write what their plans say, until nobody has changed anything in between.
+    """Read jobs, call their plans and write the entries, until none has a conflict; return the outcomes of all.
 
-    A plan takes an id, and what is known of the job; where it is ``named``, of a published one also where the task of its name
-    is now. Returns the outcomes of all. Raises StoreFencedError where this node may write no more.
+    A plan gets an id and the located job; with ``named``, for a published job also the location of the task that has its name.
+    Raises StoreFencedError if this node may no longer write.
     """
 
     async def write(planned: Sequence[tuple[Entry, T]]) -> list[Verdict]:
@@ -56,7 +56,7 @@ async def decide_ends(
     plan: Callable[[int, LocatedJob | None, TaskLocation | None], Plan[T]],
     job: Callable[[T], Job | None],
 ) -> dict[int, T | StoreError]:
-    """Do the same where plans end jobs: what follows from an end is written with it, or is why it was not.
+    """Do the same for plans that end jobs: the consequences of an end are written with it, or their error is the outcome.
 
     ``job`` returns the job that ends with an outcome, if one does.
     """
@@ -86,7 +86,7 @@ async def _decide(
     outcomes: dict[int, T | StoreError] = {}
     left = list(dict.fromkeys(ids))
     unmarked: set[str] = set()
-    """What is to say when a job expires, and is not there: nobody needs it, and the job's end does not wait for it."""
+    """Missing index nodes of expiries: their deletion is left out, since the job's end does not need it."""
     while left:
         seen = await locating.look(session, left)
         spots = await _namesakes(session, seen) if named else {}
@@ -121,7 +121,7 @@ def _without(entry: Entry, places: Collection[str]) -> Entry:
 
 
 async def _namesakes(session: Session, seen: dict[int, LocatedJob]) -> dict[int, TaskLocation]:
-    """Find the tasks that have the names of published jobs now."""
+    """Return the locations of the tasks that have the names of published jobs now."""
     tasks = {}
     for one in seen.values():
         if one.spot is None:
@@ -131,11 +131,11 @@ async def _namesakes(session: Session, seen: dict[int, LocatedJob]) -> dict[int,
     return {job_id: spots[task] for job_id, task in tasks.items() if task in spots}
 
 
-# ---- what plans have in common ----
+# ---- parts of plans ----
 
 
 def note(seen: LocatedJob, waiters: Iterable[int]) -> Entry:
-    """Return what says who waits for a job that has not ended."""
+    """Return the entry that stores the waiters of a job that has not ended."""
     foreground = seen.data.get("foreground", False)
     return Entry(
         [Write(seen.path, live_result(seen.id, seen.data["task"], list(waiters), foreground=foreground), seen.version)]
@@ -143,17 +143,17 @@ def note(seen: LocatedJob, waiters: Iterable[int]) -> Entry:
 
 
 def unmark(job: Job, task: str) -> list[Change]:
-    """Return what deletes the node that says when a job expires, where there is one."""
+    """Return the deletion of the index node of a job's expiry, if there is one."""
     return [Delete(paths.expiring(task, job.expires_us, job.id))] if job.expires_us else []
 
 
 def end_of_waiting(seen: LocatedJob, job: Job, who: str) -> tuple[Entry, Completion]:
-    """Return what ends a job that nobody holds; ``job`` is as it is afterwards."""
+    """Return the entry that ends a job without a holder, and its completion; ``job`` has its final state."""
     spot = seen.spot
     assert spot is not None
     record = records.encode_job(job, seen.handle, worker=who)
     changes: list[Change] = [
-        # A job of the same name may be there the next moment, and look the same: this job's result would not.
+        # Another job of the same name may replace it with the same version; the check of its result shows that.
         Check(seen.path, seen.version),
         Delete(spot.path, spot.version),
         *unmark(job, spot.task),

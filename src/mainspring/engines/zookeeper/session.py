@@ -1,4 +1,4 @@
-"""What the handlers of one term of a node share."""
+"""The session of one term of a node, which its handlers share: the tree, the committer and caches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Meter, Query
 
     Handler = Callable[["Session", Sequence[Any]], Awaitable[Sequence[Any]]]
-    """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
+    """Gets all operations of its kind in a group, in their order, and returns their outcomes."""
     Handlers = Mapping[type[Operation], Handler]
     Reader = Callable[["Session", Any, Meter], Awaitable[Any]]
     """Answers a query, within its budget."""
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 T = TypeVar("T")
 
-REMEMBERED: Final = 50_000
-"""Parents that are known to be there: there are new ones every minute, so that after so many all are forgotten."""
+MAX_PARENTS: Final = 50_000
+"""Existing parents in the cache. New ones come every minute; beyond this number the cache is cleared."""
 
 
 class Completion(NamedTuple):
-    """A task that this node has completed, as the master needs it for the publication."""
+    """A task that this node has completed, with the data that the master needs to publish it."""
 
     task: str
     job: Job
@@ -49,7 +49,7 @@ class Completion(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A task that this node has left pending, as the master needs it for the assignment."""
+    """A task that this node has left pending, with the data that the master needs to assign it."""
 
     task: str
     job: Job
@@ -58,15 +58,15 @@ class Waiting(NamedTuple):
 
 
 class LocalMaster(NamedTuple):
-    """What a master that is this node itself takes from it in memory, in place of a look at the tree."""
+    """The callbacks of the master on this node: reports in memory replace its reads of the tree."""
 
     completions: Callable[[Sequence[Completion]], None]
-    """Takes what was completed here."""
+    """Called with this node's completions."""
     waiting: Callable[[Sequence[Waiting]], None]
-    """Takes what was left pending here."""
+    """Called with the tasks that this node has left pending."""
     claim: Callable[[Mapping[bytes, Sequence[ClaimRequest]], int], Awaitable[bool]]
-    """Takes what this node wants now of some functions, with the number of the claim, and assigns what it knows of. False: there
-    may be more, and ``Claims.answered`` is called with the number."""
+    """Called with this node's requests for some functions and the number of the claim; assigns the tasks of its index. False:
+    there may be more, and ``Claims.answered`` is called with the number."""
 
 
 async def _at_once() -> None:
@@ -82,31 +82,31 @@ class Slice(Protocol):
 
     @property
     def follows(self) -> Collection[type[Notice]]:
-        """What it is told of."""
+        """The notices that it gets."""
 
     @property
     def handlers(self) -> Handlers:
-        """Take all operations of their kind that a group has."""
+        """The handlers of its operations, by kind."""
 
     @property
     def readers(self) -> Readers:
-        """Answer its queries."""
+        """The readers of its queries, by kind."""
 
     async def turns(self, session: Session, keys: Sequence[Any]) -> Sequence[Hashable]:
-        """Say for each of some owners' keys with which others it takes turns: who would write the same at once is overtaken.
+        """Return a group for each of some owners' keys. Transactions of one group run one after the other, since they conflict.
 
-        None: with no others.
+        None: it runs on its own.
         """
 
     def ground(self, session: Session) -> Any:
-        """Begin an attempt of a transaction."""
+        """Return an attempt of a transaction."""
 
     def unit(self, ground: Any) -> Unit:
-        """Begin its unit of work."""
+        """Return its unit of work."""
 
 
 class Session:
-    """One term of one node: its way to the tree, and what it remembers of it."""
+    """One term of one node: its tree, and its caches."""
 
     def __init__(
         self,
@@ -120,11 +120,11 @@ class Session:
         lifecycle: JobLifecycle | None = None,
         slices: Sequence[Slice] = (),
     ) -> None:
-        """``nodes`` are the terms whose nodes are known: `meet` adds to them.
+        """``nodes`` are the nodes by terms, as far as loaded: `meet` adds to them.
 
-        ``arrived`` is called with a function of which tasks were assigned to this node that no claim waits for; ``told`` waits
-        until what this node has told others of the progress of jobs can be read by them. ``slices`` follow what happens to their
-        jobs.
+        ``arrived`` is called with a function if tasks of it were assigned to this node and no claim waits for them.
+        ``flush_progress`` waits until other nodes can read the progress of jobs that this node has sent. ``slices`` get notices
+        about their jobs.
         """
         self.tree = tree
         self.node = node
@@ -138,86 +138,85 @@ class Session:
         self.slices = {one.kind: one for one in slices}
         """By the kinds of owners."""
         self.assignments: dict[int, int] = {}
-        """The jobs that this node holds, by their ids (a task may be of another job the next moment), with the versions of
-        their assignments."""
+        """The versions of the assignments of the jobs that this node holds, by job ids: a task's name may soon belong to
+        another job."""
         self.late: dict[str, int] = {}
-        """Tasks that are held or were tried although their time to expire is over, by `paths.expiring`, and when that was
-        seen."""
+        """Held or tried tasks that are past their expiry, by `paths.expiring`, with the time at which that was read."""
         self._master: LocalMaster | None = None
-        self._known: set[str] = set()
+        self._parents: set[str] = set()
         self._memory: dict[Callable[[Session], Any], Any] = {}
 
-    # ---- the master, where it is this node ----
+    # ---- the master, if it is this node ----
 
     @property
     def master(self) -> LocalMaster | None:
-        """The master, while this node is it."""
+        """The local master; None while another node is the master."""
         return self._master
 
     def elect(self, master: LocalMaster | None) -> None:
-        """From now on this node is the master; None: no longer."""
+        """Set the local master; None: this node is no longer the master."""
         self._master = master
 
     def completions(self, completed: Sequence[Completion]) -> None:
-        """Say what this node has completed."""
+        """Report this node's completions to the local master."""
         if self._master is not None and completed:
             self._master.completions(completed)
 
     def waiting(self, tasks: Sequence[Waiting]) -> None:
-        """Say what this node has left pending."""
+        """Report the tasks that this node has left pending to the local master."""
         if self._master is not None and tasks:
             self._master.waiting(tasks)
 
-    # ---- what is remembered ----
+    # ---- caches ----
 
     def memory(self, kind: Callable[[Session], M]) -> M:
-        """Return what one part of the handlers remembers for this term: made when it is asked for first."""
+        """Return the object of a class that lives as long as this term; the first call creates it."""
         found: M | None = self._memory.get(kind)
         if found is None:
             found = self._memory[kind] = kind(self)
         return found
 
     def handle(self, job_id: int) -> str:
-        """Return the handle of a job of a known term."""
+        """Return the handle of a job; its term must be loaded."""
         return f"H:{self.nodes[job_id // TERM_SPAN]}:{job_id}"
 
     def result(self, job_id: int) -> str:
-        """Return where the result of a job of a known term is."""
+        """Return the path of a job's result; its term must be loaded."""
         return paths.result(job_id, self.nodes[job_id // TERM_SPAN])
 
     async def meet(self, ids: Iterable[int]) -> None:
-        """Learn the nodes of some jobs' terms; those of terms that never were stay unknown. Raises StoreFencedError."""
+        """Load the nodes of some jobs' terms, but for terms that never existed. Raises StoreFencedError."""
         unknown = {job_id // TERM_SPAN for job_id in ids} - self.nodes.keys()
         if unknown:
             await self.patiently(lambda: terms.meet(self.tree, self.nodes, unknown))
 
     def worker_of(self, term: int) -> str:
-        """Return the worker that had a term that is known."""
+        """Return the worker of a term, which must be loaded."""
         node = self.nodes.get(term)
         if node is None:
-            raise StoreCorruptError(f"nobody knows who had term {term}")
+            raise StoreCorruptError(f"term {term} has no node")
         return paths.worker_name(node, term)
 
-    # ---- reading, however long the ensemble is away; raises StoreFencedError where this node may not write any more ----
+    # ---- reading: retried while the ensemble is away; raises StoreFencedError if this node may no longer write ----
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        """Read a node; None where there is none."""
+        """Return a node; None if there is none."""
         return await self.patiently(lambda: self.tree.get(path, watch))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Read several nodes. Without paths nothing is sent."""
+        """Return several nodes. Without paths nothing is sent."""
         return await self.patiently(lambda: self.tree.get_many(paths)) if paths else []
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Return the names of a node's children; none where there is no such node."""
+        """Return the names of a node's children; none if there is no such node."""
         return await self.patiently(lambda: self.tree.children(path, watch)) or []
 
     async def catch_up(self) -> None:
-        """Wait until what anybody has written so far can be read here."""
+        """Wait until all writes so far, of all nodes, can be read here."""
         await self.patiently(self.tree.sync)
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Read something by several steps, all of them again where one of them finds the ensemble away."""
+        """Run reads, and repeat all of them if the ensemble is away in one of them."""
         while True:
             try:
                 return await ask()
@@ -232,26 +231,26 @@ class Session:
     # ---- writing ----
 
     def over(self) -> StoreFencedError:
-        """Return what is raised where this term may write nothing more."""
+        """Return the error of a term that may no longer write."""
         return StoreFencedError(f"term {self.term} was ended by another node")
 
     async def write(self, *changes: Change) -> Conflict | None:
-        """Write one entry; returns why nothing of it has happened. Raises StoreFencedError."""
+        """Write one entry; return the conflict if it was refused. Raises StoreFencedError."""
         (verdict,) = await self.committer.commit([Entry(changes)])
         if isinstance(verdict, Fenced):
             raise self.over()
         return verdict
 
     async def ensure(self, path: str) -> None:
-        """See to it that a parent is there; `forget` it where it turns out to have gone."""
-        if path in self._known:
+        """Create a parent if it is missing. Call `forget` if it turns out to be deleted."""
+        if path in self._parents:
             return
         refused = await self.write(Create(path))
         assert refused is None or refused.why is Refusal.EXISTS, refused
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
-        self._known.add(path)
+        if len(self._parents) > MAX_PARENTS:
+            self._parents.clear()
+        self._parents.add(path)
 
     def forget(self, path: str) -> None:
-        """A parent has gone: it is created again by the next `ensure`."""
-        self._known.discard(path)
+        """Remove a deleted parent from the cache: the next `ensure` creates it again."""
+        self._parents.discard(path)

@@ -1,12 +1,12 @@
-"""One transaction of a slice, from its first read until it is written, as often as others are quicker."""
+"""The transactions of slices: each is attempted, from its first read to its write, until it has no conflict."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from mainspring.engines.zookeeper.committer import LARGEST_ENTRY, RETRY_DELAY, Conflict, Entry, Fenced
-from mainspring.engines.zookeeper.transaction import PATIENCE, OvertakenError
+from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES, RETRY_DELAY, Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.transaction import MAX_ATTEMPTS, OvertakenError
 from mainspring.engines.zookeeper.tree import Refusal, SessionEndedError
 from mainspring.errors import StoreError, StoreUnavailableError
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 G = TypeVar("G", bound="ZookeeperGround")
 
-SIDE_BY_SIDE: Final = 100
-"""Transactions that read at once; what they write goes out together."""
+CONCURRENT_TRANSACTIONS: Final = 100
+"""Transactions that run concurrently and are written at once."""
 
 
 class RefusedError(Exception):
-    """What was to be written before anything else was refused: nothing has happened."""
+    """The first entry of a transaction was refused, so nothing was written."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__(conflict)
@@ -33,21 +33,21 @@ class RefusedError(Exception):
 
 
 class Transacted(NamedTuple):
-    """A transaction that is to happen."""
+    """A transaction to run."""
 
     begin: Callable[[Session], Any]
-    """Makes the ground of an attempt: a ``ZookeeperGround``."""
+    """Creates the ``ZookeeperGround`` of an attempt."""
     work: Callable[[Any], Awaitable[Any]]
-    """What it reads and writes. It may be run many times, each time on new ground."""
+    """Its reads and writes. It may run many times, each time on a new ground."""
     first: Entry | None = None
-    """What is written with it, before it."""
+    """An entry that is written with it, before its own changes."""
 
 
 async def transact(session: Session, begin: Callable[[Session], G], work: Callable[[G], Awaitable[T]]) -> T:
-    """Run some work until what it has read still holds when it is written; returns what it has returned then.
+    """Run ``work`` until its write has no conflict, and return its result.
 
-    Raises StoreFencedError where this node may not write any more, StoreError where it is more than fits into one multi, and
-    whatever the work raises.
+    Raises StoreFencedError if this node may no longer write, StoreError if the write does not fit into one multi, and the
+    errors of ``work``.
     """
     (outcome,) = await transact_all(session, [Transacted(begin, work)])
     if isinstance(outcome, Exception):
@@ -57,23 +57,22 @@ async def transact(session: Session, begin: Callable[[Session], G], work: Callab
 
 
 async def transact_all(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
-    """Do the same for several, side by side and each by itself; returns what they have returned, or what they have raised.
+    """Do the same for several transactions, concurrently and independently; return their results or errors.
 
-    RefusedError is the outcome where what was to be written first was refused. Reads are repeated as long as the ensemble is
-    away.
+    The outcome is RefusedError if the first entry was refused. Reads are repeated while the ensemble is away.
     """
     outcomes: list[Any] = []
-    for start in range(0, len(transactions), SIDE_BY_SIDE):
-        outcomes += await _transact(session, transactions[start : start + SIDE_BY_SIDE])
+    for start in range(0, len(transactions), CONCURRENT_TRANSACTIONS):
+        outcomes += await _transact(session, transactions[start : start + CONCURRENT_TRANSACTIONS])
     return outcomes
 
 
 async def _transact(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
-    overtaken = StoreUnavailableError(f"{PATIENCE} attempts to write were all overtaken by others")
+    overtaken = StoreUnavailableError(f"{MAX_ATTEMPTS} attempts to write all had conflicts with other writers")
     outcomes: list[Any] = [overtaken] * len(transactions)
     left = list(range(len(transactions)))
-    for _ in range(PATIENCE):
-        tried = [_Try(session, place, transactions[place]) for place in left]
+    for _ in range(MAX_ATTEMPTS):
+        tried = [_Attempt(session, place, transactions[place]) for place in left]
         try:
             await asyncio.gather(*(one.run() for one in tried))
             writing = [one for one in tried if one.entry is not None]
@@ -84,15 +83,15 @@ async def _transact(session: Session, transactions: Sequence[Transacted]) -> lis
             for one in tried:
                 one.ground.rolled_back()
         for one in tried:
-            if not one.again:
+            if not one.must_repeat:
                 outcomes[one.place] = one.outcome
-        left = [one.place for one in tried if one.again]
+        left = [one.place for one in tried if one.must_repeat]
         if not left:
             break
     return outcomes
 
 
-class _Try:
+class _Attempt:
     """One attempt of one transaction."""
 
     def __init__(self, session: Session, place: int, transaction: Transacted) -> None:
@@ -101,13 +100,13 @@ class _Try:
         self._transaction = transaction
         self.ground: ZookeeperGround = transaction.begin(session)
         self.outcome: Any = None
-        """What the work has returned, or what it is to raise."""
+        """The result of the work, or its error."""
         self.entry: Entry | None = None
-        """What is to be written."""
-        self.again = False
+        """The entry to write."""
+        self.must_repeat = False
 
     async def run(self) -> None:
-        """Read and decide."""
+        """Run the work, and prepare the entry."""
         try:
             self.outcome = await self._transaction.work(self.ground)
             self._plan()
@@ -121,7 +120,7 @@ class _Try:
             else:
                 self._overtaken(None)
                 await asyncio.sleep(RETRY_DELAY)
-        except Exception as error:  # noqa: BLE001 - it is raised where the outcome is taken
+        except Exception as error:  # noqa: BLE001 - the caller of the transaction raises it
             self.outcome = error
 
     def _plan(self) -> None:
@@ -131,16 +130,16 @@ class _Try:
             return
         whole = Entry([at for one in entries for at in one.changes], [at for one in entries for at in one.counts])
         kind = self.ground.kind
-        if whole.size > LARGEST_ENTRY:
+        if whole.size > MAX_ENTRY_BYTES:
             self.outcome = StoreError(
-                f"what follows from one another in {kind} has {whole.size} bytes, and ZooKeeper takes about {LARGEST_ENTRY} at "
-                f"once: give {kind} smaller arguments, or change fewer of them in one request"
+                f"a change of {kind} and its consequences have {whole.size} bytes, and ZooKeeper accepts about "
+                f"{MAX_ENTRY_BYTES} at once: give {kind} smaller arguments, or change fewer of them in one request"
             )
         else:
             self.entry = whole
 
     def decide(self, verdict: Verdict) -> None:
-        """Take what became of the entry."""
+        """Apply the verdict on the entry."""
         first = self._transaction.first
         if verdict is None:
             self.ground.committed()
@@ -152,7 +151,7 @@ class _Try:
             self._overtaken(verdict)
 
     def _overtaken(self, conflict: Conflict | None) -> None:
-        self.again = True
+        self.must_repeat = True
         self.ground.overtaken(conflict)
         if conflict is not None and conflict.why is Refusal.NO_NODE:
             self._session.forget(conflict.path.rpartition("/")[0])

@@ -1,7 +1,7 @@
-"""Reading first and writing then, as if nobody else were there: what was read is checked in the multi that writes.
+"""Transactions that read first and write later; the multi that writes checks the versions that were read.
 
-For what is rare, or depends on what others have written. What is frequent (new tasks, successes) knows what it expects, and
-makes its entries without reading.
+They are for rare operations, and for those that depend on other writes. Hot paths (new tasks, successes) write blind and rely
+on version checks.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.journal import Count
     from mainspring.engines.zookeeper.tree import Change, Tree
 
-PATIENCE: Final = 1000
-"""Attempts after which it is a defect, not other people's writing, that keeps one from succeeding."""
+MAX_ATTEMPTS: Final = 1000
+"""Attempts of a transaction; after that a defect is more likely than conflicts with other writers."""
 
 
 class OvertakenError(Exception):
-    """What an attempt has read was not all there at one moment: somebody writes it. It is to be repeated."""
+    """The reads of an attempt are inconsistent because of concurrent writes. The attempt has to be repeated."""
 
 
 class Transaction:
-    """One attempt: reads remember versions, and writes are gathered.
+    """One attempt: it stores the versions of reads, and collects writes.
 
-    Of a node that was not there only its creation is guarded: where somebody else creates it first, the attempt fails. Children
-    are not guarded at all.
+    For a missing node only its creation is guarded: if another node creates it first, the attempt fails. Children are not
+    guarded at all.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -37,12 +37,12 @@ class Transaction:
         self._read: dict[str, Node | None] = {}
         self._written: dict[str, Node | None] = {}
         self._unchecked: set[str] = set()
-        """What was read and may change: something else guards it, or nobody minds."""
+        """Nodes that were read and may change: they are guarded otherwise, or their changes do no harm."""
         self._expected: dict[str, int] = {}
         self._first: dict[str, Change] = {}
-        """What has to happen to each path, in the order in which they were written first."""
+        """The change of each path, in the order of the first writes."""
         self._undone: set[str] = set()
-        """What was created here and deleted again: both are written, for the creation guards that it was not there."""
+        """Nodes that were created and deleted again: both are written, since the creation guards that the node was missing."""
         self._counts: list[Count] = []
 
     # ---- reading ----
@@ -52,7 +52,7 @@ class Transaction:
         return (await self.get_many([path]))[0]
 
     async def get_many(self, paths: Sequence[str], *, check: bool = True) -> list[Node | None]:
-        """Return several nodes; without ``check``, others may write them meanwhile, unless they are written here."""
+        """Return several nodes; without ``check``, other nodes may change those that this transaction does not write."""
         missing = [path for path in dict.fromkeys(paths) if path not in self._written and path not in self._read]
         if missing:
             found = await self.tree.get_many(missing)
@@ -63,13 +63,13 @@ class Transaction:
         return [self._written[path] if path in self._written else self._read[path] for path in paths]
 
     def expect(self, path: str, version: int) -> None:
-        """Demand that a node has a version that is known from before."""
+        """Require that a node has a version that was read before."""
         self._expected[path] = version
 
     # ---- writing ----
 
     def create(self, path: str, data: bytes) -> None:
-        """Create a node that is not there."""
+        """Create a missing node."""
         before = self._read.get(path)
         self._first[path] = Create(path, data) if before is None else Write(path, data, before.version)
         self._written[path] = Node(data, 0, 0, 0, 0)
@@ -80,7 +80,7 @@ class Transaction:
         self.create(path, data)
 
     def delete(self, path: str) -> None:
-        """Delete a node that was read or written, and is there."""
+        """Delete an existing node that was read or written."""
         before = self._read.get(path)
         if before is None:
             self._undone.add(path)
@@ -89,25 +89,25 @@ class Transaction:
         self._written[path] = None
 
     def touch(self, path: str) -> None:
-        """Write what was read, so that of two who do this only one can be right."""
+        """Write a node with the data that was read: of two transactions that do so, only one commits."""
         if path not in self._first:
             node = self._read[path]
             assert node is not None, path
             self._first[path] = Write(path, node.data, node.version)
 
     def include(self, change: Change) -> None:
-        """Make a change of a node that nothing else here is about, whatever is there."""
+        """Add a change of a node that this transaction does not use otherwise."""
         self._first[change.path] = change
 
     def mark(self, path: str) -> None:
-        """Create a node without data that stands for something that is written here too, and is not read for that."""
+        """Create an index node without data for a record that is written too; the index node is not read."""
         if isinstance(self._first.get(path), Delete):
             del self._first[path]
         else:
             self._first[path] = Create(path)
 
     def unmark(self, path: str) -> None:
-        """Delete what `mark` has created, here or before."""
+        """Delete an index node that `mark` has created, in this transaction or before."""
         if isinstance(self._first.get(path), Create):
             del self._first[path]
         else:
@@ -118,7 +118,7 @@ class Transaction:
         self._counts.append((function, state, priority, number))
 
     def entry(self) -> Entry | None:
-        """Return what is to be written, with checks of all that was only read; None where nothing is."""
+        """Return the entry to write, with checks of the nodes that were only read; None if there is nothing to write."""
         if not self._first:
             return None
         checks = [

@@ -1,7 +1,7 @@
-"""The port to a ZooKeeper ensemble: what this engine asks of it, and what it may answer.
+"""The port to a ZooKeeper ensemble: its requests and their possible answers.
 
-Everything above it is written against ``Tree``, so that the rules can be run on a tree in memory, with every failure between
-any two steps. All paths begin with a slash and are seen below the chroot.
+All other modules use only ``Tree``, so tests can run the rules on a tree in memory, with every failure between any two steps.
+All paths begin with a slash and are relative to the chroot.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Watch = Callable[[], None]
-    """Called once, on the node's thread, when what was read has changed, or when nobody can know whether it has (the connection
-    was lost, the session has ended): look again."""
+    """Called once, on the node's thread, when the data read has changed, or may have changed unnoticed (the connection was
+    lost, the session has ended): read again."""
 
 ANY = -1
-"""The version that every node has."""
+"""Matches every version."""
 
 
 class Node(NamedTuple):
-    """A node as it was read."""
+    """A node of the tree."""
 
     data: bytes
     version: int
-    """How often its data was written since it was created."""
+    """The number of writes of its data since its creation."""
     mtime_us: int
-    """When it was written last, by the ensemble's clock."""
+    """The time of its last write, by the ensemble's clock."""
     owner: int
-    """The session that it ends with; 0 for a persistent node."""
+    """The session of an ephemeral node; 0 for a persistent node."""
     children: int
-    """How many children it has."""
+    """The number of its children."""
 
 
 class Create(NamedTuple):
-    """Create a node. Fails with EXISTS, NO_NODE where there is no parent."""
+    """Create a node. Fails with EXISTS, or with NO_NODE if there is no parent."""
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
     sequence: bool = False
-    """The ensemble adds ten digits to the path, which rise."""
+    """The ensemble appends ten digits to the path, which rise."""
 
 
 class Write(NamedTuple):
@@ -62,7 +62,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Demand that a node is there, with a version. Fails with NO_NODE, VERSION."""
+    """Require that a node exists with a version. Fails with NO_NODE, VERSION."""
 
     path: str
     version: int = ANY
@@ -81,41 +81,41 @@ class Refusal(Enum):
 
 
 class Refused(NamedTuple):
-    """The outcome of a multi of which nothing has happened."""
+    """The outcome of a refused multi."""
 
     at: int
-    """Which of its changes was the first to be refused."""
+    """The index of its first refused change."""
     why: Refusal
 
 
 class Done(NamedTuple):
-    """The outcome of a multi that has happened, all of it."""
+    """The outcome of a committed multi."""
 
     paths: Sequence[str]
-    """For each change its path: of a sequence node with its number."""
+    """The path of each change; that of a sequence node includes its number."""
 
 
 class UnknownOutcomeError(StoreUnavailableError):
-    """The connection was lost while a multi was under way: it has happened, or has not, or will in a moment."""
+    """The connection was lost while a multi was in flight: it was committed, or was not, or will be soon."""
 
 
 class SessionEndedError(StoreError):
-    """The session has ended, and all ephemeral nodes of it; nothing was done. The next session begins by itself."""
+    """The session has ended with all its ephemeral nodes; nothing was written. The next session starts by itself."""
 
 
 class Tree(Protocol):
     """A session with an ensemble.
 
-    Reads raise StoreUnavailableError where no member answers in time, SessionEndedError where the session ends meanwhile.
-    All methods are called on the node's thread, in its running loop; watches are called there. What one caller sends stays in
-    order: a read that is sent after a multi sees what that has done.
+    Reads raise StoreUnavailableError if no member answers in time, SessionEndedError if the session ends in the meantime.
+    All methods are called on the node's thread, in its running loop; watches are called there. The requests of one caller stay
+    in order: a read that is sent after a multi returns its changes.
     """
 
     async def open(self) -> None:
-        """Begin the first session, and create the chroot. Raises StoreUnavailableError, SettingsError (authentication)."""
+        """Start the first session, and create the chroot. Raises StoreUnavailableError, SettingsError (authentication)."""
 
     async def close(self) -> None:
-        """End the session, and with it its ephemeral nodes. It may be closed again."""
+        """End the session, and with it its ephemeral nodes. A second call does nothing."""
 
     @property
     def session(self) -> int:
@@ -123,29 +123,29 @@ class Tree(Protocol):
 
     @property
     def session_timeout(self) -> float:
-        """Seconds without a word after which the ensemble ends the session, as it was agreed."""
+        """Seconds without a message after which the ensemble ends the session, as granted by the ensemble."""
 
     def on_session(self, changed: Callable[[], None]) -> None:
-        """Call a function, on the node's thread, when the connection was lost or is there again, or another session has begun."""
+        """Call a function, on the node's thread, when the connection is lost or restored, or another session has started."""
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        """Read a node; None where there is none. With a watch: it is called when the node is written, created or deleted."""
+        """Return a node; None if there is none. A watch is called when the node is written, created or deleted."""
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Read several nodes, all under way at once."""
+        """Return several nodes, read concurrently."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
-        """Return the names of a node's children, in no order; None where there is no such node.
+        """Return the names of a node's children, in no order; None if there is no such node.
 
-        With a watch: it is called when a child comes or goes, or the node itself is deleted.
+        A watch is called when a child is created or deleted, or the node itself is deleted.
         """
 
     async def commit(self, changes: Sequence[Change]) -> Done | Refused:
-        """Do all changes, or none of them.
+        """Apply all changes, or none.
 
-        Raises UnknownOutcomeError; StoreUnavailableError where it was not sent; SessionEndedError; StoreForeignError where
-        this client may not do that (access control, an ensemble that is read only is StoreUnavailableError).
+        Raises UnknownOutcomeError; StoreUnavailableError if it was not sent; SessionEndedError; StoreForeignError if access
+        control forbids it. A read-only ensemble raises StoreUnavailableError.
         """
 
     async def sync(self) -> None:
-        """Wait until what was committed so far by anybody can be read here."""
+        """Wait until all commits so far, of all clients, can be read here."""

@@ -403,7 +403,7 @@ def test_the_next_master_finds_assignments_without_a_notice(monkeypatch: pytest.
                 without_notice = not notified and any(one.path.startswith(f"{path}/") for one in changes)
 
             master.tree.before = silenced
-            monkeypatch.setattr(committer, "MOST_CHANGES", 3)
+            monkeypatch.setattr(committer, "MAX_CHANGES", 3)
             jobs = [node.job() for _ in range(30)]
             await node.submit(*jobs)
             await asyncio.wait_for(died.wait(), 5)

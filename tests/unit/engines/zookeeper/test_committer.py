@@ -16,15 +16,15 @@ from tests.zookeeper.memory import Fate, MemoryContent, MemoryTree
 from mainspring.engines.zookeeper import committer as module
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import (
-    MOST_BYTES,
-    MOST_CHANGES,
+    MAX_BATCH_BYTES,
+    MAX_CHANGES,
     Committer,
     Conflict,
     Entry,
     Fenced,
     NotAttempted,
 )
-from mainspring.engines.zookeeper.journal import MOST_COUNTS, begin, total
+from mainspring.engines.zookeeper.journal import MAX_COUNTS, begin, total
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Refusal, Refused, Write
 from mainspring.errors import StoreBrokenError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.jobs.model import State
@@ -131,16 +131,16 @@ def test_what_gathers_while_one_is_under_way_goes_out_with_the_next() -> None:
 def test_batches_stay_under_both_limits_and_in_order() -> None:
     async def check() -> None:
         async with bench() as it:
-            await it.committer.commit([entry(f"{number:04d}") for number in range(MOST_CHANGES * 2 + 1)])
-            assert it.sizes() == [MOST_CHANGES, MOST_CHANGES, 1]
+            await it.committer.commit([entry(f"{number:04d}") for number in range(MAX_CHANGES * 2 + 1)])
+            assert it.sizes() == [MAX_CHANGES, MAX_CHANGES, 1]
             created = [change.path for changes in it.sent for change in changes[2:]]
             assert created == sorted(created)
             it.sent.clear()
-            large = b"x" * (MOST_BYTES // 3)
+            large = b"x" * (MAX_BATCH_BYTES // 3)
             await it.committer.commit([entry(f"large{number}", data=large) for number in range(5)])
             assert it.sizes() == [2, 2, 1]
             it.sent.clear()
-            await it.committer.commit([entry("largest", data=b"x" * (MOST_BYTES + 1)), entry("small")])
+            await it.committer.commit([entry("largest", data=b"x" * (MAX_BATCH_BYTES + 1)), entry("small")])
             assert it.sizes() == [1, 1], "one that is larger than a batch goes alone"
 
     run(check())
@@ -275,7 +275,7 @@ def test_after_a_conflict_the_rest_of_the_call_is_given_back() -> None:
 def test_without_a_conflict_all_of_it_is_written() -> None:
     async def check() -> None:
         async with bench() as it:
-            entries = [entry(number) for number in range(MOST_CHANGES + 5)]
+            entries = [entry(number) for number in range(MAX_CHANGES + 5)]
             assert await it.committer.commit_until_conflict(entries) == [None] * len(entries)
 
     run(check())
@@ -376,7 +376,7 @@ def test_callers_that_wait_at_the_end_get_an_error() -> None:
     run(check())
 
 
-# ---- nobody knows what became of it ----
+# ---- unknown outcomes ----
 
 
 @pytest.mark.parametrize("fate", Fate)
@@ -654,7 +654,7 @@ def test_counts_that_are_too_many_go_to_a_node_of_their_own(fate: Fate | None) -
             journals = [path for path in it.content.paths() if path.startswith(f"{paths.JOURNALS}/")]
             assert journals == [JOURNAL, f"{JOURNAL}.0", f"{JOURNAL}.1"]
             assert total(node.data for path in journals if (node := it.content.read(path))) == wanted
-            assert len(it.journal()["counts"]) < MOST_COUNTS
+            assert len(it.journal()["counts"]) < MAX_COUNTS
 
     run(check())
 
@@ -666,7 +666,7 @@ def test_an_entrys_size_is_about_that_of_its_packet() -> None:
 def test_what_no_packet_holds_costs_its_sender_only() -> None:
     async def check() -> None:
         async with bench() as it:
-            with pytest.raises(StoreError, match="belong together"):
+            with pytest.raises(StoreError, match="have to be written at once"):
                 await it.committer.commit([entry(1), Entry([Create("/d/large", b"x" * 1_100_000)])])
             assert await it.committer.commit([entry(2)]) == [None]
             assert not it.committer.fenced

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper.committer import LARGEST_ENTRY
+from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transacting import transact
 from mainspring.engines.zookeeper.transaction import Transaction
@@ -209,11 +209,11 @@ def test_what_is_written_is_as_if_one_had_come_after_the_other(
 
 def test_the_error_for_what_no_multi_holds_says_what_was_too_large() -> None:
     async def work(ground: ZookeeperSchedules) -> None:
-        ground.transaction.create("/schedules/large", bytes(LARGEST_ENTRY))
+        ground.transaction.create("/schedules/large", bytes(MAX_ENTRY_BYTES))
 
     async def check() -> None:
         async with one_node() as node:
-            with pytest.raises(StoreError, match=r"^what follows from one another in schedules has 1020\d+ bytes"):
+            with pytest.raises(StoreError, match=r"^a change of schedules and its consequences have 1020\d+ bytes"):
                 await transact(node.session, ZookeeperSchedules, work)
 
     run(check())
