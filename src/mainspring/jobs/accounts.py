@@ -1,4 +1,4 @@
-"""How many jobs of a function, or of one of its keys, may start now. Times are microseconds of the node's monotonic clock."""
+"""Accounts of the tokens that jobs of a function or key need to start. Times are microseconds of the node's monotonic clock."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ UNBOUNDED = sys.maxsize
 
 
 class Account(Protocol):
-    """The tokens of one pool, as far as this node may use them. ``running`` are the jobs that have started and not ended."""
+    """The tokens of one pool that this node may use. ``running`` is the number of started jobs that have not ended."""
 
     def free(self, running: int, now_us: int) -> int:
-        """Return how many jobs may start now; ``UNBOUNDED`` where nothing limits them."""
+        """Return how many jobs may start now; ``UNBOUNDED`` if nothing limits them."""
 
     def room(self, running: int) -> int:
-        """Return how many jobs may be brought here to be started soon, ``UNBOUNDED`` where this does not limit them."""
+        """Return how many jobs the node may claim to start them soon; ``UNBOUNDED`` if the account does not limit that."""
 
     def consume(self, now_us: int) -> None:
-        """A job starts; ``free`` was above 0."""
+        """Use the tokens of a job that starts; ``free`` was above 0."""
 
     def next_us(self, running: int, now_us: int) -> int | None:
-        """Return when more may start, where that is only a question of time; otherwise None."""
+        """Return when time alone lets more jobs start; None if it does not."""
 
     def change(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
-        """Go on under other limits."""
+        """Apply other limits."""
 
     def is_new(self, now_us: int) -> bool:
-        """Return whether it is as if nobody had started anything yet: then it need not be remembered, unless something runs."""
+        """Return whether the account is in its initial state: then it need not be kept, unless a job runs."""
 
 
 class OpenAccount(Protocol):
     """Opens the account of a pool."""
 
     def __call__(self, pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int, /) -> Account:
-        """Return it, with these limits."""
+        """Return the account, with these limits."""
 
 
 class OwnAccount:
-    """The whole of a pool: this node is the only one. What its bucket held is not kept over a restart: it begins full."""
+    """A whole pool, for the only node of a store. The level of its bucket is not stored: it is full after a restart."""
 
     __slots__ = ("_bucket", "_concurrency", "_rate")
 
@@ -60,23 +60,23 @@ class OwnAccount:
         return free
 
     def room(self, running: int) -> int:
-        """Return any number: the gate knows the limits."""
+        """Return no limit: the admission queue applies the limits."""
         del running
         return UNBOUNDED
 
     def consume(self, now_us: int) -> None:
-        """Start one."""
+        """Use the token of one job."""
         if self._rate is not None:
             _, self._bucket = rules.consume(self._rate, self._bucket, now_us, 1)
 
     def next_us(self, running: int, now_us: int) -> int | None:
-        """Return when the bucket has a token, if that is all that is missing."""
+        """Return when the bucket has a token, if the rate is the only obstacle."""
         if self._rate is None or (self._concurrency is not None and running >= self._concurrency):
             return None
         return max(rules.next_us(self._rate, self._bucket), now_us)
 
     def change(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
-        """Keep what is in the bucket."""
+        """Apply other limits, and keep the level of the bucket."""
         self._concurrency = concurrency
         if rate != self._rate:
             if rate is not None and self._rate is not None:
@@ -91,6 +91,6 @@ class OwnAccount:
 
 
 def open_own(pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int) -> Account:
-    """Open an account for a node that is alone."""
+    """Open an account of the only node of a store."""
     del pool
     return OwnAccount(concurrency, rate, now_us)

@@ -1,10 +1,10 @@
-"""Which waiting job of a function may start next, where the function has limits or a pause, or its jobs have keys.
+"""Admission queues: they choose the next job of a function with limits, a pause or keys.
 
-Higher priorities go first. Within one, the keys that have a job which can start take turns, one job each, whoever was served
-longest ago first; a key's own jobs go in the order of their age. A key whose tokens are used up is parked: it costs nothing until
-one of its jobs has ended, or time has filled its bucket.
+Higher priorities go first. Within a priority, the keys with a job that can start take turns, one job each, the least recently
+served key first. The jobs of one key go in the order of their age. A key without tokens is parked: it costs nothing until one of
+its jobs ends, or time refills its bucket.
 
-A job takes its tokens as it leaves the gate for a worker, and gives them back when its end is on disk.
+A job consumes its tokens when it leaves the queue for a worker, and returns them when its end is on disk.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from mainspring.resources.model import Limits, Rate
 
 MIN_JOBS = 8
-"""So many jobs of a key, or of a function, may be here in any case, however few can start."""
+"""Jobs of a key, or of a function, that may be in memory in any case, however few can start."""
 KEY_QUOTA = 32
-"""So many jobs of a key may be here where nothing limits it: half of the smallest window, so that others find places."""
+"""Jobs of a key without limits that may be in memory: half of the smallest window, so that other keys have places."""
 MAX_WAITING = 20_000
-"""So many jobs of a function may wait here for tokens."""
+"""Jobs of a function that may wait in memory for tokens."""
 
 
 class AdmissionQueue(Generic[W]):
-    """The waiting jobs of one function, by their keys. ``open_account`` makes the accounts of the function and of its keys."""
+    """The waiting jobs of one function, by their keys. ``open_account`` opens the accounts of the function and of its keys."""
 
     def __init__(self, clock: Clock, open_account: OpenAccount) -> None:
         self._clock = clock
@@ -41,31 +41,31 @@ class AdmissionQueue(Generic[W]):
         self.limits = UNLIMITED
         self.paused = False
         self._keys_seen = False
-        """Whether a job with a key was ever here."""
+        """Whether the queue ever had a job with a key."""
         self.own: Account | None = None
         self.running = 0
         self.key_queues: dict[bytes, KeyQueue[W]] = {}
         self.parked = 0
-        """How many of the waiting jobs are of parked keys."""
+        """The number of waiting jobs of parked keys."""
         self.short: set[bytes] = set()
-        """Parked keys that time alone does not let go on."""
+        """Parked keys that time alone does not unpark."""
         self.left: int | None = None
-        """So many stored jobs were left by the last claim, all of keys that have enough here; None: there may be others."""
+        """The number of jobs that the last claim left, all of keys with enough jobs in memory; None: there may be others."""
         self._turns: tuple[dict[bytes, KeyQueue[W]], dict[bytes, KeyQueue[W]], dict[bytes, KeyQueue[W]]] = ({}, {}, {})
-        """By priority: the keys that are not parked and have jobs of it, whose turn it is first."""
+        """By priority: the keys that are not parked and have jobs of it, in the order of their turns."""
         self._due: list[tuple[int, bytes]] = []
-        """Heap of when time alone may let a parked key go on."""
+        """Heap of the times at which a parked key may be unparked."""
         self.after: tuple[bytes | None, bytes | None, bytes | None] = (None, None, None)
-        """With which key the last claim ended, by priority."""
+        """The last key of the last claim, by priority."""
 
     def now_us(self) -> int:
-        """Return the time that accounts count by."""
+        """Return the time on the clock of the accounts."""
         return to_us(self._clock.monotonic())
 
     # ---- limits ----
 
     def change(self, limits: Limits, *, paused: bool) -> None:
-        """Go on under other limits; what runs goes on running, and counts."""
+        """Apply other limits; running jobs continue, and count."""
         now_us = self.now_us()
         self.paused = paused
         self.limits = limits
@@ -90,18 +90,18 @@ class AdmissionQueue(Generic[W]):
         return self._open(pool_of(key), limits.concurrency_per_key, limits.rate_per_key, now_us)
 
     def count(self, key: bytes) -> None:
-        """Count a job that has started before there was a gate."""
+        """Count a job that started before the queue existed."""
         self.running += 1
         self._key_queue(key).running += 1
 
     @property
     def keyed(self) -> bool:
-        """Whether jobs are to be claimed by key."""
+        """Whether claims have to be made by key."""
         return self._keys_seen or self.limits.per_key
 
     @property
     def limited(self) -> bool:
-        """Whether anything was said about the function: the gate is not to be forgotten."""
+        """Whether the function has limits or a pause: then the queue must be kept."""
         return self.paused or self.limits != UNLIMITED
 
     # ---- waiting jobs ----
@@ -114,7 +114,7 @@ class AdmissionQueue(Generic[W]):
         return key_queue
 
     def push(self, held: W, *, first: bool = False) -> None:
-        """A job waits; ``first``: before the others of its key and priority."""
+        """Add a waiting job; ``first``: before the others of its key and priority."""
         job = held.job
         key_queue = self._key_queue(job.key)
         ready = key_queue.ready[job.priority]
@@ -125,7 +125,7 @@ class AdmissionQueue(Generic[W]):
         self._count_waiting(key_queue, job.priority, 1)
 
     def merge(self, claimed: list[W]) -> None:
-        """Jobs of the store wait, those of each key and priority in their places among the others, in the order of their age."""
+        """Add claimed jobs among the waiting jobs of their keys and priorities, by age."""
         new: dict[tuple[bytes, int], deque[W]] = {}
         for held in claimed:
             new.setdefault((held.job.key, held.job.priority), deque()).append(held)
@@ -142,7 +142,7 @@ class AdmissionQueue(Generic[W]):
             self._turns[priority].setdefault(key_queue.key, key_queue)
 
     def drop(self, held: W) -> None:
-        """A waiting job was taken out: it is passed over where it is met."""
+        """Count a waiting job as removed; its entry is skipped later."""
         key_queue = self.key_queues[held.job.key]
         key_queue.size -= 1
         if key_queue.parked:
@@ -153,7 +153,7 @@ class AdmissionQueue(Generic[W]):
         self._forget(key_queue)
 
     def queued(self) -> Iterator[W]:
-        """Return the jobs that wait."""
+        """Return the waiting jobs."""
         for key_queue in list(self.key_queues.values()):
             for ready in key_queue.ready:
                 yield from [held for held in ready if held.queued]
@@ -161,7 +161,7 @@ class AdmissionQueue(Generic[W]):
     # ---- turns ----
 
     def pop(self) -> W | None:
-        """Take the job that may start next, with its tokens; None where none may."""
+        """Remove the next job that may start, and consume its tokens; None if none may start."""
         if self.paused:
             return None
         now_us = self._passed()
@@ -178,7 +178,7 @@ class AdmissionQueue(Generic[W]):
                 if held is None:
                     continue
                 if key_queue.ready[priority]:
-                    turns[key] = key_queue  # the others have their turns first
+                    turns[key] = key_queue  # the other keys go first
                 self._has_left(key_queue)
                 self.running += 1
                 key_queue.running += 1
@@ -200,7 +200,7 @@ class AdmissionQueue(Generic[W]):
         return None
 
     def startable(self, most: int) -> int:
-        """Return how many jobs could start now, if there were workers: exactly whether any can, and not above ``most``."""
+        """Return about how many jobs could start now if there were workers, at most ``most``; 0 only if none can."""
         if self.paused:
             return 0
         now_us = self._passed()
@@ -226,7 +226,7 @@ class AdmissionQueue(Generic[W]):
         return max(min(number, most), 0)
 
     def give_back(self, key: bytes) -> None:
-        """A job that had left for a worker has ended; the queue is to be served."""
+        """Return the tokens of a job that has ended. The caller serves the queue."""
         self.running -= 1
         key_queue = self.key_queues[key]
         key_queue.running -= 1
@@ -234,7 +234,7 @@ class AdmissionQueue(Generic[W]):
         self._forget(key_queue)
 
     def granted(self, key: bytes | None) -> None:
-        """The function, or one of its keys, may have tokens that it had not; the queue is to be served."""
+        """Unpark a key that may have new tokens; None is the function. The caller serves the queue."""
         key_queue = None if key is None else self.key_queues.get(key)
         if key_queue is not None:
             self._let_go_on(key_queue)
@@ -249,7 +249,7 @@ class AdmissionQueue(Generic[W]):
                 self._expect(key_queue, now_us)
 
     def next_us(self) -> int | None:
-        """Return when time alone may let a waiting job start that cannot now."""
+        """Return when time alone may let another waiting job start."""
         waiting = any(self._turns)
         due_us = self._due[0][0] if self._due else None
         if waiting and self.own is not None and not self.paused:
@@ -259,7 +259,7 @@ class AdmissionQueue(Generic[W]):
         return due_us
 
     def _passed(self) -> int:
-        """Let go on what time has let go on; returns the time."""
+        """Unpark the keys that are due; return the time."""
         now_us = self.now_us()
         due = self._due
         while due and due[0][0] <= now_us:
@@ -277,7 +277,7 @@ class AdmissionQueue(Generic[W]):
             self._expect(key_queue, now_us)
 
     def _expect(self, key_queue: KeyQueue[W], now_us: int) -> None:
-        """Look at a parked key again when time may have let it go on."""
+        """Set the time at which to check a parked key again."""
         assert key_queue.account is not None
         following = key_queue.account.next_us(key_queue.running, now_us)
         if following is None:
@@ -303,7 +303,7 @@ class AdmissionQueue(Generic[W]):
         return key_queue.parked or key_queue.size + key_queue.in_flight > self.claim_quota() // 2
 
     def _forget(self, key_queue: KeyQueue[W]) -> None:
-        """Forget a key that nothing is known of but what is known of any other."""
+        """Forget a key without jobs whose account is in its initial state."""
         if key_queue.size or key_queue.in_flight or key_queue.running:
             return
         if key_queue.account is None or key_queue.account.is_new(self.now_us()):
@@ -314,7 +314,7 @@ class AdmissionQueue(Generic[W]):
             del self.key_queues[key_queue.key]
 
     def tidy(self) -> None:
-        """Forget the keys whose buckets have filled up since, and look at the store again."""
+        """Forget the keys whose buckets are full again, and let the next claim read the store again."""
         self.left = None
         for key_queue in list(self.key_queues.values()):
             self._forget(key_queue)
@@ -322,18 +322,18 @@ class AdmissionQueue(Generic[W]):
     # ---- what may come here ----
 
     def expect(self, key: bytes) -> None:
-        """A job is on its way to the store that is leased to this node already."""
+        """Count a job of a key that is being stored under this node's lease."""
         self._key_queue(key).in_flight += 1
 
     def arrived(self, key: bytes) -> None:
-        """It is there, or will not be."""
+        """Uncount a job that was stored, or will not be."""
         key_queue = self.key_queues.get(key)
         if key_queue is not None and key_queue.in_flight:
             key_queue.in_flight -= 1
             self._forget(key_queue)
 
     def claim_quota(self) -> int:
-        """Return how many jobs of a key may be here: about as many as can start soon."""
+        """Return how many jobs of a key may be in memory: about as many as can start soon."""
         limits = self.limits
         claim_quota = KEY_QUOTA
         if limits.concurrency_per_key is not None:
@@ -343,14 +343,14 @@ class AdmissionQueue(Generic[W]):
         return max(claim_quota, MIN_JOBS)
 
     def admits(self, key: bytes) -> bool:
-        """Return whether one more job of a key may come here."""
+        """Return whether one more job of a key may come into memory."""
         if self.paused:
             return False
         key_queue = self.key_queues.get(key)
         return key_queue is None or key_queue.size + key_queue.in_flight < self.claim_quota()
 
     def room(self, window: int) -> int:
-        """Return how many jobs that can start soon may be here, of those that a window has room for."""
+        """Return how many of the jobs of a window can start soon and may be in memory."""
         limits = self.limits
         if limits.concurrency is not None:
             window = min(window, max(2 * limits.concurrency, MIN_JOBS))
@@ -361,23 +361,23 @@ class AdmissionQueue(Generic[W]):
         return window
 
     def per_key(self) -> int:
-        """Return how many jobs of one key a claim may take: fewer where there are very many keys."""
+        """Return how many jobs of one key a claim may take: fewer if there are very many keys."""
         return max(min(self.claim_quota(), MAX_WAITING // (4 * max(len(self.key_queues), 1))), 1)
 
     def is_dry(self, backlog: int) -> bool:
-        """Return whether a claim of what waits in the store would find nothing."""
+        """Return whether a claim would find none of the stored jobs usable."""
         if self.left is not None:
             if backlog > self.left:
-                self.left = None  # there is something new
+                self.left = None  # there are new jobs
             else:
                 self.left = backlog
         return self.left is not None
 
     def enough(self) -> frozenset[bytes]:
-        """Return the keys of which a claim is to take nothing: they cannot start, or have jobs enough here."""
+        """Return the keys that a claim skips: their jobs cannot start, or enough of them are in memory."""
         return frozenset(key for key, key_queue in self.key_queues.items() if self._has_enough(key_queue))
 
 
 def _in_a_second(rate: Rate) -> int:
-    """Return how many jobs a rate lets start within a second, the burst included, rounded up."""
+    """Return how many jobs a rate allows within a second, the burst included, rounded up."""
     return rate.burst + -(-rate.number * 1_000_000 // rate.per_us)

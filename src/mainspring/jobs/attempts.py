@@ -1,11 +1,11 @@
-"""A node's figures about attempts: how they ended, how long they ran, and how long their jobs had waited before.
+"""A node's statistics about attempts: their outcomes, their durations, and the waiting times of their jobs.
 
-Any client can name new functions, so the figures are bounded: `MAX_COUNTED` functions have counters of their own, and
-the `MAX_MEASURED` busiest of them have distributions of their own. All others are counted together, as `OTHER`.
+Any client can name new functions, so the figures are bounded: `MAX_COUNTED` functions have their own counters, and
+the `MAX_MEASURED` busiest of them have their own distributions. All others are counted together, as `OTHER`.
 
-No figure ever falls. A function that was given counters keeps them. One that is no longer among the busiest keeps what its
-distributions have, unseen; its attempts are counted as `OTHER` from then on, until it is among the busiest again and its own
-distributions go on where they were.
+No figure ever decreases. A function that has counters keeps them. When a function is no longer among the busiest, its
+distributions are kept but not shown, and its attempts are counted as `OTHER`. When it is among the busiest again, its own
+distributions continue.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 MAX_COUNTED: Final = 1000
 MAX_MEASURED: Final = 100
 OTHER: Final = b"_other"
-"""The name that stands for all functions without figures of their own. A function that really has this name is among them."""
+"""The name of all functions without their own figures. A function with this very name is counted with them."""
 RANK_INTERVAL: Final = 60.0
-"""Seconds between two looks at which functions are the busiest."""
+"""Seconds between two rankings of the functions."""
 STAY_FACTOR: Final = 2.0
-"""A function takes the place of another one with fewer than half as many attempts: figures should not come and go."""
+"""A function replaces a measured one only if it has more than this many times its attempts: figures should not come and go."""
 
 BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-"""The upper bounds of the distributions, in seconds. Longer durations are counted, too."""
+"""The upper bounds of the distributions, in seconds. Longer durations are also counted."""
 OUTCOMES: Final = ("succeeded", "failed", "retried", "timed_out", "lost", "cancelled", "released", "snoozed")
-"""``retried``: a failure that its worker reported, after which the job runs again; ``failed``: one after which it does not."""
+"""``retried``: a failure that the worker reported and after which the job runs again; ``failed``: the job does not run again."""
 
 _BOUNDS_US: Final = [round(bound * 1_000_000) for bound in BOUNDS]
 _PLACES: Final = {outcome: OUTCOMES.index(outcome.value) for outcome in Outcome}
@@ -43,9 +43,9 @@ _RETRIED: Final = OUTCOMES.index("retried")
 
 
 class Distribution:
-    """How many durations were up to each of `BOUNDS` (and above the one before), and above the last; and their sum.
+    """A histogram of durations with the upper bounds `BOUNDS` and one more bin above the last; and the sum of the durations.
 
-    `Attempts` adds to them itself: a call for each attempt would cost as much as the rest.
+    `Attempts` writes its fields directly: a call for each attempt would double the cost.
     """
 
     __slots__ = ("counts", "total_us")
@@ -56,7 +56,7 @@ class Distribution:
 
 
 class Figures:
-    """What was counted of one function, or of `OTHER`."""
+    """The figures of one function, or of `OTHER`."""
 
     __slots__ = ("busy", "name", "outcomes", "ran", "ran_counts", "ranked", "waited", "waited_counts")
 
@@ -65,42 +65,42 @@ class Figures:
         self.outcomes = [0] * len(OUTCOMES)
         self.ran: Distribution | None = None
         self.waited: Distribution | None = None
-        """Its own distributions; None where it was never among the busiest."""
+        """Its own distributions; None if it was never among the busiest."""
         self.ran_counts: Distribution
         self.waited_counts: Distribution
-        """Where its attempts are counted: in its own distributions or in those of `OTHER`."""
+        """The distributions that count its attempts: its own or those of `OTHER`."""
         self.ranked = 0
-        """How many attempts it had at the last ranking."""
+        """The number of attempts at the last ranking."""
         self.busy = 0.0
-        """How many attempts it had recently: at each ranking, earlier ones count half as much as before."""
+        """The number of recent attempts: each ranking halves the weight of earlier ones."""
 
     def measure(self) -> None:
-        """Count in its own distributions from now on."""
+        """Count in the function's own distributions from now on."""
         if self.ran is None or self.waited is None:
             self.ran, self.waited = Distribution(), Distribution()
         self.ran_counts, self.waited_counts = self.ran, self.waited
 
     @property
     def measured(self) -> bool:
-        """Whether it is counted in its own distributions now."""
+        """Whether the function's own distributions count its attempts now."""
         return self.ran_counts is self.ran
 
 
 def waited_us(job: Job, started_us: int) -> int:
-    """Return how long a job had waited when an attempt started: since it was submitted, or was due; -1 where that is not known.
+    """Return how long a job had waited at the start of an attempt, since its submission or due time; -1 if that is unknown.
 
-    The time at which a job went back to its place after an attempt is not recorded. The job is as it was at the start.
+    The time at which a job was requeued after an attempt is not recorded. ``job`` is as it was at the start.
     """
     since_us = job.due_us
     if since_us < job.created_us and not was_tried(job):
         since_us = job.created_us
     if not since_us:
         return -1
-    return max(started_us - since_us, 0)  # the clock of the node that took it may be ahead
+    return max(started_us - since_us, 0)  # the clock of the node that accepted it may be ahead
 
 
 class Attempts:
-    """Counts a node's attempts when they have ended, many at a time; everything else happens when the figures are read."""
+    """Counts a node's ended attempts in batches. All other work is done when the figures are read."""
 
     def __init__(self) -> None:
         self._other = Figures(OTHER)
@@ -112,7 +112,7 @@ class Attempts:
     # ---- for ended attempts ----
 
     def ended(self, settlements: Sequence[Settlement]) -> None:
-        """Count attempts that have ended; see ``AttemptsEnded``."""
+        """Count ended attempts; see ``AttemptsEnded``."""
         functions = self._functions
         for settlement in settlements:
             outcome = settlement.outcome
@@ -123,7 +123,7 @@ class Attempts:
             figures = functions.get(name) or self._begin(name)
             if outcome is _SUCCEEDED:
                 figures.outcomes[0] += 1
-                # As in `waited_us`: nobody changes the job any more. A call for each would cost as much as the rest.
+                # As in `waited_us`: the job does not change any more. A call for each attempt would double the cost.
                 since_us, created_us = job.due_us, job.created_us
                 if since_us < created_us and settlement.counted == 1 and job.suspects < WORKER_LOST:
                     since_us = created_us
@@ -163,7 +163,7 @@ class Attempts:
     # ---- for a reader ----
 
     def figures(self, now: float) -> Iterator[Figures]:
-        """Return the figures at this moment (monotonic seconds), those of `OTHER` last."""
+        """Return the figures at ``now`` (monotonic seconds), those of `OTHER` last."""
         if now - self._ranked_at >= RANK_INTERVAL:
             self._ranked_at = now
             self._rank()
@@ -171,7 +171,7 @@ class Attempts:
         yield self._other
 
     def _rank(self) -> None:
-        """Find the busiest functions."""
+        """Rank the functions, and measure the busiest."""
         functions = self._functions.values()
         for figures in functions:
             total = sum(figures.outcomes)

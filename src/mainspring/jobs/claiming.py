@@ -1,8 +1,8 @@
-"""How stored jobs come into a node's memory: at once, as they are stored, or claimed from the store later.
+"""Claims of stored jobs: jobs come into a node's memory as they are stored, or are claimed from the store later.
 
-As many as the workers of each function get through in about half a second. What does not fit stays in the store, in order, and is
-claimed as places become free. Where other nodes have the store too, a node has no more than it can start soon: others may have
-workers that are free.
+A node has about as many jobs of a function as its workers finish in half a second. The others stay in the store, in order, and
+are claimed as places become free. If nodes share the store, a node holds no more jobs than it can start soon: other nodes may
+have free workers.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ MIN_WINDOW = 64
 MAX_WINDOW = 20_000
 WINDOW_SECONDS = 0.5
 HINT_RETRY_DELAY = 0.01
-"""Seconds after which a claim is repeated that has not found what another node had said to be there: a claim passes over rows
-that somebody works on at that moment, as does a node whose client has just begun to wait for the job."""
+"""Seconds after which a claim is repeated that did not find the jobs that another node announced. A claim skips locked rows, for
+example those of jobs that a client has just begun to wait for."""
 STALLED_AFTER = 1.0
-"""Seconds after which a node of many gives back what waits for its busy workers: others may be free."""
+"""Seconds after which a node of a fleet gives back jobs that wait for its busy workers: other nodes may have free ones."""
 WINDOW_BYTES = 64 * 2**20
-"""Payloads in the window of one function, about."""
+"""Approximate bytes of payloads in the window of one function."""
 
 
 class ClaimQuota(NamedTuple):
-    """What a node may take of a function's stored jobs, where several nodes share them."""
+    """The share of a function's stored jobs that a node of a fleet may claim."""
 
     limit: int | None = None
-    """How many at most; None: as many as it has room for."""
+    """The most jobs; None: as many as the node has room for."""
     slots: frozenset[int] | None = None
-    """Of which hash slots; None: of all."""
+    """The hash slots; None: all."""
     overdue: float = 0.0
-    """Jobs that wait for so many seconds are anybody's, whatever slot and limit; infinite: none at all."""
+    """Seconds of waiting after which any node may claim a job, whatever slot and limit; infinite: the node claims none at all."""
 
 
 NO_QUOTA = ClaimQuota()
 
 
 class Claiming:
-    """Claims stored jobs, within the bounds that the workers, the gates and the other nodes set.
+    """Claims stored jobs within the bounds of the workers, the admission queues and the other nodes.
 
-    ``is_full`` says whether no more jobs of a function may come into memory, whatever its workers take. ``came`` is called with
-    jobs that were claimed, once these are counted; ``failed`` where the store could not answer. ``share`` and
-    ``ask_for_tokens`` are given where the store is shared: what this node may take of a function's stored jobs at this moment,
-    and a request for what keeps its waiting jobs behind its gate.
+    ``is_full`` returns whether no more jobs of a function may come into memory. ``came`` is called with claimed jobs, after they
+    are counted; ``failed`` is called if the store could not answer. ``share`` and ``ask_for_tokens`` are given if the store is
+    shared: ``share`` returns this node's present quota of a function's stored jobs, and ``ask_for_tokens`` requests the tokens
+    that its waiting jobs need.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class Claiming:
         self._came = came
         self._failed = failed
         self.shared = shared
-        """Other nodes put jobs into the store, and take them: what is known of the backlog is a hint."""
+        """Whether other nodes submit and claim jobs as well: then the counted backlog is a hint."""
         self._share = share
         self._ask_for_tokens = ask_for_tokens
 
     # ---- how many may be here ----
 
     def admits(self, queue: FunctionQueue, job: Job) -> bool:
-        """Return whether a new, due job can be leased as it is stored, because a worker here will have it soon.
+        """Return whether a new, due job can be leased as it is stored, because a worker of this node can start it soon.
 
-        Not while stored jobs of equal or higher priority wait: they came first.
+        The result is False while stored jobs of equal or higher priority wait: they came first.
         """
         if not queue.workers or self._dispatch.paused or not queue.counted:
             return False
@@ -120,7 +120,7 @@ class Claiming:
     def room(self, queue: FunctionQueue) -> int:
         """Return how many waiting jobs of a function may be in memory.
 
-        Where others share the store, no more than will be started soon: they may have workers that are free.
+        On a shared store these are only jobs that can start soon: other nodes may have free workers.
         """
         window = (
             queue.window + queue.places() if self.shared else queue.window or max(MIN_WINDOW, 2 * len(queue.workers))
@@ -130,15 +130,15 @@ class Claiming:
         return window if queue.admission is None else queue.admission.room(window)
 
     def adapt(self, queue: FunctionQueue, seconds: float) -> bool:
-        """Fit a function's window to what its workers got through in the last so many seconds.
+        """Fit a function's window to the jobs that its workers finished in the last ``seconds``.
 
-        Returns whether what waits here is to go back: other nodes may have workers that are free.
+        Return whether the waiting jobs have to be given back: other nodes may have free workers.
         """
         rate = queue.settled / seconds
         queue.ended += queue.settled
         queue.settled = 0
         wanted = int(rate * WINDOW_SECONDS)
-        # Grows at once, shrinks slowly: a pause of the clients says little about the workers.
+        # Grow at once, shrink slowly: a pause of the clients does not mean that the workers are slow.
         wanted = max(wanted, queue.window * 3 // 4)
         if not self.shared:
             wanted = max(wanted, MIN_WINDOW, 2 * len(queue.workers))
@@ -154,7 +154,7 @@ class Claiming:
     # ---- claims ----
 
     def refill(self, queue: FunctionQueue) -> None:
-        """Claim more of a function's stored jobs, where some wait, workers are here, and half of the window is free."""
+        """Claim more of a function's stored jobs, if there are any, workers are connected, and half of the window is free."""
         if queue.admission is not None and self._ask_for_tokens is not None:
             self._ask_for_tokens(queue)
         backlog = queue.backlog
@@ -170,8 +170,8 @@ class Claiming:
         window = self.room(queue)
         if queue.admission is not None and queue.admission.paused:
             return
-        # Foreground jobs take no places, or a steady stream of them would keep the stored ones out. (Those that run are counted
-        # too: that is a few places more.)
+        # Foreground jobs take no places: a steady stream of them would starve the stored jobs. (Running ones are subtracted
+        # too, which gives a few places more.)
         have = max(queue.size - queue.foreground, 0) + queue.inflight
         limit = window - have
         if have * 2 > window:
@@ -180,7 +180,7 @@ class Claiming:
             elif queue.size or not any(worker.grabbing for worker in queue.takers):
                 return
             else:
-                # A worker is waiting for an answer: NO_JOB is not sent before the store was asked.
+                # A worker waits for an answer: NO_JOB is sent only after the claim.
                 limit = 1
         if limit <= 0:
             return
@@ -199,12 +199,12 @@ class Claiming:
         )
 
     def hint(self, queue: FunctionQueue) -> None:
-        """Look whether the store has jobs of a function: another node has said so."""
+        """Claim jobs of a function that another node announced."""
         queue.uncounted = True
         self.refill(queue)
 
     def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[ClaimRequest]:
-        """Return what this node may claim of what it has room for."""
+        """Return the claim requests for the part of ``limit`` that this node may claim."""
         share = NO_QUOTA if self._share is None else self._share(queue)
         if share.overdue == math.inf:
             return []
@@ -212,13 +212,11 @@ class Claiming:
         within = limit if share.limit is None else min(limit, share.limit)
         wants = [ClaimRequest(queue.name, within, share.slots, overdue_us)] if within else []
         if within < limit:
-            wants.append(
-                ClaimRequest(queue.name, limit - within, frozenset(), overdue_us)
-            )  # only what waits for too long
+            wants.append(ClaimRequest(queue.name, limit - within, frozenset(), overdue_us))  # only overdue jobs
         return wants
 
     def _refill_by_key(self, queue: FunctionQueue, admission: AdmissionQueue[Held]) -> None:
-        """Claim more in turns of the keys, so that one that has very many jobs does not keep the others out."""
+        """Claim more jobs in rotation over the keys, so that a key with very many jobs does not starve the others."""
         window = self.room(queue)
         waiting = max(queue.size - queue.foreground, 0) + queue.inflight
         have = max(waiting - admission.parked, 0)
@@ -241,33 +239,33 @@ class Claiming:
             lambda error: self._not_claimed(queue, error),
         )
 
-    # ---- what came ----
+    # ---- claimed jobs ----
 
     def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey, backlog_before: tuple[int, ...]) -> None:
         admission = self._table.admission_of(queue)
         admission.after = outcome.after
-        # What is left is of keys that have enough here: it is looked at again when one of them has not, or there is more.
+        # The remaining jobs are of keys with enough jobs here: they are claimed when a key needs more, or new jobs come.
         if not outcome.more or not outcome.jobs:
             admission.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
         self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1, backlog_before)
 
     def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int, backlog_before: tuple[int, ...]) -> None:
-        """Count what a claim has found, and hand it over; ``backlog_before`` is the backlog when it was asked for."""
+        """Count the claimed jobs, and pass them on; ``backlog_before`` is the backlog when the claim was sent."""
         queue.claiming = False
         size = 0
         if jobs and jobs[0].term != self._table.term:
-            jobs = []  # this node's term has ended since: whoever ended it gives them back
+            jobs = []  # this node's term has ended since: the node that ended it gives them back
         counted_since = [max(now - then, 0) for now, then in zip(queue.backlog, backlog_before, strict=True)]
         queue.leased += len(jobs)
         for job in jobs:
             queue.backlog[job.priority] -= 1
             size += len(job.payload)
         if self.shared:
-            # Others put into it too: jobs that were not counted are not taken away.
+            # Other nodes submit too: jobs that were not counted are not subtracted.
             queue.backlog[:] = [max(number, 0) for number in queue.backlog]
             if len(jobs) != limit:
-                # Others take from it too. Less came than was asked for: nothing is left for this node, until it looks again or
-                # there is more. What was counted while the claim was under way may have come too late for it.
+                # Other nodes claim too. Fewer jobs came than requested: none are left for this node until the next reading of the
+                # backlog or a hint. Jobs that were counted during the claim may have come too late for it.
                 queue.backlog[:] = map(min, queue.backlog, counted_since)
                 queue.uncounted = False
             if queue.hinted and jobs:
@@ -280,6 +278,6 @@ class Claiming:
         self._came(queue, jobs)
 
     def _not_claimed(self, queue: FunctionQueue, error: StoreError) -> None:
-        del error  # the service hears of it from every operation that somebody waits for
+        del error  # every operation with a waiting client reports it to the service
         queue.claiming = False
         self._failed(queue)
