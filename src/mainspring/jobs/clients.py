@@ -1,4 +1,4 @@
-"""What clients ask of jobs, wherever these are: in this node's memory, with another node, or in the store."""
+"""Clients' requests about jobs, which may be in this node's memory, held by another node, or only in the store."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from mainspring.jobs.subscriptions import Subscriptions
 
 LEAVE_STEP = 500
-"""Jobs that a client which has left leaves in one step: it may have waited for hundreds of thousands."""
+"""Jobs of a departed client that one step processes: the client may have waited for hundreds of thousands."""
 
 
 class Clients:
-    """Waits for jobs, cancels them, tries them again and looks them up.
+    """Waits for jobs, cancels them, retries them and looks them up.
 
-    ``subscriptions`` and ``remote_jobs`` are given where other nodes have the store open too.
+    ``subscriptions`` and ``remote_jobs`` are given if the store is shared.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Clients:
         unknown: Callable[[], None],
         looked_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell a listener when a job has ended, at once if it has; ``unknown`` is called where there is no such job.
+        """Notify a listener when a job has ended, at once if it has; call ``unknown`` if there is no such job.
 
-        ``looked_up`` is called once, when the store need not be asked any more.
+        ``looked_up`` is called once, when the lookup in the store is done or not needed.
         """
         self._listeners.add(job_id, listener)
         if self._table.find(job_id) is not None:
@@ -88,11 +88,11 @@ class Clients:
         self._outcomes.look(job_id, is_unknown, looked_up)
 
     def has_room(self, listener: Listener) -> None:
-        """A listener that had too much to read has room again."""
+        """Resume the lookups of a listener whose buffer was full."""
         self._outcomes.has_room(listener)
 
     def gone(self, listener: Listener) -> None:
-        """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
+        """Remove a departed client, and drop the waiting foreground jobs that it alone waited for."""
         listener.gone = True
         if self._leave(listener):
             self._slices.run(self._leave_all(listener))
@@ -102,7 +102,7 @@ class Clients:
             yield
 
     def _leave(self, listener: Listener) -> bool:
-        """Leave some of the jobs of a client that is gone; returns whether there are more."""
+        """Remove a departed client from some of its jobs; return whether there are more."""
         alone = self._listeners.leave(listener, LEAVE_STEP)
         for job_id in alone:
             held = self._table.find(job_id)
@@ -120,7 +120,7 @@ class Clients:
     def cancel(
         self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
     ) -> None:
-        """Cancel a job; ``done`` is told ``cancelled``, ``running`` (its worker was asked), or the state it had ended in."""
+        """Cancel a job; ``done`` is called with ``cancelled``, ``running`` (its worker was asked to stop), or its final state."""
         held = self._table.find(job_id)
         if held is not None:
             if held.then is not None:
@@ -140,7 +140,7 @@ class Clients:
                 self._remote_jobs.stop(job.term, job_id, reason)
                 done("running")
             elif State(outcome.before).held:
-                # It was claimed while the request was under way, or its settlement waits for the store.
+                # It was claimed during the request, or its settlement waits for the store.
                 self._ends.retry_settlements()
                 self.cancel(job_id, reason, done, failed)
             else:
@@ -158,7 +158,7 @@ class Clients:
             done("running")
             return
         if worker is not None:
-            worker.ignored_results.add(held.handle)  # a plain worker cannot be told
+            worker.ignored_results.add(held.handle)  # the protocol has no message for a plain worker
         self._settling.cancelled(held, reason, lambda _: done("cancelled"))
 
     def retry(self, job_id: int, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:
@@ -186,7 +186,7 @@ class Clients:
             if foreground is not None:
                 refuse(job, foreground.job.id)
                 return
-            # It counts from now on, so that foreground jobs of its unique ask the store.
+            # It counts from now on, so that foreground jobs with its unique query the store.
             queue = self._dispatch.tracked(job.function)
             if queue is not None:
                 queue.away += 1
@@ -226,9 +226,9 @@ class Clients:
         overtakes: bool = False,
         room: int = 0,
     ) -> None:
-        """Look a job up, wherever it is; one in memory is told as it is there.
+        """Look a job up; a job in memory is returned as it is there.
 
-        With ``overtakes`` it may be told as it was before what is on its way to the store: see `Operation.overtakes`.
+        With ``overtakes`` the result may not include operations that are still queued: see `Operation.overtakes`.
         ``room`` is as in `Find`.
         """
         held = self._table.find(job_id)
@@ -242,7 +242,7 @@ class Clients:
     def show(
         self, job_id: int, done: Callable[[Job | None, Running | None], None], failed: Callable[[StoreError], None]
     ) -> None:
-        """Look a job up; where another node holds it, ask that node also what its worker does."""
+        """Look a job up; if another node holds it, ask that node for its worker and progress."""
 
         def found(job: Job | None) -> None:
             remote_jobs = self._remote_jobs

@@ -1,7 +1,7 @@
-"""How many jobs the store has of functions that this node has to do with only now.
+"""Counts of stored jobs for functions that this node begins to use.
 
-Of very many functions most have no workers: their jobs are rows of the store and nothing in memory, and the store alone counts
-them. Once a worker registers for one of them, or a client here waits for a job of it, the store is asked.
+If there are very many functions, most have no workers: their jobs are only rows of the store, and the store alone counts them.
+When a worker registers for such a function, or a client waits for a job of it, the node reads its counts from the store.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
 RETRY_DELAY: Final = 0.25
-"""Seconds after which the store is asked again where it could not answer."""
+"""Seconds after which a failed query is repeated."""
 FUNCTIONS_PER_COUNT: Final = 250
-"""Functions that are asked for at once: it takes a few milliseconds."""
+"""Functions of one query: it takes a few milliseconds."""
 
 
 class Counting:
-    """Asks the store for the counts of queues. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
+    """Reads the counts of queues from the store. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
 
     def __init__(self, context: Context, serving: Serving, reads: Reads) -> None:
         self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
@@ -38,11 +38,11 @@ class Counting:
         self._serving = serving
         self._reads = reads
         self._next: dict[bytes, FunctionQueue] = {}
-        """What is asked for once the question under way is answered."""
+        """The queues of the next query."""
         self._asking = False
 
     def begin(self, then: Callable[[], None], failed: Callable[[StoreError], None], after: bytes = b"") -> None:
-        """Count the jobs of all functions, or of as many as are kept in memory; nothing is counted yet."""
+        """Count the jobs of all functions, or of as many as are kept in memory. Called before anything else is counted."""
 
         def counted(page: Counted) -> None:
             for (function, state, priority), number in page.counts.items():
@@ -57,7 +57,7 @@ class Counting:
         self._reads.ask(ShowLive(after), counted, failed)
 
     def ask(self, queue: FunctionQueue) -> None:
-        """Count the stored jobs of a queue that counts none of them."""
+        """Count the stored jobs of a new queue."""
         queue.counted = False
         queue.claiming = True
         self._next[queue.name] = queue
@@ -77,7 +77,7 @@ class Counting:
             )
 
     def _learn(self, asked: Mapping[bytes, FunctionQueue], counted: Counted) -> None:
-        """Take what was counted with all that the same group has brought."""
+        """Set the counts, which include all operations of the same group."""
         self._ask()
         for queue in asked.values():
             queue.backlog[:] = 0, 0, 0
@@ -95,7 +95,7 @@ class Counting:
             serving.answer(queue)
 
     def _not_counted(self, asked: Mapping[bytes, FunctionQueue], error: StoreError) -> None:
-        del error  # the service hears of it from every operation that somebody waits for
+        del error  # every operation with a waiting client reports it to the service
         self._ask()
 
         def retry() -> None:
@@ -110,7 +110,7 @@ class Counting:
 
 
 def count_in_flight(waiting: Iterable[Operation], queues: Mapping[bytes, FunctionQueue]) -> None:
-    """Count the jobs again that are on their way to the store in later groups: they were counted when they came."""
+    """Count the jobs of later groups again: they were counted when they came, and the new counts do not include them."""
     for operation in waiting:
         if isinstance(operation, Submit):
             for job in operation.jobs:

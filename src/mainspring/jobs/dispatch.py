@@ -1,8 +1,8 @@
-"""Matching jobs in memory to workers that wait: a state machine without I/O.
+"""Matching of jobs in memory to waiting workers: a state machine without I/O.
 
 Within a function, higher priorities go first, and within a priority older jobs. A plain worker sleeps until it is woken, and
-then asks; at any time as many sleepers are woken as there are jobs for them, not more. A woken worker may stay silent, ask for
-a job of another function, or leave: each of these wakes the next one. A streaming worker is handed jobs while it has credit.
+then requests a job; no more sleepers are awake than there are jobs for them. A woken worker may stay silent, request a job of
+another function, or leave: each of these wakes the next one. A streaming worker receives jobs while it has credit.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Effect = tuple[Worker, "Held | None"]
 
 _NO_ABILITY = Ability()
 MAX_IDLE_FUNCTIONS = 1000
-"""Functions that are kept although nobody here has to do with them; of more, those are rows of the store alone."""
+"""Idle functions that are kept in memory; further idle functions are rows of the store alone."""
 FUNCTIONS_PER_STEP = 1000
-"""Functions that are looked at in one step."""
+"""Functions that one step processes."""
 MAX_DROPPED = 1000
-"""So many jobs that were taken out may stay in a queue until somebody meets them."""
+"""Removed jobs whose entries may stay in a queue."""
 
 
 class Dispatch:
     """The functions and their queues.
 
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as gearmand
-    does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: how many functions there may
-    be, with those that are rows of the store; 0 for any number. ``on_new_queue`` is called with each new queue. On a
+    does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: the most functions, including
+    those that are rows of the store; 0 for any number. ``on_new_queue`` is called with each new queue. On a
     shared store ``lease_valid`` returns whether the node still holds its lease, and with it its jobs.
     """
 
@@ -50,23 +50,23 @@ class Dispatch:
     ) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.order: list[FunctionQueue] = []
-        """The same by their serials, with some that were forgotten since."""
+        """The same queues by their serials, with some that were forgotten since."""
         self.complete = True
-        """Every function that has jobs in the store has its queue here. It never holds again once they were too many."""
+        """Whether every function with stored jobs has a queue here. It stays False once there were too many functions."""
         self.rows = Rows()
-        """Those that have none."""
+        """The functions with stored jobs and without a queue."""
         self.most = most
         self._on_new_queue = on_new_queue
         self._serial = 0
         self.workers: dict[Worker, None] = {}
         self.paused = False
-        """No job is handed out: the node ends, drains or has no term."""
+        """No job is handed out: the node shuts down, drains or has no term."""
         self._lease_valid = lease_valid
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
 
     def queue(self, name: bytes) -> FunctionQueue:
-        """Return a function's queue, a new one for a new name: this node has to do with it."""
+        """Return the queue of a function that this node uses, and create it if there is none."""
         queue = self.queues.get(name)
         if queue is None:
             self._serial += 1
@@ -78,7 +78,7 @@ class Dispatch:
         return queue
 
     def tracked(self, name: bytes) -> FunctionQueue | None:
-        """Return a function's queue for what the store has of it; None where the store alone counts that."""
+        """Return the queue that tracks a function's stored jobs; None if the store alone counts them."""
         queue = self.queues.get(name)
         if queue is None:
             if not self.complete or len(self.queues) >= MAX_IDLE_FUNCTIONS:
@@ -89,7 +89,7 @@ class Dispatch:
         return queue
 
     def admits(self, name: bytes) -> bool:
-        """Return whether a job or a worker may name a function: it is known, or there is room for one more."""
+        """Return whether a job or a worker may name a function: it exists, or one more may be created."""
         return (
             not self.most
             or name in self.queues
@@ -98,7 +98,7 @@ class Dispatch:
         )
 
     def limit_queue(self, name: bytes, maximum: tuple[int, int, int] | None) -> None:
-        """Set the ``maxqueue`` of a function that is known."""
+        """Set the ``maxqueue`` of an existing function."""
         queue = self.queues.get(name)
         if queue is None and name in self.rows:
             queue = self.queue(name)
@@ -111,9 +111,9 @@ class Dispatch:
         return not self.complete if queue is None else bool(queue.live) or not queue.counted
 
     def tidy(self) -> Iterator[None]:
-        """Forget functions that nobody here has to do with, where they are many: what is left of them is in the store.
+        """Forget idle functions if there are many; their jobs are in the store.
 
-        Each step looks at some of them, and lets go of them: to free very many at once takes its time, too.
+        Each step processes some functions, and frees them: to free very many at once takes long, too.
         """
         many = len(self.queues) - (min(MAX_IDLE_FUNCTIONS, self.most // 10) if self.most else MAX_IDLE_FUNCTIONS)
         start = 0
@@ -139,7 +139,7 @@ class Dispatch:
     # ---- workers ----
 
     def register(self, worker: Worker, name: bytes, ability: Ability = _NO_ABILITY) -> FunctionQueue:
-        """A worker can run a function; one that it registers again is its newest."""
+        """Register a worker for a function; a repeated registration makes the function the worker's newest."""
         queue = self.queue(name)
         self.workers[worker] = None
         worker.abilities.pop(queue, None)
@@ -152,7 +152,7 @@ class Dispatch:
         return queue
 
     def unregister(self, worker: Worker, queue: FunctionQueue) -> None:
-        """A worker can no longer run a function."""
+        """Remove a worker from a function."""
         worker.abilities.pop(queue, None)
         queue.workers.pop(worker, None)
         queue.sleepers.pop(worker, None)
@@ -161,7 +161,7 @@ class Dispatch:
             self.answered(worker)
 
     def leave(self, worker: Worker) -> None:
-        """A worker is gone: it gets nothing more. What it ran is in ``worker.running``, and it is still to be unregistered."""
+        """Assign no more jobs to a departed worker. Its jobs are in ``worker.running``; the caller still has to unregister it."""
         worker.gone = True
         worker.credit = worker.grabbing = 0
         self.answered(worker)
@@ -169,19 +169,19 @@ class Dispatch:
 
     @staticmethod
     def offer(worker: Worker) -> None:
-        """A worker takes jobs as they come, while it has credit."""
+        """Assign jobs to a worker as they come, while it has credit."""
         for queue in worker.abilities:
             queue.takers[worker] = None
 
     @staticmethod
     def withdraw(worker: Worker) -> None:
-        """A worker takes no more jobs as they come."""
+        """Stop assigning jobs to a worker as they come."""
         worker.credit = 0
         for queue in worker.abilities:
             queue.takers.pop(worker, None)
 
     def sleep(self, worker: Worker) -> bool:
-        """A worker goes to sleep; True where there is work for it, so that it is woken at once."""
+        """Put a worker to sleep; return True if there is a job for it, so that it is woken at once."""
         self.workers[worker] = None
         self.answered(worker)
         for queue in worker.abilities:
@@ -200,14 +200,14 @@ class Dispatch:
         queue.woken += 1
 
     def rouse(self, worker: Worker) -> None:
-        """A worker is no longer asleep: it was woken, or does something of its own accord."""
+        """Mark a worker as awake: it was woken, or sent a request by itself."""
         if worker.asleep:
             worker.asleep = False
             for queue in worker.abilities:
                 queue.sleepers.pop(worker, None)
 
     def answered(self, worker: Worker) -> FunctionQueue | None:
-        """A worker that was woken has done something, or never will; returns the function that it was woken for."""
+        """End the wake-up of a worker, which has responded or never will; return the function that it was woken for."""
         queue = worker.woken_for
         if queue is not None:
             worker.woken_for = None
@@ -225,12 +225,12 @@ class Dispatch:
         self.paused = False
 
     def holds_back(self) -> bool:
-        """Return whether nothing may be handed out at this moment."""
+        """Return whether no job may be handed out now."""
         return self.paused or (self._lease_valid is not None and not self._lease_valid())
 
     @staticmethod
     def push(held: Held, *, first: bool = False) -> None:
-        """A job waits for a worker; ``first``: before the others of its priority, for one that had its turn already."""
+        """Queue a job; ``first``: before the others of its priority, for a job that was handed out before."""
         queue = held.queue
         queue.size += 1
         held.queued = True
@@ -243,9 +243,9 @@ class Dispatch:
 
     @staticmethod
     def merge(queue: FunctionQueue, claimed: list[Held]) -> None:
-        """Let jobs of the store wait, each priority in the order in which it came, in their places among those that are here.
+        """Queue claimed jobs of each priority, which come in order, among the queued jobs by age.
 
-        Foreground jobs are here at once and take no places in the window, so that stored ones may be older than they.
+        Foreground jobs are queued at once and take no places in the window, so that claimed jobs may be older than they.
         """
         for held in claimed:
             held.queued = True
@@ -258,7 +258,7 @@ class Dispatch:
 
     @staticmethod
     def drop(held: Held) -> None:
-        """Take a job out that may wait in its queue."""
+        """Remove a job from its queue, if it is queued."""
         if held.queued:
             held.queued = False
             queue = held.queue
@@ -268,7 +268,7 @@ class Dispatch:
                 return
             queue.dropped += 1
             if queue.dropped > MAX_DROPPED and queue.dropped > queue.size:
-                # Where nobody asks for jobs, nobody passes over them: clients that come and leave must not fill the memory.
+                # Without requests for jobs, no entry is skipped and freed: clients that come and leave must not fill the memory.
                 queue.dropped = 0
                 for ready in queue.ready:
                     waiting = [other for other in ready if other.queued]
@@ -277,15 +277,15 @@ class Dispatch:
 
     @staticmethod
     def restore(held: Held) -> None:
-        """Let a job that was taken out wait again, before the others of its priority."""
+        """Queue a removed job again, before the others of its priority."""
         with contextlib.suppress(ValueError):
-            # Nobody may have met it yet, and it must not be there twice.
+            # Its old entry may still be there, and it must not be queued twice.
             held.queue.ready_queues()[held.job.priority].remove(held)
         Dispatch.push(held, first=True)
 
     @staticmethod
     def pop(queue: FunctionQueue) -> Held | None:
-        """Take the next job of a function."""
+        """Remove and return the next job of a function."""
         if queue.size:
             if queue.admission is not None:
                 held = queue.admission.pop()
@@ -304,7 +304,7 @@ class Dispatch:
         return None
 
     def grab(self, worker: Worker) -> Held | None:
-        """Give a worker the next job of its functions."""
+        """Remove and return the next job of a worker's functions."""
         if self.holds_back():
             return None
         queues = list(worker.abilities)
@@ -326,7 +326,7 @@ class Dispatch:
         return None
 
     def match(self, queue: FunctionQueue) -> Iterator[Effect]:
-        """Hand a function's jobs to workers that take them as they come, and wake sleepers for the rest."""
+        """Assign a function's jobs to workers with credit, and wake sleepers for the rest."""
         if self.holds_back():
             return
         takers = queue.takers
@@ -339,7 +339,7 @@ class Dispatch:
             if held is None:
                 break
             worker.credit -= 1
-            if worker.credit > 0:  # they take turns
+            if worker.credit > 0:  # workers take turns
                 del takers[worker]
                 takers[worker] = None
             else:

@@ -1,4 +1,4 @@
-"""Stored jobs that wait and that this node does not hold: they become due, expire or are cancelled where they are."""
+"""Waiting jobs that no node holds: in the store they become due, expire or are cancelled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Woken
 
 MAX_CLOCK_DRIFT: Final = 0.25
-"""Seconds of a difference between the clocks that a timer waits for; where there is more, the wall clock was stepped."""
+"""The largest difference in seconds between the clocks that a timer waits for; a larger one means a step of the wall clock."""
 MIN_RECHECK: Final = 0.001
-"""Seconds to wait at least when the wall clock says that the time has not come, although it should have."""
+"""The shortest wait in seconds if a timer fires before the time on the wall clock."""
 
 
 class DueJobs:
-    """Has the store make jobs pending when they are due, and expire late ones."""
+    """Makes stored jobs pending when they are due, and expires late ones."""
 
     def __init__(self, context: Context, serving: Serving) -> None:
         self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
@@ -31,7 +31,7 @@ class DueJobs:
         self._in_progress = False
 
     def wake_at(self, due_us: int) -> None:
-        """Look for due jobs at a wall time, if not before."""
+        """Wake due jobs at a wall time, or earlier."""
         if self._next_us and self._next_us <= due_us:
             return
         self._next_us = due_us
@@ -46,7 +46,7 @@ class DueJobs:
         if wait <= 0:
             self.wake()
         elif wait < MAX_CLOCK_DRIFT:
-            # The clocks differ a little. Where they differ much, the wall clock was stepped, and every tick looks.
+            # The clocks differ a little. A large difference is a step of the wall clock, which every tick checks.
             self._timers.at(self._clock.monotonic() + max(wait, MIN_RECHECK), self._wake_if_due)
 
     def wake(self) -> None:
@@ -70,15 +70,15 @@ class DueJobs:
         self.wake_at(round((self._clock.wall() + 1) * 1_000_000))
 
     def look(self) -> None:
-        """Look for due jobs where the wall clock was stepped."""
+        """Wake due jobs if the wall clock was stepped."""
         if self._next_us and self._clock.wall() * 1_000_000 >= self._next_us:
             self.wake()
 
     def ended(self, job: Job, before: int) -> None:
-        """A job that was in this state has ended without having been held."""
+        """Count and announce the end of a job that was in the state ``before`` and not held."""
         queue = self._dispatch.tracked(job.function)
         if queue is None:
-            pass  # the store alone counts it
+            pass  # the store alone counts the function's jobs
         elif before == State.PENDING:
             self._serving.no_longer_pending(queue, job.priority)
         else:

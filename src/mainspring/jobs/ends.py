@@ -1,6 +1,7 @@
-"""What becomes of jobs whose attempts have ended: the store records it, then clients get it; or it happens in memory alone.
+"""Settles attempts and notifies waiting clients.
 
-A settlement leaves memory when it is reported. Clients that wait get it once it is on disk.
+The settlement of a stored job goes to the store when it is reported. Waiting clients receive the outcome once it is on disk. A
+foreground job that is in memory alone is settled at once.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import LostAttempt
 
     Acknowledge = Callable[[bool], None]
-    """Takes whether the settlement was recorded; False says that it was stale."""
+    """Is called with whether the settlement was recorded; False means that it was stale."""
 
     AttemptsEnded = Callable[[Sequence[Settlement]], None]
-    """Takes settlements once they are recorded, many at a time: one call for each group of the store.
+    """Is called with recorded settlements, once for each group of the store.
 
-    Each says in ``outcome`` how the attempt ended (None: no worker had the job), in ``ran_us`` how long it ran,
-    in ``counted`` its number, in ``event`` and ``due_us`` whether and when the job runs again, in ``error`` or ``why`` what it
-    failed of. It is called on the node's thread, must not raise, and must not keep the settlements: they hold results.
+    ``outcome`` is how the attempt ended (None: no worker had the job), ``ran_us`` how long it ran, ``counted`` its number,
+    ``event`` and ``due_us`` whether and when the job runs again, ``error`` or ``why`` the cause of a failure. The function is
+    called on the node's thread, must not raise, and must not keep the settlements: they hold results.
     """
 
 
 MAX_GATHERED: Final = 64
-"""Successes of jobs in memory that are counted together."""
+"""Successes of jobs in memory that are reported in one call."""
 MAX_GATHERED_BYTES: Final = 1024
-"""Bytes of payload and result that are kept until then."""
+"""Bytes of payload and result of a job above which its success is reported at once."""
 
 _SUCCEED: Final = Event.SUCCEED
 _SUCCEEDED: Final = int(State.SUCCEEDED)
 
 UNSETTLED_INTERVAL: Final = 0.25
-"""Seconds after which is looked again whether settlements still wait for the store."""
+"""Seconds between checks whether settlements still wait for the store."""
 
 NODE_LOST: Final = "its node was lost"
-"""Why attempts are lost that had been recorded as running at a node that is gone."""
+"""The reason of lost attempts that were recorded as running at a lost node."""
 
 
 def _settled_job(settlement: Settlement) -> Job:
-    """Return the job as it is after a settlement; a copy, for another delivery of the job may be under way already."""
+    """Return a copy of the job as it is after a settlement; another delivery of the job may have begun."""
     return msgspec.structs.replace(
         settlement.job,
         state=int(rules.target(settlement.event)),
@@ -73,12 +74,12 @@ class _Pending(NamedTuple):
     exception: bytes | None
     acknowledge: Acknowledge | None
     admission: AdmissionQueue[Held] | None
-    """Where the job's tokens go back to."""
+    """The queue that receives the job's tokens."""
     worker: Worker | None
 
 
 class Ends:
-    """Brings settlements about.
+    """Settles jobs in the store or in memory.
 
     ``wake_at`` is called with the time at which a job becomes due. ``drop``, where the store is shared, drops a foreground job
     that goes back, unless clients of another node wait for it. ``attempts_ended`` are called with settlements after their commit;
@@ -102,25 +103,25 @@ class Ends:
         self._drop = drop
         self._attempts_ended = attempts_ended
         self._ended: list[Settlement] = []
-        """Ends of jobs in memory that are told of together."""
+        """Settlements of jobs in memory that are reported in one call."""
         self._open: Settle | None = None
         self._batch: list[_Pending] = []
         self.unsettled: list[_Pending] = []
-        """Settlements that the store could not take; they are tried again."""
+        """Settlements that failed in the store; they are retried."""
         self.deferred = 0
-        """Settlements that wait until their job is stored at all."""
+        """The number of settlements that wait until their job is stored."""
         self._late = 0
-        """How many settlements have gone to the store later than they were reported."""
+        """The number of settlements that went to the store later than they were reported."""
 
     @property
     def waits(self) -> bool:
-        """Whether any settlement was reported that is not even on its way to the store."""
+        """Whether any reported settlement is not in the commit queue."""
         return bool(self.unsettled or self.deferred)
 
     def end(self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None) -> None:
-        """Let a settlement happen: at once, or once the row of its job is on disk that is on its way there."""
+        """Settle a job: at once, or after its row is on disk if it is just being stored."""
         if held.adopting:
-            # The row is on its way to the store: what ends its lease must come after it.
+            # The row is being stored: its settlement must come after it.
             assert held.then is not None
             held.then.append(lambda: self._end_deferred(held, settlement, exception, acknowledge))
             self.deferred += 1
@@ -173,7 +174,7 @@ class Ends:
             or settlement.event is not _SUCCEED
             or self._listeners.of(settlement.job.id)
         ):
-            # Its worker waits, or a client, or another worker that could have the job.
+            # Its worker waits, or a client, or another worker that could run the job.
             operation.urgent = True
             self._commits.hurry()
         self._batch.append(pending)
@@ -184,11 +185,11 @@ class Ends:
         self._commits.add_bytes(size)
 
     def _is_abandoned(self, settlement: Settlement) -> bool:
-        """Return whether a foreground job goes back although no client of this node waits for it any more."""
+        """Return whether a foreground job is requeued although no client of this node waits for it."""
         return not rules.target(settlement.event).ended and not self._listeners.of(settlement.job.id)
 
     def _put_abandoned(self, pending: _Pending) -> None:
-        """Give a job back, and drop it in the same group: no other worker may have it in between."""
+        """Settle a job and drop it in the same group: no other worker may get it in between."""
         batch = [pending]
         operation = Settle([pending.settlement])
         operation.rows = 0  # no group is closed behind an operation without rows
@@ -213,7 +214,7 @@ class Ends:
             if acknowledge is not None:
                 acknowledge(recorded)
             if not recorded:
-                queue.away += 1  # another node has it, as far as is known here
+                queue.away += 1  # probably another node has it
                 if worker is not None:
                     worker.refused = True
                 continue
@@ -239,7 +240,7 @@ class Ends:
         if isinstance(error, StoreBrokenError):
             for pending in batch:
                 if pending.worker is not None:
-                    pending.worker.refused = True  # no echo may say that it is on disk
+                    pending.worker.refused = True  # no reply may confirm that it is on disk
             return  # the node ends; the jobs run again
         if isinstance(error, StoreFencedError):
             for pending in batch:
@@ -256,37 +257,37 @@ class Ends:
         self.unsettled.extend(batch)
 
     def retry_settlements(self) -> None:
-        """Put the settlements again that the store could not take."""
+        """Send the settlements again that failed in the store."""
         unsettled, self.unsettled = self.unsettled, []
         self._late += len(unsettled)
         for pending in unsettled:
             self._put(pending)
 
-    # ---- what was reported before ----
+    # ---- barriers ----
 
     def is_settled(self) -> bool:
-        """Return whether all is on disk that was reported."""
+        """Return whether all reported settlements are on disk."""
         return self._commits.idle and not self.waits
 
     def when_stored(self, then: Callable[[], None]) -> None:
-        """Call a function once the store has taken, or refused, what was put before."""
+        """Call a function once the operations put before are committed or have failed."""
         self._commits.put(Find([]), lambda _: then(), lambda _: then())
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Call a function once everything that was reported before is on disk, settlements that are tried again included."""
+        """Call a function once all settlements reported before are on disk, retried ones included."""
         late = self._late
 
         def stored() -> None:
             if self.waits:
                 self._timers.at(self._clock.monotonic() + UNSETTLED_INTERVAL, lambda: self.when_settled(then))
             elif self._late != late:
-                self.when_settled(then)  # what came before the first barrier may have been overtaken by it
+                self.when_settled(then)  # the first barrier may have overtaken earlier settlements
             else:
                 then()
 
         self.when_stored(stored)
 
-    # ---- jobs that are nowhere but in memory ----
+    # ---- jobs in memory alone ----
 
     def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
         serving = self._serving
@@ -315,14 +316,14 @@ class Ends:
             self._timers.at(self._clock.monotonic() + wait, lambda: self._requeue(held))
 
     def report_ends(self) -> None:
-        """Tell of the attempts at jobs in memory that have ended since: of successes many at a time, which costs them less."""
+        """Report the gathered ends of jobs in memory; successes are gathered, which makes each one cheaper."""
         settlements, self._ended = self._ended, []
         if settlements:
             for ended in self._attempts_ended:
                 ended(settlements)
 
     def _requeue(self, held: Held) -> None:
-        """Put a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
+        """Queue a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
         serving = self._serving
         serving.detach(held)
         held.numerator = held.denominator = b"0"
@@ -334,7 +335,7 @@ class Ends:
         serving.requeue(held)
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
-        """Attempts were lost with their node, and their jobs are back in their places."""
+        """Report attempts that were lost with their node; their jobs are queued again."""
         settlements = []
         for one in lost:
             settlement = Settlement(Job(one.job_id, one.function, b""), Event.LOSE, one.attempt)
