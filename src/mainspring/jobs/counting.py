@@ -30,7 +30,7 @@ FUNCTIONS_PER_COUNT: Final = 250
 
 
 class Counting:
-    """Reads the counts of queues from the store. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
+    """Reads counts of queues from the store. Until then nothing is claimed for them, and new jobs go behind stored ones."""
 
     def __init__(self, context: Context, serving: Serving, reads: Reads) -> None:
         self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers

@@ -1,7 +1,7 @@
-"""Foreground jobs on their way in: they live as long as somebody waits for them.
+"""Submission of foreground jobs, which live as long as a client waits for them.
 
-On a node alone such a job is nowhere but in memory. Where nodes share a store it is stored if other nodes have to know of it: its
-clients may be at several of them, or workers at others only.
+The only node of a store keeps such a job in memory alone. On a shared store the job is stored if other nodes may need it: its
+clients may be at several nodes, or its workers at other nodes only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PENDING = int(State.PENDING)
 
 
 class _Asking(NamedTuple):
-    """A foreground job on its way in."""
+    """A foreground job that is being submitted."""
 
     job: Job
     listener: Listener
@@ -38,9 +38,9 @@ class _Asking(NamedTuple):
 
 
 class Foreground:
-    """Takes foreground jobs into memory, or into a store that others share: ``subscriptions`` is given there.
+    """Accepts foreground jobs into memory, or into a shared store; ``subscriptions`` is given for a shared store.
 
-    ``limit`` bounds their payloads in memory.
+    ``limit`` bounds the bytes of their payloads in memory.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Foreground:
         self._subscriptions = subscriptions
 
     def asks_the_store(self, job: Job) -> bool:
-        """Return whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
+        """Return whether a foreground job needs the store before it is accepted: it may join a job, or run at another node."""
         return bool(job.unique) or (self._subscriptions is not None and not self._has_workers(job.function))
 
     def _has_workers(self, function: bytes) -> bool:
@@ -71,10 +71,10 @@ class Foreground:
         return queue is not None and bool(queue.workers)
 
     def submit(self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused) -> None:
-        """Take a job that lives as long as somebody waits for it.
+        """Submit a foreground job.
 
-        ``accepted`` is called with its id, or the id of the live job of the same unique that it joins, before the listener
-        hears anything.
+        ``accepted`` is called with its id, or the id of the live job with the same unique that it joins, before any call of the
+        listener.
         """
         table = self._table
         if self._subscriptions is not None and self.asks_the_store(job):
@@ -82,10 +82,10 @@ class Foreground:
             return
         if job.unique:
             key = (job.function, job.unique)
-            known = table.foreground.get(key)
-            if known is not None:
-                self._listeners.add(known.job.id, listener, repeat=True)
-                accepted(known.job.id)
+            live = table.foreground.get(key)
+            if live is not None:
+                self._listeners.add(live.job.id, listener, repeat=True)
+                accepted(live.job.id)
                 return
             if key in self._uniques.questions or self._dispatch.may_live(job.function):
                 asking = _Asking(job, listener, accepted, refused)
@@ -94,7 +94,7 @@ class Foreground:
         self._hold(_Asking(job, listener, accepted, refused))
 
     def _answered(self, asking: _Asking, other: Found | None) -> None:
-        """The store has said whether a background job has the unique."""
+        """Continue with the background job that has the unique; None if there is none."""
         job = asking.job
         if other is not None:
             self._listeners.add(other.id, asking.listener, repeat=True)
@@ -124,10 +124,10 @@ class Foreground:
         self._dispatch.push(held)
         self._serving.serve(held.queue)
 
-    # ---- where others may run it, or join it ----
+    # ---- jobs that other nodes may run or join ----
 
     def _store(self, asking: _Asking, subscriptions: Subscriptions) -> None:
-        """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
+        """Store a foreground job of a client of this node: any node's workers may run it, and any node's clients may join it."""
         job, term = asking.job, self._table.term
         job.foreground = True
         self._intake.count(job, self._dispatch.tracked(job.function), scheduled=False)
@@ -158,7 +158,7 @@ class Foreground:
         self._commits.put(operation, stored, failed)
 
     def pass_on(self, held: Held) -> None:
-        """Store a foreground job that waits in memory, where the store is shared: nobody here can run it any more, others may."""
+        """Store a foreground job that waits in memory, on a shared store: its last worker here has left, others may run it."""
         subscriptions = self._subscriptions
         if subscriptions is None:
             return
@@ -186,7 +186,7 @@ class Foreground:
         self._commits.put(Submit([job], term), stored, failed)
 
     def _back(self, job: Job) -> None:
-        """The store could not take a foreground job: it waits here as before."""
+        """Queue a foreground job in memory as before, because the store failed."""
         job.foreground = False
         if self._listeners.of(job.id):
             held = self._table.hold(job, stored=False)

@@ -1,4 +1,4 @@
-"""What is said of functions: their limits and pauses, as they are stored, and as they hold at this node."""
+"""The limits and pauses of functions: as they are stored, and as they apply at this node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
     Change = Callable[[FunctionLimits, int], FunctionLimits]
-    """Takes what is said of a function and the wall time in microseconds; returns what is to be said from now on."""
+    """Takes the limits of a function and the wall time in microseconds; returns the new limits."""
 
 NOT_KEPT = (
     "this node's store is on ZooKeeper, which keeps no limits, pauses or keys of functions: "
@@ -33,18 +33,18 @@ NOT_KEPT = (
 )
 KEY_NOT_KEPT = f"concurrency_key was given, and {NOT_KEPT}"
 READ_INTERVAL = 3.0
-"""Seconds between looks at what was said at other nodes."""
+"""Seconds between readings of limits that other nodes stored."""
 REPEAT_INTERVAL = 15.0
-"""Seconds between looks whether a declaration has to be repeated, or is forgotten."""
+"""Seconds between checks whether a declaration has to be repeated, or has expired."""
 
 log = structlog.get_logger("mainspring.functions")
 
 
 class Functions:
-    """Keeps a node's gates in agreement with what is said of functions.
+    """Applies the limits and pauses of functions to a node's admission queues.
 
-    ``kept`` says whether the store keeps what is said. Otherwise nothing may be said: a limit that is not kept by all nodes is
-    none. ``shared``: other nodes have the store too.
+    ``kept`` is whether the store keeps limits. Without that no limits may be set: a limit has to apply at all nodes.
+    ``shared``: other nodes have the store too.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class Functions:
         return to_us(self._clock.wall())
 
     def limits_of(self, function: bytes) -> FunctionLimits:
-        """Return what is said of a function, as far as this node knows."""
+        """Return the limits and pause of a function as this node last read or set them."""
         return self._limits.get(function) or FunctionLimits(function)
 
     def names(self) -> Iterable[bytes]:
-        """Return the functions of which anything is said."""
+        """Return the functions that have limits or a pause."""
         return self._limits
 
     def limits(self, function: bytes) -> Limits:
-        """Return the limits that hold for a function."""
+        """Return the effective limits of a function."""
         return rules.effective(self.limits_of(function), self._now_us())
 
-    # ---- learning ----
+    # ---- reading ----
 
     def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
-        """Read what is said of all functions; nothing may be handed out before."""
+        """Read the limits of all functions; no job may be handed out before."""
 
         def loaded(page: Page[FunctionLimits]) -> None:
             self._reading = False
@@ -108,7 +108,7 @@ class Functions:
             self.apply(row.function)
 
     def apply(self, function: bytes) -> None:
-        """Let what is said of a function hold where this node has to do with it: to be called with each new queue, too."""
+        """Apply a function's limits to its queue, if this node has one. Also called with each new queue."""
         queue = self._dispatch.queues.get(function)
         if queue is None:
             return
@@ -130,10 +130,10 @@ class Functions:
             self._table.remove_admission(queue)
         self._serve(queue)
 
-    # ---- saying ----
+    # ---- changes ----
 
     def declare(self, function: bytes, limits: Limits) -> None:
-        """A worker that runs a function here says what its limits are. They hold here at once."""
+        """Store the limits that a worker of this node declares for a function. They apply here at once."""
         now_us = self._now_us()
         row = self.limits_of(function)
         if not rules.is_stale(row, limits, now_us):
@@ -151,7 +151,7 @@ class Functions:
         done: Callable[[FunctionLimits], None],
         failed: Callable[[StoreError], None],
     ) -> None:
-        """Say something else of a function; it holds here when it is stored, elsewhere some seconds later."""
+        """Change the limits of a function; they apply here once they are stored, and at other nodes some seconds later."""
         wanted = change(self.limits_of(function), self._now_us())
 
         def saved(stored: FunctionLimits) -> None:
@@ -159,14 +159,14 @@ class Functions:
             if stored == msgspec.structs.replace(wanted, version=wanted.version + 1):
                 done(stored)
             else:
-                self.change(function, change, done, failed)  # somebody else was first
+                self.change(function, change, done, failed)  # another change was first
 
         self._commits.put(SaveLimits(wanted), saved, failed)
 
     # ---- time ----
 
     def tick(self, now: float) -> None:
-        """Look at what others have said, and repeat what the workers of this node say."""
+        """Read the limits that other nodes stored, and repeat the declarations of this node's workers."""
         if self._shared and now - self._read >= READ_INTERVAL and not self._reading:
             self._read = now
             self.load(lambda: None, lambda _: None)

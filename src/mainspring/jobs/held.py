@@ -1,4 +1,4 @@
-"""A job in a node's hands, and the workers that may run it."""
+"""Jobs in a node's memory, function queues, and workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PENDING, _RUNNING = int(State.PENDING), int(State.RUNNING)
 
 
 class Held:
-    """A job in memory: a stored one under this node's lease, or a foreground one that is nowhere else."""
+    """A job in memory: a stored one under this node's lease, or a foreground one that is not stored."""
 
     __slots__ = (
         "ability",
@@ -52,89 +52,89 @@ class Held:
         self.queue = queue
         self.stored = stored
         self.adopting = False
-        """A background submit has joined this foreground job, and its row is on the way to the store."""
+        """A background submit has joined this foreground job, and its row is being stored."""
         self.then: list[Callable[[], None]] | None = None
-        """What waits until the row is stored."""
+        """Functions to call once the row is stored."""
         self.worker: Worker | None = None
         self.ability: Ability | None = None
-        """What the worker that has it, or had it last, said about the function when it got the job."""
+        """The ability of its present or last worker for the function, as of the delivery."""
         self.timers: list[Timer] | None = None
-        """What limits it: how long it may wait, or how long its worker may take."""
+        """The timers of its expiry, its timeout and its heartbeat."""
         self.admission: AdmissionQueue[Held] | None = None
-        """Where it has tokens from, from when it leaves for a worker until its end is on disk."""
+        """The queue that gave its tokens, from the delivery until its end is on disk."""
         self.token = b""
         self.started_us = 0
         self.beat = 0.0
-        """Monotonic time of the worker's last sign of life, where a heartbeat is asked for."""
+        """Monotonic time of the worker's last report, if the job has a heartbeat."""
         self.recorded = False
         self.cancelled = ""
-        """Why the worker was asked to stop; empty where it was not."""
+        """The reason for which the worker was asked to stop; empty if it was not."""
         self.queued = False
-        """It waits in its queue. One that was taken out is still met there, and passed over."""
+        """Whether it waits in its queue. The entry of a removed job stays there, and is skipped."""
         self.numerator = b"0"
         self.denominator = b"0"
         self.subscribers: ProgressSubscribers | None = None
-        """Other nodes whose clients wait for it; None until its worker has something to tell them, or nobody shares the store."""
+        """Other nodes whose clients wait for it; None before the first report of its worker, and on a store of one node."""
 
     def seen(self) -> Job:
-        """Return the job as the outside sees it: running once a worker has it."""
+        """Return the job as clients see it: running once a worker has it."""
         if self.worker is None:
             return self.job
         attempt = self.job.attempt + 1
         return msgspec.structs.replace(self.job, state=_RUNNING, started_us=self.started_us, attempt=attempt)
 
     def worker_name(self) -> str | None:
-        """Return the name of the worker that has it; None where it waits."""
+        """Return the name of its worker; None if it waits."""
         return self.worker.connection.name() if self.worker is not None else None
 
 
 class ProgressSubscribers:
-    """The nodes that are told how far a job is, by their terms."""
+    """The nodes that receive a job's progress, by their terms."""
 
     __slots__ = ("read_at", "terms", "unsent")
 
     def __init__(self, read_at: float) -> None:
         self.read_at = read_at
-        """Monotonic time of the last question to the store."""
+        """Monotonic time of the last query to the store."""
         self.terms: list[int] = []
         self.unsent: list[Progress] | None = []
-        """What waits for the first answer."""
+        """Messages that wait for the first answer of the store; None after it."""
 
 
 class Ability(NamedTuple):
-    """What a worker said when it registered for a function; durations in seconds."""
+    """A worker's options of a function, from its registration; durations in seconds."""
 
     timeout: float | None = None
-    """Of a plain worker: the job is requeued."""
+    """The time limit of an attempt; set by a plain worker's CAN_DO_TIMEOUT."""
     requeue: bool = True
-    """Whether a run that takes longer goes back to the queue, as in Gearman, or counts as failed."""
+    """Whether an attempt that takes longer is requeued, as in Gearman, or counts as failed."""
     heartbeat: float | None = None
     retry: Retry | None = None
     limits: Limits | None = None
-    """What it says of the function's limits."""
+    """The limits that it declares for the function."""
 
 
 class WorkerConnection(Protocol):
-    """How a worker is reached."""
+    """The connection of a worker, as the jobs slice uses it."""
 
     def wake(self) -> None:
-        """Tell a sleeping worker that there may be work."""
+        """Wake a sleeping worker: there may be a job."""
 
     def assign(self, held: Held) -> None:
-        """Hand a job over."""
+        """Send a job to the worker."""
 
     def no_job(self) -> None:
-        """Answer a request for a job that had to wait for the store and found nothing."""
+        """Answer a request that waited for a job: there is none."""
 
     def name(self) -> str:
-        """Return what the worker calls itself, or where it is connected from."""
+        """Return the worker's name, or its address."""
 
     def stop(self, held: Held, reason: bytes) -> None:
         """Ask the worker to stop a job: ``cancelled``, ``timeout`` or ``lost``."""
 
 
 class Worker:
-    """A worker, as dispatch sees it."""
+    """A worker, as dispatch uses it."""
 
     __slots__ = (
         "abilities",
@@ -160,34 +160,34 @@ class Worker:
         self.abilities: dict[FunctionQueue, Ability] = {}
         """In the order of registration."""
         self.gone = False
-        """Its connection has ended. Its functions forget it one after the other, and until then they pass it over."""
+        """Its connection has ended. Functions forget it one after the other, and skip it until then."""
         self.asleep = False
         self.woken_for: FunctionQueue | None = None
         self.grabbing = 0
-        """How often it has asked for a job and waits until the store has been looked at."""
+        """The number of its requests for jobs that wait for an answer."""
         self.streams = False
-        """It takes jobs as they come (the protocol extension)."""
+        """It receives jobs as they come (the protocol extension)."""
         self.isolates = False
-        """It runs a job in a process of its own where it is asked to."""
+        """It can run a job in a process of its own."""
         self.credit = 0
-        """How many jobs it takes as they come. While there are any, it is among the takers of its functions."""
+        """The number of jobs that it accepts now. While it is positive, the worker is among the takers of its functions."""
         self.slots: int | None = None
-        """How many jobs it runs at a time, where it has declared that. It may take more of them in advance."""
+        """The number of jobs that it runs at a time, if declared. It may prefetch more."""
         self.ended = False
-        """It has ended a job since it was told last that there is none."""
+        """It has ended a job since its last NO_JOB."""
         self.turn = 0
         self.running: dict[bytes, Held] = {}
         """By handle."""
         self.excepted: bytes | None = None
-        """The job that it ended last with an exception: many libraries send a failure after it."""
+        """The job that it last ended with an exception: many libraries send a failure after it."""
         self.ignored_results: set[bytes] = set()
-        """Jobs that were cancelled while it ran them and it could not be told: its results are passed over."""
+        """Jobs that were cancelled while it ran them. A plain worker cannot be stopped, so their results are ignored."""
         self.refused = False
-        """Its job was lost to another node, or what it said of one came too late: it has no word for that, but may ask."""
+        """Its job was lost to another node, or its report came too late. No message reports that; the worker may query it."""
 
 
 class FunctionQueue:
-    """What a node knows of one function: its waiting jobs in memory, its workers, and what stands in the store."""
+    """A function at a node: its waiting jobs in memory, its workers, and the counts of its stored jobs."""
 
     __slots__ = (
         "admission",
@@ -221,61 +221,61 @@ class FunctionQueue:
     def __init__(self, name: bytes, serial: int = 0) -> None:
         self.name = name
         self.serial = serial
-        """Which one of all that the node has made."""
+        """Its number among all queues that the node created."""
         self.ready: tuple[deque[Held], ...] = ()
         """Jobs to hand out, by priority; see `ready_queues`."""
         self.size = 0
-        """How many of them, without the dropped ones."""
+        """The number of waiting jobs, without dropped ones."""
         self.admission: AdmissionQueue[Held] | None = None
-        """Has these jobs in place of ``ready``, where the function has limits or a pause, or its jobs have keys."""
+        """Holds the jobs instead of ``ready``, if the function has limits or a pause, or its jobs have keys."""
         self.dropped = 0
-        """Jobs that were taken out since their places were last cleared, or more than those that are still met."""
+        """An upper bound of the entries of removed jobs in ``ready``."""
         self.running = 0
         self.workers: dict[Worker, int] = {}
-        """Who has registered, and how often."""
+        """The registered workers, each with its number of registrations."""
         self.sleepers: dict[Worker, None] = {}
         self.takers: dict[Worker, None] = {}
-        """Workers with credit, whose turn it is first: they take jobs as they come, or wait for an answer."""
+        """Workers with credit, in the order of their turns: they receive jobs as they come, or wait for an answer."""
         self.woken = 0
-        """Workers that were woken for this function and have not asked yet."""
-        # Each job that has not ended is counted in one of the next five.
+        """Workers that were woken for this function and have sent no request since."""
+        # Each live job is counted in one of the next five.
         self.backlog = [0, 0, 0]
-        """Pending jobs in the store and on the way there, by priority."""
+        """Pending jobs in the store and in the commit queue, by priority."""
         self.inflight = 0
-        """Jobs on the way to the store that are leased to this node already."""
+        """Jobs in the commit queue that are leased to this node already."""
         self.leased = 0
-        """Jobs that the store has under this node's lease."""
+        """Stored jobs under this node's lease."""
         self.away = 0
-        """Other stored jobs: those that are not due yet, and those that other nodes hold."""
+        """Other stored jobs: those not due yet, and those that other nodes hold."""
         self.foreground = 0
-        """Jobs that are nowhere but in memory."""
+        """Jobs in memory alone."""
         self.counted = True
-        """False until the store has said how many jobs it had when the queue was made."""
+        """False until the jobs that were stored before the queue was created are counted."""
         self.uncounted = False
-        """Another node has announced pending jobs in the store, which ``backlog`` may not count yet."""
+        """Another node has announced pending jobs, which ``backlog`` may not count yet."""
         self.claiming = False
         self.hinted = False
-        """Another node has said that it stored jobs, and no claim has found any since."""
+        """Another node has announced stored jobs, and no claim has found any since."""
         self.window = 0
         self.stalled = 0.0
-        """Seconds for which jobs have waited here while no worker was free and none became free."""
+        """Seconds for which jobs have waited here without a free worker."""
         self.settled = 0
-        """Deliveries that have ended since the window was adapted last."""
+        """Deliveries that ended since the last adaptation of the window."""
         self.ended = 0
-        """The same before that."""
+        """Deliveries that ended before that."""
         self.mean_size = 0.0
         """Mean size of payloads, in bytes."""
         self.maximum: tuple[int, int, int] | None = None
-        """``maxqueue`` of each priority; 0 is no limit."""
+        """``maxqueue`` of each priority; 0 means no limit."""
 
     def ready_queues(self) -> tuple[deque[Held], ...]:
-        """Return ``ready`` with a place for each priority: made here, for of very many functions most wait in the store."""
+        """Return ``ready`` with a deque for each priority. Created late: most of very many functions have no jobs here."""
         if not self.ready:
             self.ready = (deque(), deque(), deque())
         return self.ready
 
     def places(self) -> int:
-        """Return how many jobs its workers would take at once."""
+        """Return how many jobs its workers can accept at once."""
         return len(self.sleepers) + sum(worker.credit for worker in self.takers)
 
     def is_full(self, priority: int) -> bool:
@@ -284,7 +284,7 @@ class FunctionQueue:
 
     @property
     def live(self) -> int:
-        """How many stored jobs have not ended. It is a sum of parts, so it is never below any of them."""
+        """The number of stored jobs that have not ended; a sum of parts, so that it is never below any of them."""
         high, normal, low = self.backlog
         return high + normal + low + self.inflight + self.leased + self.away
 
@@ -293,29 +293,29 @@ class FunctionQueue:
         return self.live + self.foreground
 
     def count(self, state: int, priority: int, number: int) -> None:
-        """Count jobs that the store has of a state and priority, and that were not counted yet."""
+        """Count stored jobs of a state and priority that were not counted yet."""
         if state == _PENDING:
             self.backlog[priority] = number
         else:
             self.away += number
 
     def clamp_counts(self) -> None:
-        """Raise negative counts to zero: jobs were subtracted that another node had stored and this one had not counted."""
+        """Raise negative counts to zero: subtracted jobs may have been stored by another node and not counted here."""
         self.backlog[:] = [max(number, 0) for number in self.backlog]
         self.away = max(self.away, 0)
 
     def claimable(self) -> int:
-        """Return how many jobs a claim may find, as far as this node knows; at least 1 where another node has announced some."""
+        """Return how many jobs a claim may find by this node's counts; at least 1 if another node has announced some."""
         return sum(self.backlog) or int(self.uncounted)
 
     def is_idle(self) -> bool:
-        """Return whether nobody at this node has to do with the function: all its jobs are in the store, if there are any."""
+        """Return whether this node does not use the function: all its jobs, if any, are only in the store."""
         unused = not (self.workers or self.foreground or self.size or self.running or self.inflight or self.leased)
         configured = self.maximum or (self.admission is not None and self.admission.limited)
         return unused and not (configured or self.claiming or self.hinted)
 
     def is_active(self) -> bool:
-        """Return whether anything goes on here that may change with time alone; if not, nobody need look at it now and then."""
+        """Return whether the queue can change with time alone; if not, periodic work skips it."""
         return bool(
             self.size
             or self.settled
@@ -326,17 +326,17 @@ class FunctionQueue:
         )
 
     def queued(self) -> list[Held]:
-        """Return the jobs that wait here, each once, also where it was taken out and put back; looks at each."""
+        """Return the waiting jobs in memory, each once, even if it was removed and queued again; visits each job."""
         if self.admission is not None:
             return list(dict.fromkeys(self.admission.queued()))
         return list(dict.fromkeys(held for ready in self.ready for held in ready if held.queued))
 
     def startable(self, most: int) -> int:
-        """Return how many jobs could be handed out now: exactly whether any can, and not above ``most``."""
+        """Return about how many jobs could be handed out now, at most ``most`` with limits; 0 only if none can."""
         return self.size if self.admission is None or not self.size else self.admission.startable(most)
 
     def waiting_by_priority(self) -> tuple[int, int, int]:
-        """Return how many jobs wait in memory and in the store, high first; looks at each job in memory."""
+        """Return how many jobs wait in memory and in the store, high priority first; visits each job in memory."""
         high, normal, low = self.backlog
         for held in self.queued():
             priority = held.job.priority
@@ -344,7 +344,7 @@ class FunctionQueue:
         return high, normal, low
 
     def waits(self) -> bool:
-        """Return whether any job waits: sooner than ``waiting`` counts them, for who asks very many functions."""
+        """Return whether any job waits; faster than ``waiting``, for callers with very many functions."""
         high, normal, low = self.backlog
         return bool(high or normal or low or self.size or self.inflight)
 

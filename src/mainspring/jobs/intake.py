@@ -1,4 +1,4 @@
-"""Background jobs on their way in: they go to the store, and may join foreground ones in memory."""
+"""Submission of background jobs: they go to the store, and may join foreground jobs in memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from mainspring.jobs.serving import Serving
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
-    """Takes the ids that the jobs of a batch have, in order, and what is known of those that were joined."""
+    """Is called with the ids of a batch's jobs, in order, and with the jobs that were joined."""
     Refused = Callable[[MainspringError], None]
 
 _LEASED, _PENDING, _SCHEDULED = int(State.LEASED), int(State.PENDING), int(State.SCHEDULED)
 
 
 class Intake:
-    """Takes background jobs into the store, and into memory.
+    """Submits background jobs to the store, and takes stored jobs into memory.
 
     ``wake_at`` is called with the time at which a job is due or expires.
     """
@@ -50,7 +50,7 @@ class Intake:
     def submit(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
         """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none.
 
-        A job that joins a foreground one has to come alone; ``joins`` tells.
+        A job that joins a foreground one must be submitted alone; see ``joins``.
         """
         dispatch = self._dispatch
         foreground = self._table.foreground
@@ -80,9 +80,9 @@ class Intake:
         )
 
     def count(self, job: Job, queue: FunctionQueue | None, *, scheduled: bool, leases: bool = True) -> None:
-        """Say in which state a new job goes to the store, and count it; no queue: the store alone counts the function's jobs.
+        """Set the state in which a new job is stored, and count it; no queue: the store alone counts the function's jobs.
 
-        ``leases``: it may be leased to this node, if a worker waits for it.
+        ``leases``: the job may be leased to this node, if a worker waits for it.
         """
         size = job.input_size = len(job.payload)
         if scheduled:
@@ -109,7 +109,7 @@ class Intake:
         self.stored(jobs)
 
     def stored(self, jobs: Sequence[Job]) -> None:
-        """Do what new rows are for: hand out those that are leased to this node, look for the others in time."""
+        """Process new rows: hand out jobs that are leased to this node, and set timers for the others."""
         serving, dispatch, term = self._serving, self._dispatch, self._table.term
         queues = dispatch.queues
         if self._hub.active:
@@ -145,7 +145,7 @@ class Intake:
             serving.arrived()
 
     def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
-        """Take back what was counted for jobs that were not stored; returns the others."""
+        """Undo the counts of jobs that were not stored; return the others."""
         stored = []
         for job in jobs:
             if gone is not None and job.id not in gone:
@@ -171,7 +171,7 @@ class Intake:
     # ---- joins ----
 
     def joins(self, jobs: list[Job]) -> bool:
-        """Return whether any of some background jobs joins a foreground one: then they have to be submitted one by one.
+        """Return whether any of the background jobs joins a foreground one: then they have to be submitted one by one.
 
         Such a job may have to wait for more than one commit, and be refused although the others of its batch are stored.
         """
@@ -186,9 +186,9 @@ class Intake:
         accepted: Callable[[int], None],
         refused: Refused,
     ) -> None:
-        """Join a live job where there is one, and be refused where a new one would be needed: the queue is full.
+        """Join a live job if there is one; refuse otherwise, because the queue is full.
 
-        Without a listener the request is a background one, and joins stored jobs only.
+        A request without a listener is a background one, and joins stored jobs only.
         """
         held = self._table.foreground.get((function, unique))
         if held is not None and listener is not None:
@@ -210,19 +210,19 @@ class Intake:
     def _adopt(
         self, held: Held, joining: Job, accepted: Callable[[int, dict[int, Found]], None], refused: Refused
     ) -> None:
-        """Store a foreground job because a background submit has joined it: from now on it outlives its clients."""
+        """Store a foreground job because a background submit has joined it: it now outlives its clients."""
         if held.adopting:
             assert held.then is not None
             held.then.append(lambda: self._adopt(held, joining, accepted, refused))
             return
         if held.stored or self._table.held.get(held.handle) is not held:
-            # It was stored, or has ended meanwhile: the store knows.
+            # It was stored, or has ended meanwhile: the store decides.
             self.submit([joining], lambda ids, found: accepted(ids[0], found), refused)
             return
         job, options = held.job, held.job.options
         job.state, job.term = _LEASED, self._table.term
         if options is None and joining.options is not None:
-            # How long it is kept and tried again is said by whoever makes it last; what is to be done was said before.
+            # The last submit sets the retention and the retries; the first one set the work to do.
             job.options = msgspec.structs.replace(joining.options, reducer=None)
         held.adopting = True
         held.then = []
@@ -246,7 +246,7 @@ class Intake:
         self._commits.put(Submit([job]), stored, failed)
 
     def _continue(self, held: Held) -> None:
-        """Do what had to wait until the row was stored, or was not."""
+        """Call the functions that waited until the row was stored, or failed."""
         held.adopting = False
         then, held.then = held.then, None
         for function in then or ():
