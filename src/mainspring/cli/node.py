@@ -36,7 +36,7 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
 
     def ready(ports: Sequence[Listening]) -> None:
         for port in ports:
-            print(f"listening {port.face} {shown(port)}", flush=True)
+            print(f"listening {port.face} {client_address(port)}", flush=True)
         if detachment is not None:
             detachment.ready()
 
@@ -62,7 +62,7 @@ async def serve_node(settings: ServerSettings, ready: Ready) -> int:
     return await serve(settings, ready=ready)
 
 
-def shown(port: Listening) -> str:
+def client_address(port: Listening) -> str:
     """Return the address of a port in the form that clients accept."""
     return port.host if port.host.startswith("unix:") else str(TcpAddress(port.host, port.port))
 

@@ -17,13 +17,12 @@ from mainspring.cli.options import (
     flag,
     option,
     reading,
-    shown,
 )
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
 from mainspring.nodes.strategies import strategy
-from mainspring.quantities import parse_duration, parse_size
+from mainspring.quantities import format_duration, parse_duration, parse_size
 from mainspring.server.addresses import Address, parse_address, parse_addresses
 from mainspring.server.settings import (
     DAY,
@@ -92,12 +91,12 @@ def log_level(text: str) -> str:
     return text.lower()
 
 
-def shown_addresses(addresses: tuple[Address, ...]) -> str:
+def addresses_text(addresses: tuple[Address, ...]) -> str:
     """Return addresses as the help shows them."""
     return ",".join(str(address) for address in addresses)
 
 
-def shown_size(size: int) -> str:
+def size_text(size: int) -> str:
     """Return a size as the help shows it."""
     return f"{size // MIB}M" if size >= MIB else f"{size >> 10}K"
 
@@ -159,10 +158,13 @@ class NodeOptions:
             "--lease",
             "After this time without a heartbeat of this node, other nodes take its jobs. Set the same on all nodes.",
             group=FLEET_GROUP,
-            show_default=shown,
+            show_default=format_duration,
             **DURATION_OPTION
             | at_least(
-                SHORTEST_LEASE, parse_duration, shown, "ends before a heartbeat is stored: give {least} or more"
+                SHORTEST_LEASE,
+                parse_duration,
+                format_duration,
+                "ends before a heartbeat is stored: give {least} or more",
             ),
         ),
     ] = LEASE
@@ -195,7 +197,7 @@ class NodeOptions:
             json_list=False,  # an IPv6 address begins as a list in JSON does
             negative="",
             group=PORTS_GROUP,
-            show_default=shown_addresses,
+            show_default=addresses_text,
         ),
     ] = (DEFAULT_GEARMAN,)
     http: Annotated[
@@ -237,7 +239,7 @@ class NodeOptions:
             "--retention",
             "How long ended jobs and their results are kept.",
             group=JOBS_GROUP,
-            show_default=shown,
+            show_default=format_duration,
             **DURATION_OPTION,
         ),
     ] = DAY
@@ -247,7 +249,7 @@ class NodeOptions:
             "--dead-retention",
             "How long dead letters are kept: jobs whose attempts have all failed.",
             group=JOBS_GROUP,
-            show_default=shown,
+            show_default=format_duration,
             **DURATION_OPTION,
         ),
     ] = 14 * DAY
@@ -274,9 +276,9 @@ class NodeOptions:
             "--max-packet",
             "The largest packet.",
             group=LIMITS_GROUP,
-            show_default=shown_size,
+            show_default=size_text,
             **SIZE_OPTION
-            | at_least(SMALLEST_PACKET, parse_size, shown_size, "is too small for a job: give {least} or more"),
+            | at_least(SMALLEST_PACKET, parse_size, size_text, "is too small for a job: give {least} or more"),
         ),
     ] = 64 * MIB
     max_connections: Annotated[
@@ -309,7 +311,7 @@ class NodeOptions:
             | at_least(
                 SHORTEST_SILENCE,
                 parse_duration,
-                shown,
+                format_duration,
                 "would disconnect working clients: give {least} or more, or leave it out for never",
             ),
         ),

@@ -15,7 +15,7 @@ from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
 from mainspring.client.blocking import Client
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.errors import MainspringError, SettingsError
-from mainspring.quantities import format_duration, parse_duration, parse_size
+from mainspring.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
     import ssl
@@ -81,11 +81,6 @@ def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Numb
         return value
 
     return {"converter": reading(read), "n_tokens": 1}
-
-
-def shown(value: float) -> str:
-    """Return a duration as the help shows it."""
-    return format_duration(value)
 
 
 DURATION_OPTION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from mainspring.cli.app_store import read_app_store
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.node import run_node, shown
+from mainspring.cli.node import client_address, run_node
 from mainspring.cli.node_options import NODE_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.options import flag, option
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
@@ -178,7 +178,7 @@ async def _node_and_workers(
         working.add_done_callback(_stop_node)
         if compare_store:
             compared = asyncio.create_task(_compare(order.app, settings.store), name="mainspring store of the App")
-        ready([port for port in ports if private is None or shown(port) != str(private)])
+        ready([port for port in ports if private is None or client_address(port) != str(private)])
 
     if private is not None:
         listen = dataclasses.replace(settings.listen, gearman=(*settings.listen.gearman, private))
@@ -216,10 +216,10 @@ async def _compare(app: str, store: StoreSettings) -> None:
         log.warning("the App's store is not used: the settings name another store", given=store.shown, app=named.shown)
 
 
-async def _until_signal(asking: Coroutine[Any, Any, T]) -> T | None:
+async def _until_signal(coroutine: Coroutine[Any, Any, T]) -> T | None:
     """Await a coroutine before the node handles signals. Return None if a signal arrived: the coroutine is then cancelled."""
     loop = asyncio.get_running_loop()
-    task = loop.create_task(asking)
+    task = loop.create_task(coroutine)
     with contextlib.ExitStack() as signals:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             loop.add_signal_handler(number, task.cancel)
@@ -245,8 +245,8 @@ def _local_address(ports: Sequence[Listening], settings: ServerSettings) -> str:
     for port in ports:
         if port.face != "gearman":
             continue
-        address = parse_address(shown(port))
+        address = parse_address(client_address(port))
         if _usable_locally(address, settings):
             host = LOOPBACK_OF_WILDCARD.get(address.host) if isinstance(address, TcpAddress) else None
-            return shown(port) if host is None else f"{host}:{port.port}"
+            return client_address(port) if host is None else f"{host}:{port.port}"
     raise AssertionError("no address is usable locally, although one was before the start")

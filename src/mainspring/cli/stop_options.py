@@ -7,14 +7,15 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.options import DURATION_OPTION, option, shown
+from mainspring.cli.options import DURATION_OPTION, option
+from mainspring.quantities import format_duration
 from mainspring.server.settings import STOP_GRACE
 
 STOP_GROUP = Group("Stop", sort_key=7)
 
 
 def _default(_grace: float | None) -> str:
-    return shown(STOP_GRACE)
+    return format_duration(STOP_GRACE)
 
 
 @Parameter(name="*")

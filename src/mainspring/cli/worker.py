@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from msgspec.structs import replace
 
 from mainspring.cli.node import run_loop
-from mainspring.cli.node_options import LOG_LEVEL_HELP, shown_size
+from mainspring.cli.node_options import LOG_LEVEL_HELP, size_text
 from mainspring.cli.node_options import log_level as read_log_level
 from mainspring.cli.options import LOCAL, SIZE_OPTION, ServerOptions, at_least, count, flag, option, reading
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
@@ -109,7 +109,7 @@ class WorkerOptions:
             | at_least(
                 SMALLEST_MEMORY,
                 parse_size,
-                shown_size,
+                size_text,
                 "is less than a process uses before its first job, so it would be replaced again and again: give more than"
                 " {least}, such as 512M",
             ),
