@@ -43,7 +43,7 @@ class FailedAttempts:
         self._wall = wall
 
     def ended(self, settlements: Sequence[Settlement]) -> None:
-        """Log the failed attempts among settlements: see `mainspring.jobs.settling.AttemptsEnded`."""
+        """Log the failed attempts among settlements: see `mainspring.jobs.ends.AttemptsEnded`."""
         for settlement in settlements:
             outcome = settlement.outcome
             if outcome is _SUCCEEDED or settlement.reported:
