@@ -1,6 +1,6 @@
 """A slice in a few dozen lines: nothing else had to change for it.
 
-A tally counts what happens to the jobs of a key, and has the next job made after each end until there were enough.
+A tally counts what happens to the jobs of a key, and creates the next job after each end until there are enough.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KIND = "tallies"
 
 class Tally(msgspec.Struct):
     wanted: int = 0
-    made: int = 0
+    created: int = 0
     ended: int = 0
     attempts: int = 0
     started: int = 0
@@ -115,7 +115,7 @@ class TallyUnit:
 
     async def flush(self) -> None:
         for key, tally in sorted(self._tallies.items()):
-            if tally.made == tally.ended < tally.wanted:
+            if tally.created == tally.ended < tally.wanted:
                 await self._make(key, tally)
             await self._tables.save(key, msgspec.msgpack.encode(tally))
         self._tallies.clear()
@@ -125,7 +125,7 @@ class TallyUnit:
         job = Job(lifecycle.next_id(), b"f", b"p", options=Options(owner=(KIND, key)), input_size=1)
         if not lifecycle.reserve(job, self._tables.term):
             return
-        tally.made += 1
+        tally.created += 1
         self._tables.after_rollback(lambda: lifecycle.dropped([job]))
         assert await self._tables.submit([job]) == {}
         self._tables.after_commit(lambda: lifecycle.stored([job]))

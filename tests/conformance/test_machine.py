@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.timeout(900)
-"""What is found is made smaller before it is reported: an alarm in the midst of that would be reported in its place."""
+"""Hypothesis shrinks a failing example before it reports it: an alarm during that would be reported in its place."""
 SHORT = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )

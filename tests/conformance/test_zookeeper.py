@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.testing.conformance import Make, SharedJobsSuite, Store
-from mainspring.testing.conformance.asking import recover
+from mainspring.testing.conformance.operations import recover
 from tests.zookeeper.driving import on
 
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ class Upgrade:
     def test_the_old_content_is_complete(self, s: Scheduling) -> None:
         store = s.store
         assert states(store) == JOB_STATES
-        assert {name: s.told(name) for name in FIRE_OUTCOMES} == FIRE_OUTCOMES
+        assert {name: s.outcomes(name) for name in FIRE_OUTCOMES} == FIRE_OUTCOMES
         store.counts()
         s.check()
         by_function = {job.function: store.present(job.id) for job in store.list()}
@@ -151,8 +151,8 @@ class Upgrade:
         assert store.redrive(by_function[b"failed"].id).redriven
         s.at(1)
         assert run_all(s) == 17 + len(store.list(function=b"submitted"))
-        s.mend()
-        assert {name: s.told(name) for name in FIRE_OUTCOMES} == {
+        s.repair()
+        assert {name: s.outcomes(name) for name in FIRE_OUTCOMES} == {
             **{name: ["succeeded"] for name in FIRE_OUTCOMES},
             "queues": ["succeeded", "succeeded"],
             "paused": ["paused"],
@@ -162,8 +162,8 @@ class Upgrade:
         s.at(2)
         s.fire()
         run_all(s)
-        assert s.told("fired") == ["succeeded", "misfire", "succeeded"]
-        assert s.told("both") == ["succeeded", "parent", "succeeded"]
+        assert s.outcomes("fired") == ["succeeded", "misfire", "succeeded"]
+        assert s.outcomes("both") == ["succeeded", "parent", "succeeded"]
         s.check()
         store.counts()
         store.reopen("newer")

@@ -186,7 +186,7 @@ def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -
         scheduling.add("a")
         scheduling.fire()
         scheduling.run("a")
-        assert scheduling.told("a") == ["succeeded"]
+        assert scheduling.outcomes("a") == ["succeeded"]
         store.counts()
     finally:
         store.close()

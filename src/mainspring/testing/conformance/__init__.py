@@ -1,17 +1,17 @@
-"""What every engine has to do, as tests that it has to pass. They need pytest.
+"""The contract of every engine, as tests that it has to pass. They need pytest.
 
-Make a test class of your own from ``EngineSuite`` and say how to make an engine::
+Derive a test class from ``EngineSuite`` and define a fixture that makes an engine::
 
     class TestMyEngine(EngineSuite):
         @pytest.fixture
         def make(self, tmp_path: Path) -> Make:
             return lambda: MyEngine(tmp_path / "jobs")
 
-Each call of ``make`` returns an engine, not yet opened, on the content that was committed so far; the engine before it has been
-closed, or was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
-``SharedEngineSuite``; there, others may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines that keep no limits;
-``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for those whose histories end.
-``machine`` (which needs Hypothesis) compares an engine with a model.
+Each call of ``make`` returns an engine, not yet opened, on the content committed so far. The previous engine has been closed, or
+was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
+``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
+limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
+delete old fire times. ``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Terms that end, with what they hold, and nodes that drain."""
+"""Ended terms and their jobs, and nodes that drain."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -8,12 +8,12 @@ import pytest
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
-from mainspring.testing.conformance.asking import recover, submit, wait, waited, watchers
 from mainspring.testing.conformance.driver import Store, done
+from mainspring.testing.conformance.operations import recover, submit, submit_waited, subscribers, wait
 
 
 class Departing:
-    """Tests of stores that several nodes have open at once: of those that leave, or are gone."""
+    """Tests of shared stores: nodes that leave, or are gone."""
 
     # ---- terms that end ----
 
@@ -30,11 +30,11 @@ class Departing:
                 store.group(operation)
         assert other.find(job.id) is None
         assert other.state(held.id) is State.LEASED
-        self._again(store)
+        self._continue(store)
 
     @staticmethod
-    def _again(store: Store) -> None:
-        """A node whose term was ended goes on under the next one."""
+    def _continue(store: Store) -> None:
+        """Continue a node, whose term was ended, under its next term."""
         store.reopen()
         store.submitted(function=b"again")
 
@@ -55,11 +55,11 @@ class Departing:
             (State.LEASED, 0, 0, third.term),
         ]
         assert recover(store, other.term).number == 0
-        assert store.settle(done(leased)) == {leased.id}, "it was made under a term that has ended"
+        assert store.settle(done(leased)) == {leased.id}, "its term has ended"
         assert [job.id for job in store.claim()] == [leased.id, running.id, jobs[3].id, jobs[4].id]
-        self._again(other)
+        self._continue(other)
 
-    def test_recovery_takes_so_many_at_a_time(self, store: Store, other: Store) -> None:
+    def test_recovery_has_a_limit(self, store: Store, other: Store) -> None:
         other.submit(*[other.job(state=State.LEASED) for _ in range(7)])
         store.end_term(other.term)
         numbers, more = [], True
@@ -70,7 +70,7 @@ class Departing:
         assert sum(numbers) == 7
         assert max(numbers) == 3
         assert len(store.claim()) == 7
-        self._again(other)
+        self._continue(other)
 
     def test_recovery_at_once_counts_each_job_once(self, store: Store, other: Store) -> None:
         third = store.beside("n3")
@@ -79,25 +79,25 @@ class Departing:
         outcomes = store.groups(*((node, [ops.Recover(node.term, [other.term])]) for node in (store, third)))
         assert sum(outcome[0].number for outcome in outcomes if isinstance(outcome, list)) == 50
         assert {job.suspects for job in store.claim()} == {1}
-        self._again(other)
+        self._continue(other)
 
-    def test_recovery_forgets_who_waited(self, store: Store, other: Store) -> None:
-        kept, dropped, both = (waited(other, foreground=foreground) for foreground in (False, True, True))
+    def test_recovery_removes_waiters(self, store: Store, other: Store) -> None:
+        kept, dropped, both = (submit_waited(other, foreground=foreground) for foreground in (False, True, True))
         wait(store, both.id)
         store.end_term(other.term)
         recover(store, other.term)
-        assert watchers(store, kept.id, dropped.id, both.id) == {}
+        assert subscribers(store, kept.id, dropped.id, both.id) == {}
         states = [store.state(job.id) for job in (kept, dropped, both)]
         assert states == [State.PENDING, None, State.PENDING]
-        self._again(other)
+        self._continue(other)
 
     def test_a_foreground_job_of_a_node_that_is_gone_runs_again_for_others(self, store: Store, other: Store) -> None:
-        job = waited(store, foreground=True)
+        job = submit_waited(store, foreground=True)
         assert [one.id for one in other.claim()] == [job.id]
         store.end_term(other.term)
         assert recover(store, other.term).number == 1
         assert [one.id for one in store.claim()] == [job.id]
-        self._again(other)
+        self._continue(other)
 
     def test_a_node_that_leaves_ends_its_term(self, store: Store, other: Store) -> None:
         store.submitted()
@@ -105,7 +105,7 @@ class Departing:
         other.end(claimed)
         assert store.members() == ["n1", "n2"]
         other.close_engine()
-        assert store.members() == ["n1"], "nobody has to wait for its lease"
+        assert store.members() == ["n1"], "no node has to wait until its lease ends"
         assert other.term not in store.abandoned()
         other.open()
 
@@ -113,7 +113,7 @@ class Departing:
         store.submitted()
         (claimed,) = other.claim()
         other.close_engine()
-        assert store.members() == ["n1", "n2"], "whoever finds it dead gives its jobs back"
+        assert store.members() == ["n1", "n2"], "the node that finds it dead recovers its jobs"
         assert store.abandoned() == []
         store.end_term(other.term)
         assert store.abandoned() == [other.term]
@@ -127,15 +127,15 @@ class Departing:
     def test_a_node_that_was_asked_to_drain_reads_so_under_each_of_its_terms(self, store: Store, other: Store) -> None:
         assert store.drain(other.term)
         assert store.draining() == other.draining() == ["n2"]
-        assert other.beat() == ["n2"], "whatever its own row says"
+        assert other.beat() == ["n2"], "whatever its own row contains"
         store.end_term(other.term)
         assert store.draining() == []
-        assert not store.drain(other.term), "there is no such row"
-        again = store.beside("n2")
-        assert again.beat() == store.draining() == ["n2"]
-        assert store.drain(again.term, draining=False)
-        assert again.beat() == store.draining() == []
-        self._again(other)
+        assert not store.drain(other.term), "its row is gone"
+        released = store.beside("n2")
+        assert released.beat() == store.draining() == ["n2"]
+        assert store.drain(released.term, draining=False)
+        assert released.beat() == store.draining() == []
+        self._continue(other)
 
     def test_a_node_that_has_left_drains_no_longer(self, store: Store, other: Store) -> None:
         store.drain(other.term)
@@ -144,4 +144,4 @@ class Departing:
         store.drain(other.term)
         store.end_term(other.term)
         other.reopen("n2")
-        assert other.beat() == [], "also where its term had been ended"
+        assert other.beat() == [], "even if its term had been ended"

@@ -1,4 +1,4 @@
-"""Driving an engine as a node does, one group at a time, with the outcomes as values."""
+"""A driver of an engine for tests: it commits one group at a time, and returns the outcomes as values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mainspring.queries.jobs import ListJobs
 from mainspring.storage.engine import Engine
 from mainspring.storage.operation import DEFERRED
 from mainspring.storage.reads import BUDGET
-from mainspring.testing.conformance.noted import Noted
+from mainspring.testing.conformance.lifecycle import RecordedLifecycle
 from mainspring.testing.conformance.paging import answer, everything
 
 if TYPE_CHECKING:
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Make = Callable[[], Engine]
-"""Returns an engine, not yet opened, on what was committed so far."""
+"""Returns an engine, not yet opened, on the content committed so far."""
 
-PATIENCE = 60.0
-"""Seconds after which a group that was not answered counts as lost."""
+GROUP_TIMEOUT = 60.0
+"""Seconds after which an unanswered group counts as lost."""
 
-EVERYTHING = 1_000_000
+NO_LIMIT = 1_000_000
 NOW = 1_700_000_000_000_000
 """The time of day in these tests, in microseconds."""
 
 
-def give(late: asyncio.Future[Any], outcome: Any) -> None:
-    """Take an outcome that comes apart from its group's."""
+def deliver_late(late: asyncio.Future[Any], outcome: Any) -> None:
+    """Deliver an outcome that the engine reports apart from its group's."""
     if isinstance(outcome, StoreError):
         late.set_exception(outcome)
     else:
@@ -88,27 +88,27 @@ def new_job(
 
 
 class SharedEngine(Engine, Relay, MembershipPort, Protocol):
-    """What a store that several nodes have open at once offers."""
+    """The ports of a store that several nodes have open at once."""
 
 
 class Store:
     """An engine that is open for a node."""
 
     def __init__(self, make: Make, node: str = "n1", loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Open an engine for a node; with a ``loop``, in that of another store, which is its owner."""
+        """Open an engine for a node; with a ``loop``, in the event loop of another store, which owns it."""
         self._make = make
         self._loop = loop
-        self._borrows = loop is not None
+        self._borrows_loop = loop is not None
         self._others: list[Store] = []
-        self.heard: list[Message] = []
-        """What the relay of a shared store has told this node."""
-        self._told = asyncio.Event()
+        self.messages: list[Message] = []
+        """The messages from the relay of a shared store to this node."""
+        self._arrived = asyncio.Event()
         self.engine: Engine
         self.opened: Opened
         self.open(node)
 
     def beside(self, node: str = "n2") -> Store:
-        """Open another engine on the same content, for another node, as long as this one is open."""
+        """Open another engine on the same content, for another node; it is closed with this one."""
         other = Store(self._make, node, self._loop)
         self._others.append(other)
         return other
@@ -116,19 +116,19 @@ class Store:
     # ---- the engine ----
 
     def open(self, node: str = "n1") -> None:
-        """Open an engine on what was committed so far."""
+        """Open an engine on the content committed so far."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         self.engine = self._make()
-        self.heard = []
-        self.noted = Noted(self.new_id)
+        self.messages = []
+        self.lifecycle = RecordedLifecycle(self.new_id)
         if self.engine.shared:
-            self.fleet.listen(self._hear)
+            self.fleet.listen(self._receive)
         try:
-            opening = self.engine.open(NodeId(node), self._loop.call_soon_threadsafe, self.noted)
+            opening = self.engine.open(NodeId(node), self._loop.call_soon_threadsafe, self.lifecycle)
             self.opened = self._run(opening)
         except BaseException:
-            if not self._borrows:
+            if not self._borrows_loop:
                 self._loop.close()
             self._loop = None
             raise
@@ -145,29 +145,29 @@ class Store:
         self.open(node)
 
     def close_engine(self) -> None:
-        """Close the engine, and go on to another one, or close it again."""
+        """Close the engine; further calls close it again."""
         self._run(self.engine.close())
 
     def close(self) -> None:
-        """Close the engine and be done with it, unless it is opened again."""
+        """Close the engine and the stores opened beside it."""
         while self._others:
             self._others.pop().close()
         if self._loop is not None:
             self.close_engine()
-            if not self._borrows:
+            if not self._borrows_loop:
                 self._loop.close()
             self._loop = None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None, "the store is closed"
-        return self._loop.run_until_complete(asyncio.wait_for(work, PATIENCE))
+        return self._loop.run_until_complete(asyncio.wait_for(work, GROUP_TIMEOUT))
 
     def group(self, *operations: Operation) -> list[Any]:
-        """Commit a group and return its outcomes; raises the StoreError where it failed."""
+        """Commit a group and return its outcomes; raises the StoreError if it failed."""
         return self._run(self.committed(operations))
 
     def groups(self, *groups: tuple[Store, Sequence[Operation]]) -> list[list[Any] | StoreError]:
-        """Commit groups of stores beside each other at once; returns the outcomes of each, or why it failed."""
+        """Commit groups of several stores concurrently; return the outcomes of each, or its StoreError."""
 
         async def outcome(store: Store, group: Sequence[Operation]) -> list[Any] | StoreError:
             try:
@@ -181,7 +181,7 @@ class Store:
         return self._run(outcomes())
 
     async def committed(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit a group and return its outcomes; raises the StoreError where it failed."""
+        """Commit a group and return its outcomes; raises the StoreError if it failed."""
         answers: list[Sequence[Any] | StoreError] = []
         answered = asyncio.Event()
 
@@ -191,7 +191,7 @@ class Store:
 
         loop = asyncio.get_running_loop()
         later: list[asyncio.Future[Any]] = [loop.create_future() for _ in operations]
-        self.engine.commit(operations, answer, lambda place, outcome: give(later[place], outcome))
+        self.engine.commit(operations, answer, lambda place, outcome: deliver_late(later[place], outcome))
         await answered.wait()
         assert len(answers) == 1, "a group is answered once"
         outcomes = answers[0]
@@ -204,27 +204,27 @@ class Store:
         return [await late if outcome is DEFERRED else outcome for outcome, late in zip(outcomes, later, strict=True)]
 
     def read(self, query: Query[T], budget: Budget = BUDGET) -> T:
-        """Ask a query once; raises the StoreError where it failed."""
+        """Run a query once; raises the StoreError if it failed."""
         return self._run(answer(self.engine, query, budget))
 
     def all_of(self, query: PageQuery[T], budget: Budget = BUDGET) -> list[T]:
-        """Return what a query finds, up to its limit, however many reads it takes."""
+        """Return all items of a query, up to its limit, in as many reads as needed."""
         return self._run(everything(self.engine, query, budget))
 
-    # ---- what a shared store has beyond that ----
+    # ---- shared stores ----
 
     @property
     def fleet(self) -> SharedEngine:
-        """The engine, as one that several nodes share."""
+        """The engine, with the ports of a shared one."""
         assert self.engine.shared
         return cast("SharedEngine", self.engine)
 
     def end_term(self, term: int) -> None:
-        """End a term, as whoever recovers a dead node does first."""
+        """End a term, the first step of recovering a dead node."""
         assert self._run(self.fleet.end(term))
 
     def beat(self) -> list[str]:
-        """Beat for this node; returns the names of those that drain."""
+        """Write this node's heartbeat; return the names of the draining nodes."""
         rows = self._run(self.fleet.beat(NodeRow(term=self.term, name=self.opened.nodes[self.term], counter=1)))
         return [row.name for row in rows if row.draining]
 
@@ -233,30 +233,30 @@ class Store:
         return [row.name for row in sorted(self._run(self.fleet.rows()), key=lambda row: row.term)]
 
     def drain(self, term: int, *, draining: bool = True) -> bool:
-        """Ask a node to drain, or no longer."""
+        """Set or clear a node's request to drain."""
         return self._run(self.fleet.ask_to_drain(term, draining=draining))
 
     def draining(self) -> list[str]:
-        """Return the names of the nodes that were asked to drain, as they are read."""
+        """Return the names of the nodes that are to drain, as their rows show."""
         return [row.name for row in self._run(self.fleet.rows()) if row.draining]
 
     def abandoned(self) -> list[int]:
-        """Return the ended terms that something is left of."""
+        """Return the ended terms that still have jobs or waiters."""
         return [*self._run(self.fleet.abandoned())]
 
-    def hears(self, wanted: Callable[[list[Message]], bool]) -> None:
-        """Wait until what this node was told is enough."""
+    def wait_for(self, wanted: Callable[[list[Message]], bool]) -> None:
+        """Wait until the messages to this node satisfy a condition."""
 
         async def listen() -> None:
-            while not wanted(self.heard):
-                self._told.clear()
-                await self._told.wait()
+            while not wanted(self.messages):
+                self._arrived.clear()
+                await self._arrived.wait()
 
         self._run(listen())
 
-    def _hear(self, message: Message) -> None:
-        self.heard.append(message)
-        self._told.set()
+    def _receive(self, message: Message) -> None:
+        self.messages.append(message)
+        self._arrived.set()
 
     # ---- values ----
 
@@ -264,21 +264,21 @@ class Store:
         """Return a new job, see `new_job`; a leased one is leased to this term."""
         return new_job(self.new_id(), self.term, *values, **fields)
 
-    # ---- operations, alone in a group ----
+    # ---- operations, each in its own group ----
 
     def submit(self, *jobs: Job) -> dict[int, ops.Found]:
-        """Submit in one operation."""
+        """Submit jobs in one operation."""
         (joined,) = self.group(ops.Submit(list(jobs)))
         assert isinstance(joined, dict)
         return joined
 
     def submitted(self, **values: Any) -> Job:
-        """Make a job, submit it, and return it."""
+        """Create a job, submit it, and return it."""
         job = self.job(**values)
         assert self.submit(job) == {}
         return job
 
-    def claim(self, function: bytes = b"f", limit: int = EVERYTHING) -> list[Job]:
+    def claim(self, function: bytes = b"f", limit: int = NO_LIMIT) -> list[Job]:
         """Claim jobs of one function."""
         ((claimed,),) = self.group(ops.Claim(self.term, [ops.ClaimRequest(function, limit)]))
         return list(claimed)
@@ -290,7 +290,7 @@ class Store:
         return claimed
 
     def settle(self, *settlements: Settlement) -> set[int]:
-        """Settle in one operation."""
+        """Settle jobs in one operation."""
         (stale,) = self.group(ops.Settle(list(settlements)))
         assert isinstance(stale, set)
         return stale
@@ -316,7 +316,7 @@ class Store:
         return redriven
 
     def wake(self, now_us: int, limit: int = 1000) -> ops.Woken:
-        """Wake what is due."""
+        """Wake due jobs."""
         (woken,) = self.group(ops.Wake(now_us, limit))
         assert isinstance(woken, ops.Woken)
         return woken
@@ -328,14 +328,14 @@ class Store:
         return forgotten
 
     def recover(self) -> int:
-        """Give back what other terms hold."""
+        """Recover the jobs of other terms; return their number."""
         (recovered,) = self.group(ops.Recover(self.term))
         assert isinstance(recovered, ops.Recovered)
         assert sum(recovered.pending.values()) == recovered.number
         return recovered.number
 
     def find(self, job_id: int) -> Job | None:
-        """Look a job up."""
+        """Return a job, or None."""
         (found,) = self.group(ops.Find([job_id], room=2**40))
         assert set(found) <= {job_id}
         job = found.get(job_id)
@@ -343,30 +343,30 @@ class Store:
         return job
 
     def present(self, job_id: int) -> Job:
-        """Look a job up that has to be there."""
+        """Return a job that must be present."""
         job = self.find(job_id)
         assert job is not None
         return job
 
     def state(self, job_id: int) -> State | None:
-        """Look a job's state up."""
+        """Return a job's state, or None."""
         job = self.find(job_id)
         return None if job is None else State(job.state)
 
     def find_unique(self, *keys: tuple[bytes | None, bytes]) -> list[ops.Found | None]:
-        """Look live jobs up."""
+        """Return live jobs by their uniques."""
         (found,) = self.group(ops.FindUnique(list(keys)))
         assert isinstance(found, list)
         return found
 
     def list(self, **which: Any) -> list[Job]:
         """List jobs; without a limit all that match."""
-        return self.all_of(ListJobs(**{"limit": EVERYTHING, **which}))
+        return self.all_of(ListJobs(**{"limit": NO_LIMIT, **which}))
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
-        """Read the counts, and check that they are what counting finds."""
+        """Return the counts, and check them against the jobs."""
         (counts,) = self.group(ops.Count())
-        live = self.read(ops.ShowLive(limit=EVERYTHING))
+        live = self.read(ops.ShowLive(limit=NO_LIMIT))
         recount = Counts()
         for job in self.list():
             recount.add(job.function, job.state, job.priority)
@@ -377,11 +377,11 @@ class Store:
         return counts
 
 
-def again(job: Job) -> Settlement:
-    """Give a held job back without counting the delivery."""
+def released(job: Job) -> Settlement:
+    """Return the settlement that releases a held job without counting the delivery."""
     return Settlement(job, Event.RELEASE, job.attempt)
 
 
 def done(job: Job, result: bytes = b"r", now_us: int = NOW) -> Settlement:
-    """Settle a held job as succeeded."""
+    """Return the settlement of a held job that succeeded."""
     return rules.succeeded(job, result, now_us - 1, now_us)

@@ -1,18 +1,18 @@
-"""Fire times that come, and those that are made by hand: their rows and their jobs."""
+"""Scheduled and manual fire times: their rows and their jobs."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 from mainspring.jobs.model import Retry, State
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Cause, FireState, Overlap, Reason
-from mainspring.testing.conformance.driver import EVERYTHING
+from mainspring.testing.conformance.driver import NO_LIMIT
 from mainspring.testing.conformance.scheduling import MINUTE, SECOND, START, Scheduling, at, named
 
 
 class Firing:
-    """Tests of rows and jobs."""
+    """Tests of fire times and their jobs."""
 
     def test_a_fire_time_has_one_row_and_one_job(self, s: Scheduling) -> None:
         retry = Retry(max_attempts=3)
@@ -26,7 +26,7 @@ class Firing:
         assert (skipped.fire_us, skipped.state, skipped.reason) == (START, FireState.SKIPPED, Reason.MISFIRE)
         assert (row.fire_us, row.state, row.cause) == (START + MINUTE, FireState.FIRED, Cause.TRIGGER)
         job = s.running("a")
-        assert s.noted.committed == [job.id] == [row.job]
+        assert s.lifecycle.committed == [job.id] == [row.job]
         assert (job.payload, job.priority, job.input_size) == (b"payload", 0, 7)
         assert (job.due_us, job.created_us) == (row.fire_us, s.now_us)
         assert job.expires_us == row.fire_us + 30 * SECOND
@@ -34,30 +34,30 @@ class Firing:
         assert (job.options.retry, job.options.timeout) == (retry, 2.0)
         assert (job.options.schedule, job.options.fire_us) == ("a", START + MINUTE)
         s.end(job)
-        assert s.told("a") == ["misfire", "succeeded"]
+        assert s.outcomes("a") == ["misfire", "succeeded"]
 
-    def test_whoever_is_second_decides_nothing(self, s: Scheduling) -> None:
+    def test_the_second_group_decides_nothing(self, s: Scheduling) -> None:
         s.add("a")
         s.add("b")
         first, second = s.firing(), s.firing("a")
         won, lost = s.group(first, second)
         assert (won["a"].won, lost["a"].won) == (True, False)
         assert won["a"].stored == lost["a"].stored == s.stored("a")
-        (again,) = s.group(s.firing(), ops.FindDue(s.now_us))[:1]
-        assert again == {}
+        (released,) = s.group(s.firing(), ops.FindDue(s.now_us))[:1]
+        assert released == {}
         (late,) = s.group(ops.FireSchedules(second.due, s.now_us + MINUTE))
         assert not late["a"].won
         assert (len(s.history("a")), len(s.history("b"))) == (1, 1)
         assert len(s.claim("a")) == 1
 
-    def test_one_that_is_named_twice_is_decided_once(self, s: Scheduling) -> None:
+    def test_a_schedule_named_twice_is_decided_once(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE, misfire="all")
         s.at(1)
         operation = s.firing()
         operation.due *= 2
         (fired,) = s.group(operation)
         assert fired == {"a": ops.Fired(won=True, stored=s.stored("a"))}
-        assert s.told("a") == ["fired", "waiting"]
+        assert s.outcomes("a") == ["fired", "waiting"]
         assert s.stored("a").state.queued == 1
 
     def test_a_schedule_that_is_gone_fires_no_more(self, s: Scheduling) -> None:
@@ -68,7 +68,7 @@ class Firing:
         assert fired == {"a": ops.Fired(won=False, stored=None)}
         assert s.history("a") == []
 
-    def test_what_is_due_is_found_in_order(self, s: Scheduling) -> None:
+    def test_due_schedules_are_found_in_order(self, s: Scheduling) -> None:
         for name, minute in (("a", 5), ("b", 1), ("c", 3)):
             s.add(name, trigger=at(minute))
         s.add("child", parents=("a",))
@@ -93,7 +93,7 @@ class Firing:
             steps += 1
             assert fired["a"].more == (steps < 3)
         assert steps == 3
-        assert s.told("a") == ["misfire"] * 8 + ["fired"] * 3
+        assert s.outcomes("a") == ["misfire"] * 8 + ["fired"] * 3
         assert len(s.claim("a")) == 3
 
     def test_a_job_with_jitter_is_due_later(self, s: Scheduling) -> None:
@@ -114,21 +114,21 @@ class Firing:
         first, second = s.history("a")
         assert (second.state, second.job) == (FireState.JOINED, first.job)
         s.run("a")
-        assert s.told("a") == ["succeeded", "succeeded"]
+        assert s.outcomes("a") == ["succeeded", "succeeded"]
         assert s.history("a")[1].ended_us == s.now_us
 
-    def test_a_job_of_nobodys_schedule_is_joined_and_its_end_found(self, s: Scheduling) -> None:
+    def test_a_job_of_no_schedule_is_joined_and_its_end_found(self, s: Scheduling) -> None:
         job = s.store.submitted(function=b"a", unique=b"u")
         s.add("a", unique=b"u")
         s.fire()
         (row,) = s.history("a")
         assert (row.state, row.job) == (FireState.JOINED, job.id)
-        assert s.mend() == 0
+        assert s.repair() == 0
         s.run("a", Event.FAIL)
-        assert s.told("a") == ["joined"]
-        assert s.mend() == 1
-        assert s.told("a") == ["failed"]
-        assert s.mend() == 0
+        assert s.outcomes("a") == ["joined"]
+        assert s.repair() == 1
+        assert s.outcomes("a") == ["failed"]
+        assert s.repair() == 0
 
     def test_a_joined_job_that_is_no_longer_kept_has_failed(self, s: Scheduling) -> None:
         s.store.submitted(function=b"a", unique=b"u")
@@ -137,20 +137,20 @@ class Firing:
         s.run("a")
         s.store.sweep(s.now_us + 1, s.now_us + 1)
         kept = s.store.list() != []  # an engine may keep it for longer
-        assert s.mend() == 1
-        assert s.told("a") == ["succeeded" if kept else "failed"]
+        assert s.repair() == 1
+        assert s.outcomes("a") == ["succeeded" if kept else "failed"]
 
-    def test_a_unique_that_the_nodes_memory_has_is_waited_for(self, s: Scheduling) -> None:
+    def test_a_unique_that_a_job_in_memory_has_is_waited_for(self, s: Scheduling) -> None:
         s.add("a", unique=b"u")
-        s.noted.refused.add(b"u")
+        s.lifecycle.refused.add(b"u")
         s.fire()
-        assert (s.told("a"), s.claim("a")) == (["waiting"], [])
-        assert s.mend() == 1
-        assert s.told("a") == ["waiting"]
-        s.noted.refused.clear()
-        assert s.mend() == 1
+        assert (s.outcomes("a"), s.claim("a")) == (["waiting"], [])
+        assert s.repair() == 1
+        assert s.outcomes("a") == ["waiting"]
+        s.lifecycle.refused.clear()
+        assert s.repair() == 1
         s.run("a")
-        assert s.told("a") == ["succeeded"]
+        assert s.outcomes("a") == ["succeeded"]
 
     def test_a_schedule_is_run_by_hand(self, s: Scheduling) -> None:
         s.add("a", exclude=("2023-11-14",))
@@ -161,14 +161,14 @@ class Firing:
         (stored,) = s.history("a")
         assert row == stored
         assert (row.state, row.cause, row.root, row.fire_us) == (FireState.FIRED, Cause.MANUAL, "a", START + 1)
-        again = s.trigger("a")
-        assert again is not None
-        assert again.fire_us == START + 2
+        released = s.trigger("a")
+        assert released is not None
+        assert released.fire_us == START + 2
         assert s.trigger("unknown") is None
         s.store.wake(START + 2)
         for job in s.claim("a"):
             s.end(job)
-        assert s.told("b") == ["fired", "fired"]
+        assert s.outcomes("b") == ["fired", "fired"]
         assert [row.root for row in s.history("b")] == ["a", "a"]
 
     def test_history_has_pages(self, s: Scheduling) -> None:
@@ -188,4 +188,4 @@ class Firing:
         (fired,) = s.group(s.firing())
         assert len(fired) == 300
         assert all(one.won for one in fired.values())
-        assert len(s.store.claim(b"s0", EVERYTHING)) == 300
+        assert len(s.store.claim(b"s0", NO_LIMIT)) == 300

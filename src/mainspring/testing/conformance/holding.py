@@ -1,6 +1,6 @@
 """Claim, Assign, Settle and Recover."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import msgspec
@@ -10,13 +10,13 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import MAX_LOST, WORKER_LOST, Event, Settlement
-from mainspring.testing.conformance.driver import NOW, Store, again, done
+from mainspring.testing.conformance.driver import NOW, Store, done, released
 
 ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event is not Event.ASSIGN]
 
 
 class Holding:
-    """Tests of leases."""
+    """Tests of held jobs."""
 
     # ---- Claim ----
 
@@ -35,11 +35,11 @@ class Holding:
         found = store.present(job.id)
         assert (found.state, found.term) == (State.LEASED, store.term)
 
-    def test_each_want_has_its_jobs(self, store: Store) -> None:
+    def test_each_request_gets_its_jobs(self, store: Store) -> None:
         store.submit(*[store.job(name) for name in (b"f", b"g", b"f", b"f")])
         wants = [
             ops.ClaimRequest(b"g", 5),
-            ops.ClaimRequest(b"nobody submitted this", 5),
+            ops.ClaimRequest(b"never submitted", 5),
             ops.ClaimRequest(b"f", 2),
             ops.ClaimRequest(b"f", 0),
         ]
@@ -58,10 +58,10 @@ class Holding:
         ((claimed,), _) = store.group(claim, ops.Submit([job]))
         assert [one.id for one in claimed] == [job.id]
 
-    def test_a_claim_sees_what_its_group_released(self, store: Store) -> None:
+    def test_a_claim_sees_the_releases_of_its_group(self, store: Store) -> None:
         job = store.leased()
         claim = ops.Claim(store.term, [ops.ClaimRequest(b"f", 5)])
-        ((claimed,), _) = store.group(claim, ops.Settle([again(job)]))
+        ((claimed,), _) = store.group(claim, ops.Settle([released(job)]))
         assert [one.id for one in claimed] == [job.id]
 
     @pytest.mark.parametrize("event", [Event.RELEASE, Event.LOSE, Event.RETRY, Event.SNOOZE])
@@ -74,7 +74,7 @@ class Holding:
         store.wake(NOW)
         assert [job.id for job in store.claim()] == [job.id for job in jobs]
 
-    def test_a_claimed_job_says_what_happened_before(self, store: Store) -> None:
+    def test_a_claimed_job_carries_its_past_attempts(self, store: Store) -> None:
         job = store.leased()
         job.suspects = suspects = MAX_LOST * WORKER_LOST + 1
         settlement = Settlement(job, Event.RETRY, 1, due_us=NOW, started_us=NOW - 5, error=b"{}")
@@ -94,7 +94,7 @@ class Holding:
         store.assign(job)
         assert store.state(job.id) is State.RUNNING
 
-    def test_assign_leaves_alone_what_is_not_held_under_its_term(self, store: Store) -> None:
+    def test_assign_ignores_jobs_that_are_not_held_under_its_term(self, store: Store) -> None:
         job = store.leased()
         other = _as(job, term=job.term + 1)
         store.assign(other)
@@ -108,7 +108,7 @@ class Holding:
 
     @pytest.mark.parametrize("running", [False, True], ids=["leased", "running"])
     @pytest.mark.parametrize("event", ENDS)
-    def test_every_end_leads_where_the_table_says(self, store: Store, event: Event, running: bool) -> None:
+    def test_every_end_leads_to_the_state_of_the_table(self, store: Store, event: Event, running: bool) -> None:
         job = store.leased()
         if running:
             store.assign(job)
@@ -145,7 +145,7 @@ class Holding:
         store.end(job, Event.RETRY, error=b"{}", due_us=NOW)
         store.wake(NOW)
         (job,) = store.claim()
-        assert store.settle(again(job)) == set()
+        assert store.settle(released(job)) == set()
         assert store.present(job.id).error == b"{}"
 
     def test_an_ended_job_is_not_settled_again(self, store: Store) -> None:
@@ -172,9 +172,9 @@ class Holding:
             assert store.settle(done(_as(job, term=term))) == {job.id}
         assert store.state(job.id) is State.LEASED
 
-    def test_a_settlement_of_a_job_that_nobody_holds_is_refused(self, store: Store) -> None:
+    def test_a_settlement_of_a_job_that_no_node_holds_is_refused(self, store: Store) -> None:
         job = store.leased()
-        assert store.settle(again(job)) == set()
+        assert store.settle(released(job)) == set()
         assert store.settle(done(job)) == {job.id}
         assert store.settle(done(_as(job, term=0))) == {job.id}
         assert store.state(job.id) is State.PENDING
@@ -222,7 +222,7 @@ class Holding:
         store.recover()
         assert store.settle(done(job)) == {job.id}
         (claimed,) = store.claim()
-        assert store.settle(done(job)) == {job.id}, "it was made under the term before"
+        assert store.settle(done(job)) == {job.id}, "its term has ended"
         store.end(claimed)
 
     def test_recovery_comes_before_the_claims_of_its_group(self, store: Store) -> None:

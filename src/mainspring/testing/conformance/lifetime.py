@@ -1,6 +1,6 @@
-"""Opening, terms, groups that fail, and what is there after a new start."""
+"""Openings, terms, failed groups, and the content after a restart."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
 
 
-class Unheard(Operation):
-    """What no engine has heard of."""
+class UnknownOperation(Operation):
+    """An operation that no engine has."""
 
     __slots__ = ()
 
 
 class Lifetime:
-    """Tests of an engine's own promises."""
+    """Tests of an engine's own guarantees."""
 
-    def test_every_opening_is_a_term_of_its_own(self, store: Store) -> None:
+    def test_every_opening_has_its_own_term(self, store: Store) -> None:
         terms, ids = [store.term], [store.new_id()]
         for node in ("n2", "n1", "n1"):
             store.reopen(node)
@@ -42,7 +42,7 @@ class Lifetime:
         nodes = store.opened.nodes
         assert [nodes[term] for term in terms] == ["n1", "n2", "n1", "n1"]
 
-    def test_terms_are_not_used_again_where_nothing_was_done(self, make: Make) -> None:
+    def test_terms_are_not_reused_after_an_idle_node(self, make: Make) -> None:
         store = Store(make)
         first = store.term
         store.reopen()
@@ -51,7 +51,7 @@ class Lifetime:
         assert first < second < store.term
         store.close()
 
-    def test_everything_is_there_after_a_new_start(self, store: Store) -> None:
+    def test_everything_is_there_after_a_restart(self, store: Store) -> None:
         options = Options(timeout=1.0, keep_unique=5.0)
         store.end(store.leased(unique=b"u", options=options), result=b"r")
         store.end(store.leased(), Event.FAIL, error=b"{}")
@@ -62,8 +62,8 @@ class Lifetime:
         assert (store.list(), store.counts(), store.find_unique((None, b"v"))) == before
         assert store.state(held.id) is State.LEASED
         assert store.wake(NOW).next_us == NOW + 5
-        again = store.job(unique=b"u", options=options)
-        assert list(store.submit(again)) == [again.id]
+        released = store.job(unique=b"u", options=options)
+        assert list(store.submit(released)) == [released.id]
 
     def test_an_engine_can_be_closed_twice(self, make: Make) -> None:
         store = Store(make)
@@ -85,7 +85,7 @@ class Lifetime:
                 ops.Claim(store.term, [ops.ClaimRequest(b"new", 5)]),
             )
         assert (store.list(), store.counts(), store.present(held.id)) == before
-        # The next group is whole again, also where the one before had named a function for the first time.
+        # The next group is complete, even if the failed one had named its function for the first time.
         new = store.leased(function=b"new", unique=b"u")
         assert new.function == b"new"
         store.end(held)
@@ -106,14 +106,14 @@ class Lifetime:
         store.reopen()
         assert [job.id for job in store.list()] == [second.id, first.id]
 
-    def test_what_an_engine_does_not_know_is_refused_by_its_name(self, store: Store) -> None:
-        """A silent ``None`` as its outcome would pass for one."""
-        for group in ([Unheard()], [Unheard(), ops.Submit([store.job()])]):
-            with pytest.raises((StoreError, TypeError), match="cannot do Unheard"):
+    def test_an_unknown_operation_is_refused_by_its_name(self, store: Store) -> None:
+        """A silent ``None`` would look like an outcome."""
+        for group in ([UnknownOperation()], [UnknownOperation(), ops.Submit([store.job()])]):
+            with pytest.raises((StoreError, TypeError), match="cannot do UnknownOperation"):
                 store.group(*group)
             assert store.counts() == {}
 
     def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
-        """Return a context in which the engine's groups fail, all or those that need much space."""
+        """Return a context in which the engine's groups fail: all of them, or those that need much space."""
         del engine
         pytest.skip("nothing can be spoiled in this engine")

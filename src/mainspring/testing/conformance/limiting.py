@@ -1,6 +1,6 @@
-"""Claims in turns of keys, what is said of functions, and leased tokens."""
+"""Claims that take turns between keys, the limits of functions, and granted tokens."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -14,22 +14,22 @@ from mainspring.queries.jobs import FirstInLine
 from mainspring.resources import store as resources
 from mainspring.resources.model import FUNCTION_POOL, FunctionLimits, Limits, Rate, pool_of
 from mainspring.storage.query import Budget
-from mainspring.testing.conformance.driver import NOW, Store, again
+from mainspring.testing.conformance.driver import NOW, Store, released
 
 SECOND = 1_000_000
-BEGINNING: ops.After = (None, None, None)
+FIRST_ROUND: ops.After = (None, None, None)
 
 
 def by_key(
     store: Store,
     limit: int,
     per_key: int,
-    after: ops.After = BEGINNING,
+    after: ops.After = FIRST_ROUND,
     *,
     enough: frozenset[bytes] = frozenset(),
     function: bytes = b"f",
 ) -> ops.ClaimedByKey:
-    """Claim in turns of keys."""
+    """Claim jobs, taking turns between keys."""
     want = ops.ClaimRequest(function, limit)
     (claimed,) = store.group(ops.ClaimByKey(store.term, want, per_key, after, enough))
     assert isinstance(claimed, ops.ClaimedByKey)
@@ -37,7 +37,7 @@ def by_key(
 
 
 def keys(claimed: ops.ClaimedByKey) -> list[bytes]:
-    """Return the keys of what was claimed."""
+    """Return the keys of the claimed jobs."""
     return [job.key for job in claimed.jobs]
 
 
@@ -49,14 +49,14 @@ def keyed(store: Store, *names: bytes, priority: Priority = Priority.NORMAL) -> 
 
 
 def acquire(store: Store, *asks: resources.TokenRequest) -> list[resources.Grant]:
-    """Ask for tokens and starts."""
+    """Request tokens and starts."""
     (grants,) = store.group(resources.Acquire(store.term, asks, NOW))
     assert isinstance(grants, list)
     return grants
 
 
 class Limiting:
-    """Tests of what limits need of a store."""
+    """Tests of the limits in a store."""
 
     # ---- keys ----
 
@@ -64,20 +64,20 @@ class Limiting:
         times = {b"": 7, b"a": 8, b"b": 5, b"c": 9}
         store.submit(*[store.job(key=key, created_us=NOW + number) for key, number in times.items()])
         found = store.read(FirstInLine((b"f",)))
-        assert found in ({b"f": NOW + 5}, {b"f": NOW + 7}), "there is a line for each key, or one for all"
+        assert found in ({b"f": NOW + 5}, {b"f": NOW + 7}), "there is a queue for each key, or one for all"
 
     def test_a_job_keeps_its_key(self, store: Store) -> None:
         (job,) = keyed(store, b"\0k\xff")
         assert [one.key for one in store.claim()] == [b"\0k\xff"]
         held = store.present(job.id)
-        assert store.settle(again(held)) == set()
+        assert store.settle(released(held)) == set()
         assert keys(by_key(store, 9, 9)) == [b"\0k\xff"]
 
     def test_plain_claims_take_jobs_with_keys_too(self, store: Store) -> None:
         jobs = keyed(store, b"b", b"", b"a", b"")
         assert sorted(job.id for job in store.claim()) == sorted(job.id for job in jobs)
 
-    def test_of_each_key_no_more_than_is_asked_for(self, store: Store) -> None:
+    def test_a_claim_takes_at_most_its_number_of_each_key(self, store: Store) -> None:
         jobs = keyed(store, b"a", b"a", b"a", b"b", b"", b"", b"", b"c")
         claimed = by_key(store, 100, 2)
         assert sorted(keys(claimed)) == [b"", b"", b"a", b"a", b"b", b"c"]
@@ -88,7 +88,7 @@ class Limiting:
 
     def test_claims_go_on_behind_the_last_key(self, store: Store) -> None:
         keyed(store, *[b"k%d" % number for number in range(5)] * 2)
-        seen, after = [], BEGINNING
+        seen, after = [], FIRST_ROUND
         for _ in range(5):
             claimed = by_key(store, 2, 1, after)
             assert claimed.more
@@ -97,21 +97,21 @@ class Limiting:
         assert seen == [b"k%d" % number for number in range(5)] * 2
         assert not by_key(store, 2, 1, after).more
 
-    def test_keys_that_have_enough_are_passed_over(self, store: Store) -> None:
+    def test_keys_that_have_enough_are_skipped(self, store: Store) -> None:
         keyed(store, b"a", b"b", b"c", b"")
         assert keys(by_key(store, 9, 1, enough=frozenset({b"a", b""}))) == [b"b", b"c"]
         claimed = by_key(store, 9, 1, enough=frozenset({b"a", b""}))
         assert (claimed.jobs, claimed.more) == ([], False)
         assert sorted(keys(by_key(store, 9, 1))) == [b"", b"a"]
 
-    def test_higher_priorities_come_first_whatever_the_key(self, store: Store) -> None:
+    def test_higher_priorities_come_first_for_any_key(self, store: Store) -> None:
         keyed(store, b"a", b"b", priority=Priority.LOW)
         keyed(store, b"b", b"z")
         keyed(store, b"z", priority=Priority.HIGH)
         claimed = by_key(store, 4, 5)
         assert [(job.priority, job.key) for job in claimed.jobs] == [(0, b"z"), (1, b"b"), (1, b"z"), (2, b"a")]
 
-    def test_a_claim_meets_a_limited_number_of_keys(self, store: Store) -> None:
+    def test_a_claim_reads_a_limited_number_of_keys(self, store: Store) -> None:
         number = ops.KEYS_PER_CLAIM + 50
         keyed(store, *[b"k%05d" % at for at in range(number)], b"last")
         enough = frozenset(b"k%05d" % at for at in range(number))
@@ -119,7 +119,7 @@ class Limiting:
         assert (claimed.jobs, claimed.more) == ([], True)
         assert keys(by_key(store, 5, 1, claimed.after, enough=enough)) == [b"last"]
 
-    def test_other_functions_and_states_are_left_alone(self, store: Store) -> None:
+    def test_other_functions_and_states_are_not_claimed(self, store: Store) -> None:
         keyed(store, b"a")
         store.submitted(key=b"a", function=b"g")
         store.submitted(key=b"a", state=State.SCHEDULED, due_us=NOW + 5)
@@ -132,33 +132,33 @@ class Limiting:
 
     def test_a_claim_by_key_sees_the_submits_of_its_group(self, store: Store) -> None:
         job = store.job(key=b"a")
-        claim = ops.ClaimByKey(store.term, ops.ClaimRequest(b"f", 5), 5, BEGINNING, frozenset())
+        claim = ops.ClaimByKey(store.term, ops.ClaimRequest(b"f", 5), 5, FIRST_ROUND, frozenset())
         claimed, _ = store.group(claim, ops.Submit([job]))
         assert [one.id for one in claimed.jobs] == [job.id]
 
-    # ---- what is said of functions ----
+    # ---- limits of functions ----
 
-    def test_what_is_said_is_kept(self, store: Store) -> None:
-        said = FunctionLimits(b"f\xff", commanded=Limits(3, 2, Rate(1, 2, 3), Rate(4, 5, 6)), paused=True)
-        (stored,) = store.group(resources.SaveLimits(said))
-        assert stored == FunctionLimits(b"f\xff", commanded=said.commanded, paused=True, version=1)
+    def test_limits_are_stored(self, store: Store) -> None:
+        limits = FunctionLimits(b"f\xff", commanded=Limits(3, 2, Rate(1, 2, 3), Rate(4, 5, 6)), paused=True)
+        (stored,) = store.group(resources.SaveLimits(limits))
+        assert stored == FunctionLimits(b"f\xff", commanded=limits.commanded, paused=True, version=1)
         store.reopen()
         assert store.read(resources.ListLimits()).items == [stored]
 
-    def test_what_is_said_is_read_in_parts(self, store: Store) -> None:
-        said = [FunctionLimits(b"f%d" % number, commanded=Limits(number + 1)) for number in range(7)]
-        store.group(*[resources.SaveLimits(one) for one in said])
+    def test_limits_are_read_in_parts(self, store: Store) -> None:
+        saved = [FunctionLimits(b"f%d" % number, commanded=Limits(number + 1)) for number in range(7)]
+        store.group(*[resources.SaveLimits(one) for one in saved])
         page = store.read(resources.ListLimits(), Budget(rows=4, part=3))
         assert len(page.items) == 4
         assert page.next is not None
         found = store.all_of(resources.ListLimits(), Budget(rows=4, part=3))
-        assert {one.function: one.commanded for one in found} == {one.function: one.commanded for one in said}
+        assert {one.function: one.commanded for one in found} == {one.function: one.commanded for one in saved}
         assert len(store.read(resources.ListLimits(), Budget(seconds=0.0, part=3)).items) == 3
 
-    def test_of_two_who_write_the_second_is_told_what_the_first_wrote(self, store: Store) -> None:
+    def test_the_second_of_two_writers_receives_the_first_ones_limits(self, store: Store) -> None:
         first = FunctionLimits(b"f", commanded=Limits(1))
         second = FunctionLimits(b"f", commanded=Limits(2))
-        outcomes = store.group(*[resources.SaveLimits(said) for said in (first, second)])
+        outcomes = store.group(*[resources.SaveLimits(limits) for limits in (first, second)])
         assert outcomes[0] == outcomes[1]
         assert (outcomes[0].version, outcomes[0].commanded) == (1, Limits(1))
         following = FunctionLimits(b"f", commanded=Limits(2), version=1)
@@ -166,22 +166,22 @@ class Limiting:
         assert (stored.version, stored.commanded) == (2, Limits(2))
 
 
-class Leasing:
-    """Tests of what nodes lease of one store. Derived classes have two nodes, ``store`` and ``other``."""
+class Granting:
+    """Tests of token grants from a shared store. Derived classes have two nodes, ``store`` and ``other``."""
 
-    def test_a_pool_gives_what_it_has(self, store: Store) -> None:
+    def test_a_pool_grants_its_tokens(self, store: Store) -> None:
         ask = resources.TokenRequest(b"f", FUNCTION_POOL, 3, 5)
         assert acquire(store, ask) == [resources.Grant(3)]
         assert acquire(store, ask._replace(tokens=9)) == [resources.Grant(5)]
         assert acquire(store, ask._replace(tokens=2)) == [resources.Grant(2)]
         assert acquire(store, ask._replace(tokens=0)) == [resources.Grant(0)]
 
-    def test_pools_are_apart(self, store: Store) -> None:
+    def test_pools_are_independent(self, store: Store) -> None:
         pools = [(b"f", FUNCTION_POOL), (b"g", FUNCTION_POOL), (b"f", pool_of(b"")), (b"f", pool_of(b"\xff"))]
         asks = [resources.TokenRequest(function, pool, 9, number) for number, (function, pool) in enumerate(pools, 1)]
         assert [grant.tokens for grant in acquire(store, *asks)] == [1, 2, 3, 4]
 
-    def test_nodes_share_a_pool_and_hear_of_each_other(self, store: Store, other: Store) -> None:
+    def test_nodes_share_a_pool_and_learn_of_other_claimants(self, store: Store, other: Store) -> None:
         ask = resources.TokenRequest(b"f", FUNCTION_POOL, 4, 5)
         assert acquire(store, ask) == [resources.Grant(4)]
         assert acquire(other, ask) == [resources.Grant(1, claimants=2)]
@@ -190,15 +190,15 @@ class Leasing:
         assert acquire(other, ask) == [resources.Grant(4, claimants=2)]
         assert acquire(store, ask._replace(tokens=1)) == [resources.Grant(1, claimants=2)]
 
-    def test_a_lowered_limit_gives_nothing_more(self, store: Store, other: Store) -> None:
+    def test_a_lowered_limit_grants_nothing_more(self, store: Store, other: Store) -> None:
         assert acquire(store, resources.TokenRequest(b"f", FUNCTION_POOL, 4, 5))[0].tokens == 4
         lowered = resources.TokenRequest(b"f", FUNCTION_POOL, 5, 3)
         assert acquire(other, lowered)[0].tokens == 0
-        assert acquire(store, lowered)[0].tokens == 4, "nothing is taken away"
+        assert acquire(store, lowered)[0].tokens == 4, "granted tokens are not revoked"
         assert acquire(store, lowered._replace(tokens=1))[0].tokens == 1
         assert acquire(store, lowered)[0].tokens == 3
 
-    def test_asks_of_one_group_see_each_other(self, store: Store) -> None:
+    def test_requests_of_one_group_see_each_other(self, store: Store) -> None:
         ask = resources.TokenRequest(b"f", FUNCTION_POOL, 3, 5, starts=2, rate=Rate(1, 3600 * SECOND, 3))
         first, second = store.group(*[resources.Acquire(store.term, [ask], NOW) for _ in range(2)])
         assert [(grant.tokens, grant.starts) for grant in (*first, *second)] == [(3, 2), (3, 1)]
@@ -212,7 +212,7 @@ class Leasing:
         with pytest.raises(StoreFencedError):
             acquire(store, ask)
 
-    def test_a_bucket_gives_its_burst_and_no_more(self, store: Store, other: Store) -> None:
+    def test_a_bucket_grants_its_burst_and_no_more(self, store: Store, other: Store) -> None:
         ask = resources.TokenRequest(b"f", FUNCTION_POOL, starts=3, rate=Rate(1, 3600 * SECOND, 4))
         (grant,) = acquire(store, ask)
         assert grant.starts == 3
@@ -221,7 +221,7 @@ class Leasing:
         assert grant.next_us > 0
         assert acquire(store, ask)[0].starts == 0
 
-    def test_a_bucket_whose_rate_was_changed_keeps_what_is_in_it(self, store: Store) -> None:
+    def test_a_bucket_whose_rate_was_changed_keeps_its_starts(self, store: Store) -> None:
         ask = resources.TokenRequest(b"f", FUNCTION_POOL, starts=1, rate=Rate(1, 3600 * SECOND, 4))
         assert acquire(store, ask)[0].starts == 1
         assert acquire(store, ask._replace(starts=9, rate=Rate(1, 7200 * SECOND, 100)))[0].starts == 3
@@ -238,12 +238,12 @@ class Leasing:
         jobs = keyed(store, *[b"k%d" % (number % 3) for number in range(30)])
         slots = frozenset(slot_of("default", b"f", b"", job.id) for job in jobs[:5])
         want = ops.ClaimRequest(b"f", 100, slots)
-        (claimed,) = store.group(ops.ClaimByKey(store.term, want, 100, BEGINNING, frozenset()))
+        (claimed,) = store.group(ops.ClaimByKey(store.term, want, 100, FIRST_ROUND, frozenset()))
         assert {job.id for job in claimed.jobs} == {
             job.id for job in jobs if slot_of("default", b"f", b"", job.id) in slots
         }
         late = ops.ClaimRequest(b"f", 100, frozenset(), NOW + 1)
-        (claimed,) = store.group(ops.ClaimByKey(store.term, late, 100, BEGINNING, frozenset()))
+        (claimed,) = store.group(ops.ClaimByKey(store.term, late, 100, FIRST_ROUND, frozenset()))
         assert len(claimed.jobs) == len([job for job in jobs if slot_of("default", b"f", b"", job.id) not in slots]), (
-            "those that wait for too long are anybody's"
+            "every node may claim overdue jobs"
         )

@@ -1,6 +1,6 @@
-"""An engine beside a model: random groups, random ends of the process, and every outcome compared. Needs Hypothesis.
+"""A state machine that compares an engine with a model: random groups, random ends of the process. Needs Hypothesis.
 
-Derive from ``EngineMachine``, say how an engine is made, and hand ``TestCase`` to pytest::
+Derive from ``EngineMachine``, define ``make``, and export ``TestCase`` for pytest::
 
     class MyMachine(EngineMachine):
         def make(self) -> Engine: ...
@@ -37,7 +37,7 @@ _ENDS = [event for event in Event if State.LEASED in rules.sources(event) and ev
 
 
 class NewJob(NamedTuple):
-    """What a random submit says."""
+    """A random submit."""
 
     function: bytes
     unique: bytes
@@ -49,7 +49,7 @@ class NewJob(NamedTuple):
 
 
 class End(NamedTuple):
-    """What a random settlement says. Most are of jobs that are held, some of any job, some under a wrong term."""
+    """A random settlement. Most are of held jobs, some of any job, some under a wrong term."""
 
     pick: int
     any: bool
@@ -93,7 +93,7 @@ class EngineMachine(RuleBasedStateMachine):
     """Runs the same groups on an engine and on the model."""
 
     apart: tuple[type[Operation], ...] = ()
-    """Kinds of operations that come in groups of their own, for what else a group does may come before them or after them."""
+    """Kinds of operations that get groups of their own: their order relative to the rest of a group is not defined."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,17 +103,17 @@ class EngineMachine(RuleBasedStateMachine):
         """How often each job has ended since it was submitted or redriven."""
 
     def make(self) -> Engine:
-        """Return an engine on what was committed so far."""
+        """Return an engine on the content committed so far."""
         raise NotImplementedError
 
     def crash(self) -> None:
-        """Let the process that has the engine end without closing it; the next ``make`` finds what was committed."""
+        """End the engine's process without closing it; the next ``make`` finds the committed content."""
         self.store.close()
 
     def publish(self) -> None:
-        """Wait until every outcome is where sweeps look, for an engine that acknowledges it before."""
+        """Wait until sweeps find every outcome, for an engine that acknowledges outcomes before."""
 
-    # ---- what happens ----
+    # ---- rules ----
 
     @initialize()
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(parts=st.lists(_PARTS, min_size=1, max_size=6), passed=st.integers(0, 3))
     def commit(self, parts: list[tuple[str, Any]], passed: int) -> None:
-        """A group is committed, some microseconds after the one before."""
+        """Commit a group, some microseconds after the last one."""
         self.now += passed
         group = [getattr(self, f"_{kind}")(what) for kind, what in parts]
         self._commit([operation for operation in group if not isinstance(operation, self.apart)])
@@ -141,14 +141,14 @@ class EngineMachine(RuleBasedStateMachine):
         for operation, outcome in zip(group, outcomes, strict=True):
             if isinstance(operation, ops.Settle):
                 self._ended(operation, outcome)
-        # Settlements come first in a group: what ended in it may have been redriven in it.
+        # Settlements come first in a group: a job that ended in it may also be redriven in it.
         for operation, outcome in zip(group, outcomes, strict=True):
             if isinstance(operation, ops.Redrive) and outcome.redriven:
                 self.ends[operation.id] = 0
 
     @rule(crash=st.booleans(), node=st.sampled_from(["n1", "n2"]))
-    def begin_again(self, crash: bool, node: str) -> None:
-        """The node's process ends, well or badly, and another one opens the store."""
+    def restart(self, crash: bool, node: str) -> None:
+        """End the node's process, with or without closing the engine, and open the store again."""
         before = self.store.term
         if crash:
             self.crash()
@@ -161,7 +161,7 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.jobs)
     @rule()
     def work(self) -> None:
-        """Everything that can be claimed is done."""
+        """Claim all pending jobs and settle them."""
         wants = [ops.ClaimRequest(name, 1000) for name in sorted({job.function for job in self.model.jobs.values()})]
         claim = ops.Claim(self.store.term, wants)
         (expected,) = self.model.group([claim])
@@ -171,11 +171,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.store.group(settle) == self.model.group([settle]) == [set()]
         self._ended(settle, set())
 
-    # ---- what always holds ----
+    # ---- invariants ----
 
     @invariant()
     def the_content_is_the_models(self) -> None:
-        """Nothing that was acknowledged is lost, nothing else is there, and the counts are right."""
+        """Check that no acknowledged job is lost, that there is no other job, and that the counts are right."""
         if not hasattr(self, "store"):
             return
         jobs = self.store.list()
@@ -192,7 +192,7 @@ class EngineMachine(RuleBasedStateMachine):
         if hasattr(self, "store"):
             self.store.close()
 
-    # ---- operations of what was drawn ----
+    # ---- operations from random values ----
 
     def _pick(self, number: int, *, held: bool = False) -> Job:
         jobs = [job for job in self.model.in_order() if not held or State(job.state).held]
@@ -269,7 +269,7 @@ class EngineMachine(RuleBasedStateMachine):
         if isinstance(operation, ops.Wake):
             assert outcome.due == wanted.due
             assert _bare(outcome.expired) == _bare(wanted.expired)
-            # An engine may look too early, where nothing is to be done any more, but never too late.
+            # An engine may wake too early, when nothing is due, but never too late.
             assert outcome.next_us <= wanted.next_us or not wanted.next_us
             assert outcome.next_us or not wanted.next_us
         elif isinstance(operation, ops.FindUnique):
@@ -277,7 +277,7 @@ class EngineMachine(RuleBasedStateMachine):
                 # Without a function it may be any job that has the unique.
                 assert found == any_found if function is not None else (found is None) == (any_found is None)
         elif isinstance(operation, (ops.Cancel, ops.Redrive)):
-            # Neither is a question for the result: engines leave it where it is.
+            # Neither promises the result: engines do not read it.
             assert _without_result(outcome) == _without_result(wanted)
         else:
             assert _bare(outcome) == _bare(wanted)
@@ -303,7 +303,7 @@ def _bare(outcome: Any) -> Any:
 
 
 def _without_result(outcome: ops.Cancelled | ops.Redriven) -> ops.Cancelled | ops.Redriven:
-    """Return what a cancel or a redrive promises."""
+    """Return the promised part of a cancel's or a redrive's outcome."""
     return outcome if outcome.job is None else outcome._replace(job=_listed(outcome.job))
 
 

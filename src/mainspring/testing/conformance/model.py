@@ -1,4 +1,4 @@
-"""What an engine has to do, said as simply as possible: one dictionary of jobs, searched from end to end, and the rules."""
+"""A model of an engine, as simple as possible: one dictionary of jobs, searched from end to end, and the rules."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Model:
     # ---- leases ----
 
     def settle(self, operation: ops.Settle) -> set[int]:
-        """End leases."""
+        """Settle jobs."""
         return {settlement.job.id for settlement in operation.settlements if not self._settle(settlement)}
 
     def _settle(self, settlement: rules.Settlement) -> bool:
@@ -71,7 +71,7 @@ class Model:
         return True
 
     def recover(self, operation: ops.Recover) -> ops.Recovered:
-        """Give back what other terms hold."""
+        """Recover the jobs of other terms."""
         held = [job for job in self.jobs.values() if State(job.state).held and job.term != operation.term]
         pending: dict[tuple[bytes, int], int] = {}
         for job in held:
@@ -81,7 +81,7 @@ class Model:
         return ops.Recovered(sum(map(self._settle, settlements)), pending, lost=lost)
 
     def assign(self, operation: ops.Assign) -> None:
-        """Record what runs."""
+        """Record jobs as running."""
         for running in operation.jobs:
             job = self.jobs.get(running.id)
             if job is not None and State(job.state).held and job.term == running.term:
@@ -89,7 +89,7 @@ class Model:
                 self._enter(job, Event.ASSIGN)
 
     def claim(self, operation: ops.Claim) -> list[list[Job]]:
-        """Lease what is pending."""
+        """Lease pending jobs."""
         return [self._claim(operation.term, want) for want in operation.wants]
 
     def _claim(self, term: int, want: ops.ClaimRequest) -> list[Job]:
@@ -99,7 +99,7 @@ class Model:
             job.term = term
         return [copy(job) for job in pending[: want.limit]]
 
-    # ---- what waits ----
+    # ---- jobs that no node holds ----
 
     def submit(self, operation: ops.Submit) -> dict[int, ops.Found]:
         """Store new jobs."""
@@ -127,7 +127,7 @@ class Model:
         return max(kept, key=lambda job: (job.ended_us, job.id), default=None)
 
     def cancel(self, operation: ops.Cancel) -> ops.Cancelled:
-        """Cancel what waits."""
+        """Cancel a job that no node holds."""
         job = self.jobs.get(operation.id)
         if job is None:
             return ops.Cancelled(None, 0)
@@ -138,7 +138,7 @@ class Model:
         return ops.Cancelled(copy(job), before)
 
     def redrive(self, operation: ops.Redrive) -> ops.Redriven:
-        """Put an unsuccessful job back."""
+        """Redrive an unsuccessful job."""
         job = self.jobs.get(operation.id)
         if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
             return ops.Redriven(job and copy(job), redriven=False)
@@ -150,7 +150,7 @@ class Model:
         return ops.Redriven(copy(job), redriven=True)
 
     def wake(self, operation: ops.Wake) -> ops.Woken:
-        """Let jobs become due, or expire."""
+        """Make due jobs pending, and expire late ones."""
         now_us, limit = operation.now_us, operation.rows
         late = sorted(
             (job for job in self._expiring() if job.expires_us <= now_us), key=lambda job: (job.expires_us, job.id)
@@ -181,7 +181,7 @@ class Model:
         ]
 
     def sweep(self, operation: ops.Sweep) -> int:
-        """Forget what ended long ago (as if there were no limit)."""
+        """Forget old ended jobs (as if there were no limit)."""
         forgotten = [
             job.id
             for job in self.jobs.values()
@@ -195,19 +195,19 @@ class Model:
     # ---- reading ----
 
     def find(self, operation: ops.Find) -> dict[int, Job]:
-        """Look jobs up."""
+        """Return jobs by their ids."""
         found = {job_id: copy(self.jobs[job_id]) for job_id in operation.ids if job_id in self.jobs}
         ops.leave_unread(found, operation.room)
         return found
 
     def find_unique(self, operation: ops.FindUnique) -> list[ops.Found | None]:
-        """Look live jobs up."""
+        """Return live jobs by their uniques."""
         every = {job.function for job in self.jobs.values()}
         live = [self._live(every if name is None else [name], unique) for name, unique in operation.keys]
         return [None if job is None else found(job) for job in live]
 
     def count(self, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:
-        """Count."""
+        """Return the counts."""
         del operation
         counts = Counts()
         for job in self.jobs.values():
@@ -216,12 +216,12 @@ class Model:
 
 
 def copy(job: Job) -> Job:
-    """Return a job as it is now."""
+    """Return a copy of a job."""
     return msgspec.structs.replace(job)
 
 
 def found(job: Job) -> ops.Found:
-    """Return what a look-up says of a job."""
+    """Return a job as an operation reports that it was found."""
     return ops.Found(job.id, job.state, job.attempt)
 
 

@@ -1,4 +1,4 @@
-"""Asking an engine queries: a read, or one after the other until there is no more."""
+"""Runs queries on an engine: one read, or as many as there are pages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ async def answer(engine: QueryPort, query: Query[T], budget: Budget = BUDGET) ->
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[Any] = loop.create_future()
 
-    def tell(outcome: Any) -> None:
+    def finish(outcome: Any) -> None:
         assert not answered.done(), "a query is answered once"
         answered.set_result(outcome)
 
-    engine.read(query, budget, tell)
+    engine.read(query, budget, finish)
     outcome = await answered
     if isinstance(outcome, StoreError):
         raise outcome
@@ -35,7 +35,7 @@ async def answer(engine: QueryPort, query: Query[T], budget: Budget = BUDGET) ->
 
 
 async def everything(engine: QueryPort, query: PageQuery[T], budget: Budget = BUDGET) -> list[T]:
-    """Return what a query finds, up to its limit, however many reads it takes."""
+    """Return all items of a query, up to its limit, in as many reads as needed."""
     items: list[T] = []
     after = query.after
     while True:

@@ -1,6 +1,6 @@
 """Find, FindUnique, Count, FirstInLine and ListJobs."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -13,7 +13,7 @@ from mainspring.testing.conformance.driver import NOW, Store, done
 
 
 class Reading:
-    """Tests of what only reads."""
+    """Tests of operations that only read."""
 
     def test_jobs_are_found_by_id(self, store: Store) -> None:
         jobs = [store.submitted() for _ in range(3)]
@@ -111,7 +111,7 @@ class Reading:
             page = store.read(ops.ShowLive(after, limit))
             pages.append(page)
             assert len(page.counts) <= limit
-            assert len(pages) <= 15, "each goes on behind the one before"
+            assert len(pages) <= 15, "each page continues after the last one"
         met = [key for page in pages for key in page.counts]
         assert sorted(met) == [(function, State.PENDING, Priority.NORMAL) for function in functions]
 
@@ -120,14 +120,14 @@ class Reading:
         store.submit(*[store.job(unique=b"u") for _ in range(3)])
         assert sum(store.counts().values()) == 1
 
-    # ---- the first in line ----
+    # ---- the first jobs of the queues ----
 
     def _first_in_line(self, store: Store, *functions: bytes) -> dict[bytes, int]:
         if not store.engine.lines:
-            pytest.skip("the pending jobs of this engine stand in no lines")
+            pytest.skip("the pending jobs of this engine are not in queues")
         return store.read(FirstInLine(functions))
 
-    def test_the_oldest_first_in_line_is_found_of_each_function(self, store: Store) -> None:
+    def test_the_oldest_of_each_functions_first_jobs_is_found(self, store: Store) -> None:
         assert self._first_in_line(store, b"f") == {}
         store.submit(*[store.job(created_us=NOW + number) for number in (5, 7)])
         store.submit(store.job(function=b"g", created_us=NOW + 9))
@@ -135,12 +135,12 @@ class Reading:
         assert self._first_in_line(store, b"g") == {b"g": NOW + 9}
         assert self._first_in_line(store) == {}
 
-    def test_each_priority_has_a_line(self, store: Store) -> None:
+    def test_each_priority_has_a_queue(self, store: Store) -> None:
         for priority, number in ((Priority.HIGH, 9), (Priority.NORMAL, 8), (Priority.LOW, 5)):
             store.submit(store.job(priority=priority, created_us=NOW + number))
         assert self._first_in_line(store, b"f") == {b"f": NOW + 5}
 
-    def test_only_pending_jobs_stand_in_line(self, store: Store) -> None:
+    def test_only_pending_jobs_are_in_a_queue(self, store: Store) -> None:
         held, cancelled = store.leased(created_us=NOW + 1), store.submitted(created_us=NOW + 2)
         store.cancel(cancelled.id)
         store.submit(store.job(created_us=NOW + 1, state=State.SCHEDULED, due_us=NOW + 10**9))
@@ -167,7 +167,7 @@ class Reading:
         assert pages == [ids[:3], ids[3:6], ids[6:]]
         assert store.list(after=10**19 - 1, limit=1)[0].id == ids[0]
 
-    def test_filters_hold_together(self, store: Store) -> None:
+    def test_filters_are_combined(self, store: Store) -> None:
         for function in (b"f", b"g"):
             for unique in (b"u", b"v", b""):
                 store.end(store.leased(function=function, unique=unique), Event.FAIL)
@@ -193,7 +193,7 @@ class Reading:
                     ]
                     listed = store.list(state=state, function=wanted, unique=key)
                     assert [job.id for job in listed] == expected
-                    # A limit may make another way to the same jobs cheaper.
+                    # A limit may make another access path to the same jobs cheaper.
                     assert [job.id for job in store.list(state=state, function=wanted, unique=key, limit=2)] == (
                         expected[:2]
                     )

@@ -1,6 +1,6 @@
 """Schedules that are added, changed, paused, removed and declared."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 from mainspring.errors import ConflictError, NotFoundError, UsageError
@@ -13,9 +13,9 @@ from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling,
 
 
 class Registering:
-    """Tests of changes, and of what is stored of schedules."""
+    """Tests of changes, and of the stored schedules."""
 
-    # ---- what is stored ----
+    # ---- stored schedules ----
 
     def test_a_schedule_is_stored_as_it_was_given(self, s: Scheduling) -> None:
         given = s.add(
@@ -88,7 +88,7 @@ class Registering:
         )
         assert isinstance(refused.error, ConflictError)
         assert refused.schedules == {"a": s.stored("a"), "b": s.stored("b"), "d": None}
-        # A parent that others have cannot go; together with its children it can.
+        # A parent with children cannot be removed alone, but together with them.
         assert isinstance(s.change("remove", "a").error, UsageError)
         assert isinstance(s.save(ops.Change("put", "e", 0, named(child, "e", parents=("x",)))).error, UsageError)
         cycle = ops.Change("put", "a", 1, named(a, "a", trigger=None, parents=("c",)))
@@ -123,13 +123,13 @@ class Registering:
         s.change("resume", "a")
         s.at(2)
         s.fire()
-        assert s.told("a") == ["fired", "paused", "fired"]
+        assert s.outcomes("a") == ["fired", "paused", "fired"]
 
-    def test_an_edit_decides_first_what_was_due(self, s: Scheduling) -> None:
+    def test_an_edit_first_decides_the_due_times(self, s: Scheduling) -> None:
         s.add("a", misfire="all")
         s.at(2)
         s.put(named(s.stored("a").schedule, "a", trigger=at(7)))
-        assert s.told("a") == ["fired"] * 3
+        assert s.outcomes("a") == ["fired"] * 3
         assert s.stored("a").state.next_us == START + 7 * MINUTE
 
     def test_a_removed_schedule_keeps_its_history(self, s: Scheduling) -> None:
@@ -139,19 +139,19 @@ class Registering:
         s.fire()
         assert s.change("remove", "a").error is None
         assert s.read() == []
-        assert s.told("a") == ["fired", "removed"]
+        assert s.outcomes("a") == ["fired", "removed"]
         assert s.due(START + 9 * MINUTE) == ops.Upcoming([], None)
         s.run("a")
-        assert s.told("a") == ["succeeded", "removed"]
+        assert s.outcomes("a") == ["succeeded", "removed"]
         s.put(schedule)
         assert s.stored("a").state.next_us == START + MINUTE
         s.fire()
-        # That time has its row already: nothing is decided twice.
-        assert s.told("a") == ["succeeded", "removed"]
+        # That time has its row already: it is not decided twice.
+        assert s.outcomes("a") == ["succeeded", "removed"]
         assert s.stored("a").state.next_us == START + 2 * MINUTE
         s.at(2)
         s.fire()
-        assert s.told("a") == ["succeeded", "removed", "fired"]
+        assert s.outcomes("a") == ["succeeded", "removed", "fired"]
 
     def test_a_one_off_time_that_is_added_again_does_not_run_again(self, s: Scheduling) -> None:
         once = s.add("a", trigger=at(0), overlap=Overlap.QUEUE)
@@ -160,29 +160,29 @@ class Registering:
         s.change("remove", "a")
         s.put(once)
         s.fire()
-        assert s.told("a") == ["succeeded"]
+        assert s.outcomes("a") == ["succeeded"]
         assert s.claim("a") == []
 
     # ---- declarations ----
 
     def test_the_first_and_the_last_time_of_a_declaration_are_kept(self, s: Scheduling) -> None:
-        def told(known: list[ops.Declared]) -> list[tuple[str, bytes, int, int]]:
+        def times(declared: list[ops.Declared]) -> list[tuple[str, bytes, int, int]]:
             return [
                 (one.deployment.app, one.deployment.digest, one.deployment.first_seen_us, one.last_seen_us)
-                for one in known
+                for one in declared
             ]
 
-        assert told(s.declare("app", b"1")) == [("app", b"1", START, START)]
+        assert times(s.declare("app", b"1")) == [("app", b"1", START, START)]
         s.declare("other", b"1")
         s.at(1)
         s.declare("app", b"2")
         s.at(2)
-        assert told(s.declare("app", b"1")) == [
+        assert times(s.declare("app", b"1")) == [
             ("app", b"1", START, START + 2 * MINUTE),
             ("app", b"2", START + MINUTE, START + MINUTE),
         ]
 
-    def test_what_code_declared_stays_when_somebody_edits(self, s: Scheduling) -> None:
+    def test_a_declaration_stays_after_an_edit(self, s: Scheduling) -> None:
         schedule = named(s.add("x"), "a")
         s.save(ops.Change("put", "a", 0, schedule, Origin.CODE, "app", b"digest"))
         s.put(named(schedule, "a", jitter=1.0))

@@ -1,6 +1,6 @@
 """Parents, children and occasions."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -19,7 +19,7 @@ class Relating:
         s.add("b", parents=("a",), args=b"child")
         s.add("c", parents=("b",))
         s.fire()
-        assert s.told("b") == []
+        assert s.outcomes("b") == []
         s.now_us += SECOND
         s.run("a")
         (row,) = s.history("b")
@@ -28,10 +28,10 @@ class Relating:
         assert job.payload == b"child"
         assert job.options is not None
         assert job.options.fire_us == START
-        assert job.id in s.noted.committed
+        assert job.id in s.lifecycle.committed
         s.end(job)
         s.run("c")
-        assert s.told("c") == ["succeeded"]
+        assert s.outcomes("c") == ["succeeded"]
 
     @pytest.mark.parametrize("event", [Event.FAIL, Event.CANCEL])
     def test_a_failed_parent_stops_its_children(self, s: Scheduling, event: Event) -> None:
@@ -41,10 +41,10 @@ class Relating:
         s.add("c", parents=("b",))
         s.fire()
         s.run("a", event)
-        assert (s.told("b"), s.told("c")) == (["parent"], ["parent"])
+        assert (s.outcomes("b"), s.outcomes("c")) == (["parent"], ["parent"])
         assert [row.parent for row in (*s.history("b"), *s.history("c"))] == ["a", "b"]
         s.run("x")
-        assert (s.told("b"), s.told("c")) == (["parent"], ["parent"])
+        assert (s.outcomes("b"), s.outcomes("c")) == (["parent"], ["parent"])
         assert s.claim("b") == []
 
     def test_a_skipped_fire_time_stops_the_children(self, s: Scheduling) -> None:
@@ -52,7 +52,7 @@ class Relating:
         s.add("b", parents=("a",))
         s.at(1)
         s.fire()
-        assert (s.told("a"), s.told("b")) == (["misfire", "fired"], ["parent"])
+        assert (s.outcomes("a"), s.outcomes("b")) == (["misfire", "fired"], ["parent"])
 
     def test_a_child_waits_for_all_its_parents(self, s: Scheduling) -> None:
         s.add("a")
@@ -60,10 +60,10 @@ class Relating:
         s.add("b", parents=("a", "x"))
         s.fire()
         s.run("a")
-        assert s.told("b") == []
+        assert s.outcomes("b") == []
         s.run("x")
         assert [row.parent for row in s.history("b")] == ["x"]
-        assert s.told("b") == ["fired"]
+        assert s.outcomes("b") == ["fired"]
 
     def test_two_parents_that_end_in_one_group_start_their_child_once(self, s: Scheduling) -> None:
         s.add("a")
@@ -72,7 +72,7 @@ class Relating:
         s.fire()
         ends = [s.settlement(s.running(name)) for name in ("a", "x")]
         s.group(*(job_ops.Settle([end]) for end in ends))
-        assert s.told("b") == ["fired"]
+        assert s.outcomes("b") == ["fired"]
         assert len(s.claim("b")) == 1
 
     def test_occasions_do_not_mix(self, s: Scheduling) -> None:
@@ -85,7 +85,7 @@ class Relating:
         first, second = s.claim("a")
         s.end(first)
         s.end(second)
-        assert s.told("b") == []
+        assert s.outcomes("b") == []
         first, second = s.claim("x")
         s.end(second)
         assert [row.fire_us for row in s.history("b")] == [START + MINUTE]
@@ -115,9 +115,13 @@ class Relating:
             s.at(minute)
             s.fire()
             s.run("a")
-        assert (s.told("b"), s.told("c"), s.told("d")) == (["fired", "waiting"], ["fired", "overlap"], ["parent"])
+        assert (s.outcomes("b"), s.outcomes("c"), s.outcomes("d")) == (
+            ["fired", "waiting"],
+            ["fired", "overlap"],
+            ["parent"],
+        )
         s.run("b")
-        assert s.told("b") == ["succeeded", "fired"]
+        assert s.outcomes("b") == ["succeeded", "fired"]
 
     def test_a_paused_child_is_skipped(self, s: Scheduling) -> None:
         s.add("a")
@@ -125,7 +129,7 @@ class Relating:
         s.change("pause", "b")
         s.fire()
         s.run("a")
-        assert s.told("b") == ["paused"]
+        assert s.outcomes("b") == ["paused"]
 
     def test_a_run_is_finished_when_its_children_are(self, s: Scheduling) -> None:
         s.add("a", wait_for_children=True, overlap=Overlap.QUEUE)
@@ -136,12 +140,12 @@ class Relating:
             s.at(minute)
             s.fire()
         s.run("a")
-        assert s.told("a") == ["succeeded, 2 left", "waiting"]
+        assert s.outcomes("a") == ["succeeded, 2 left", "waiting"]
         s.run("d")
         s.run("b")
-        assert (s.told("a")[0], s.told("b")) == ("succeeded, 1 left", ["succeeded, 1 left"])
+        assert (s.outcomes("a")[0], s.outcomes("b")) == ("succeeded, 1 left", ["succeeded, 1 left"])
         s.run("c")
-        assert (s.told("a"), s.told("b")) == (["succeeded", "fired"], ["succeeded"])
+        assert (s.outcomes("a"), s.outcomes("b")) == (["succeeded", "fired"], ["succeeded"])
 
     def test_children_that_were_stopped_are_finished(self, s: Scheduling) -> None:
         s.add("a", wait_for_children=True, overlap=Overlap.QUEUE)
@@ -150,7 +154,7 @@ class Relating:
             s.at(minute)
             s.fire()
         s.run("a", Event.FAIL)
-        assert (s.told("a"), s.told("b")) == (["failed", "fired"], ["parent"])
+        assert (s.outcomes("a"), s.outcomes("b")) == (["failed", "fired"], ["parent"])
 
     def test_a_child_that_another_parent_stopped_before_is_not_waited_for(self, s: Scheduling) -> None:
         s.add("x", overlap=Overlap.FORBID)
@@ -159,10 +163,10 @@ class Relating:
         s.add("b", parents=("a", "x"))
         s.at(1)
         s.fire("x")
-        assert s.told("b") == ["parent"]
+        assert s.outcomes("b") == ["parent"]
         s.fire()
         s.run("a")
-        assert s.told("a") == ["succeeded"]
+        assert s.outcomes("a") == ["succeeded"]
 
     def test_a_child_that_is_removed_is_not_waited_for(self, s: Scheduling) -> None:
         s.add("a", wait_for_children=True, overlap=Overlap.QUEUE)
@@ -172,6 +176,6 @@ class Relating:
             s.fire()
         s.run("a")
         s.change("remove", "b")
-        assert s.told("a") == ["succeeded, 1 left", "waiting"]
-        assert s.mend() == 1
-        assert s.told("a") == ["succeeded", "fired"]
+        assert s.outcomes("a") == ["succeeded, 1 left", "waiting"]
+        assert s.repair() == 1
+        assert s.outcomes("a") == ["succeeded", "fired"]

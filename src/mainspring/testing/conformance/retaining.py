@@ -1,20 +1,20 @@
-"""How long the histories of schedules stay: what goes, and that nothing of it ever comes again."""
+"""Retention of fire times: which rows are deleted, and that no deleted time is decided again."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Reason
 from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
-from mainspring.testing.conformance.scheduling import MINUTE, START, OfSchedules, Scheduling, at
+from mainspring.testing.conformance.scheduling import MINUTE, START, ScheduleFixtures, Scheduling, at
 
 MORE = 50
-"""So many rows a schedule has beyond those that stay in any case."""
+"""Rows of a schedule beyond those that always stay."""
 ALL = MIN_ROWS + MORE
 
 
 def forget(s: Scheduling, before: float, after: str = "", limit: int = 1000) -> ops.Forgotten:
-    """Drop what ended before some minutes after the start."""
+    """Delete rows that ended before some minutes after the start."""
     before_us = START + round(before * MINUTE)
     (outcome,) = s.group(ops.ForgetFires(after, before_us, limit))
     assert isinstance(outcome, ops.Forgotten)
@@ -22,12 +22,12 @@ def forget(s: Scheduling, before: float, after: str = "", limit: int = 1000) -> 
 
 
 def minutes(s: Scheduling, name: str) -> list[float]:
-    """Return the fire times of which a schedule has rows, in minutes after the start."""
+    """Return the fire times of a schedule's rows, in minutes after the start."""
     return [(row.fire_us - START) / MINUTE for row in s.history(name)]
 
 
 def skipping(s: Scheduling, *names: str) -> None:
-    """Let schedules have a row for each minute: none has run."""
+    """Give schedules a skipped row for each minute."""
     for name in names:
         s.add(name, misfire="skip", misfire_after=0.0)
     s.at(ALL - 0.5)
@@ -35,19 +35,19 @@ def skipping(s: Scheduling, *names: str) -> None:
 
 
 def running(s: Scheduling, name: str, *unfinished: int) -> None:
-    """Let the jobs of a schedule run, all but those of some minutes."""
+    """Run the jobs of a schedule, except those of some minutes."""
     for job in s.claim(name):
         assert job.options is not None
         if (job.options.fire_us - START) // MINUTE not in unfinished:
             s.end(job)
 
 
-class RetentionSuite(OfSchedules):
+class RetentionSuite(ScheduleFixtures):
     """The contract of ``ForgetFires``."""
 
-    # ---- what goes ----
+    # ---- rows that are deleted ----
 
-    def test_old_rows_go_and_the_newest_of_each_schedule_stay(self, s: Scheduling) -> None:
+    def test_old_rows_are_deleted_but_the_newest_of_each_schedule_stay(self, s: Scheduling) -> None:
         skipping(s, "a", "b")
         s.at(10_000)
         before = s.history("a")
@@ -55,30 +55,30 @@ class RetentionSuite(OfSchedules):
         assert s.history("a") == before[MORE:]
         assert minutes(s, "b") == list(range(MORE, ALL))
         assert forget(s, 9_000) == (0, None)
-        assert s.stored("a").state.version == 2, "what nodes know of it is right"
+        assert s.stored("a").state.version == 2, "the nodes' caches stay valid"
 
-    def test_rows_of_removed_schedules_go_too(self, s: Scheduling) -> None:
+    def test_rows_of_removed_schedules_are_deleted_too(self, s: Scheduling) -> None:
         skipping(s, "a")
         s.change("remove", "a")
         assert forget(s, 9_000) == (MORE, None)
         assert len(minutes(s, "a")) == MIN_ROWS
 
-    def test_what_has_ended_since_stays(self, s: Scheduling) -> None:
+    def test_rows_that_ended_since_stay(self, s: Scheduling) -> None:
         s.add("a", misfire="all")
         s.at(20.5)
         s.fire()
         s.at(ALL - 0.5)
         running(s, "a")
         s.fire()
-        assert forget(s, 10) == (0, None), "their times have come, and they have ended later"
+        assert forget(s, 10) == (0, None), "their fire times are old, but their ends are not"
         s.at(10_000)
         running(s, "a")
         assert forget(s, ALL) == (21, None)
         assert forget(s, 10_001) == (MORE - 21, None)
 
-    def test_some_go_at_a_time(self, s: Scheduling) -> None:
+    def test_a_limited_number_is_deleted_at_a_time(self, s: Scheduling) -> None:
         skipping(s, "a", "b", "c")
-        assert forget(s, -1, limit=30) == (0, None), "what is not old takes nobody's turn"
+        assert forget(s, -1, limit=30) == (0, None), "rows that are not old use up no limit"
         assert forget(s, 9_000, limit=30) == (30, "")
         assert forget(s, 9_000, limit=30) == (30, "a"), "20 of the first, and 10 of the second"
         assert [len(minutes(s, name)) for name in "abc"] == [MIN_ROWS, MIN_ROWS + MORE - 10, ALL]
@@ -87,14 +87,14 @@ class RetentionSuite(OfSchedules):
         assert forget(s, 9_000, "b", limit=30) == (30, "b")
         assert forget(s, 9_000, "b", limit=30) == (0, None)
 
-    def test_what_has_to_stay_does_not_keep_the_others(self, s: Scheduling) -> None:
+    def test_rows_that_stay_do_not_keep_those_of_others(self, s: Scheduling) -> None:
         s.add("a", misfire="all")
         skipping(s, "b")
         running(s, "a", 0)
         assert forget(s, 9_000, limit=30) == (0, "a")
         assert forget(s, 9_000, "a", limit=100) == (MORE, None)
 
-    def test_all_schedules_are_gone_through(self, s: Scheduling) -> None:
+    def test_all_schedules_are_visited(self, s: Scheduling) -> None:
         names = [f"{number:04}" for number in range(NAMES_PER_STEP + 5)]
         for name in names:
             s.add(name)
@@ -102,7 +102,7 @@ class RetentionSuite(OfSchedules):
         assert forget(s, 9_000) == (0, names[NAMES_PER_STEP - 1])
         assert forget(s, 9_000, names[NAMES_PER_STEP - 1]) == (0, None)
 
-    # ---- what stays ----
+    # ---- rows that stay ----
 
     def test_rows_from_the_first_unfinished_one_on_stay(self, s: Scheduling) -> None:
         s.add("a", misfire="all")
@@ -112,7 +112,7 @@ class RetentionSuite(OfSchedules):
         assert forget(s, 9_000) == (7, None)
         assert minutes(s, "a")[0] == 7
 
-    def test_rows_stay_for_what_a_parent_has_not_finished(self, s: Scheduling) -> None:
+    def test_rows_stay_for_unfinished_runs_of_a_parent(self, s: Scheduling) -> None:
         s.add("a", misfire="all")
         s.add("b", parents=("a",))
         s.add("c", parents=("b",))
@@ -130,7 +130,7 @@ class RetentionSuite(OfSchedules):
         assert len(s.history("c")) == ALL - 7
         assert minutes(s, "c")[0] == 7
 
-    def test_rows_stay_for_what_is_due(self, s: Scheduling) -> None:
+    def test_rows_stay_for_due_times(self, s: Scheduling) -> None:
         skipping(s, "a")
         s.change("remove", "a")
         s.add("a", trigger=at(5))
@@ -139,9 +139,9 @@ class RetentionSuite(OfSchedules):
         s.fire()
         assert s.history("a") == before
 
-    # ---- nothing comes again ----
+    # ---- no time is decided again ----
 
-    def test_a_time_that_was_forgotten_does_not_come_again(self, s: Scheduling) -> None:
+    def test_a_deleted_time_does_not_fire_again(self, s: Scheduling) -> None:
         skipping(s, "a")
         s.change("remove", "a")
         forget(s, 9_000)
@@ -154,9 +154,9 @@ class RetentionSuite(OfSchedules):
         s.add("a", trigger=at(ALL))
         s.at(ALL)
         s.fire()
-        assert s.told("a")[-1] == "fired"
+        assert s.outcomes("a")[-1] == "fired"
 
-    def test_neither_does_an_occasion_that_another_parent_brings(self, s: Scheduling) -> None:
+    def test_a_deleted_occasion_of_another_parent_does_not_fire_again(self, s: Scheduling) -> None:
         s.add("a", misfire="all")
         s.add("b", misfire="all")
         s.add("c", parents=("a",), misfire="skip")

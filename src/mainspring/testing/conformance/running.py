@@ -1,6 +1,6 @@
-"""How runs end, and what becomes of those that would overlap."""
+"""Ends of runs, and overlapping runs."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -19,7 +19,7 @@ class Running:
     # ---- how runs end ----
 
     @pytest.mark.parametrize("event", ENDS)
-    def test_the_row_says_how_a_run_ended(self, s: Scheduling, event: Event) -> None:
+    def test_the_row_records_the_end_of_a_run(self, s: Scheduling, event: Event) -> None:
         s.add("a")
         s.fire()
         job = s.running("a")
@@ -36,11 +36,11 @@ class Running:
         s.fire()
         job = s.running("a")
         s.end(job, Event.RETRY, due_us=s.now_us, ended_us=0)
-        assert s.told("a") == ["fired"]
+        assert s.outcomes("a") == ["fired"]
         s.store.wake(s.now_us)
-        again = s.running("a")
-        assert again.options == job.options
-        s.end(again)
+        retried = s.running("a")
+        assert retried.options == job.options
+        s.end(retried)
         (row,) = s.history("a")
         assert (row.outcome, row.attempt) == ("succeeded", 2)
 
@@ -51,7 +51,7 @@ class Running:
         (row,) = s.history("b")
         s.store.cancel(row.job, b"{}", s.now_us + 1)
         s.store.wake(s.now_us + 11 * SECOND)
-        assert (s.told("a"), s.told("b")) == (["expired"], ["cancelled"])
+        assert (s.outcomes("a"), s.outcomes("b")) == (["expired"], ["cancelled"])
         (row,) = s.history("b")
         assert (row.node, row.error, row.ended_us) == ("", b"{}", s.now_us + 1)
 
@@ -64,11 +64,11 @@ class Running:
         assert s.store.recover() == 1
         s.at(1)
         s.fire()
-        assert s.told("a") == ["fired", "overlap"]
+        assert s.outcomes("a") == ["fired", "overlap"]
         assert s.store.settle(s.settlement(job)) == {job.id}
-        assert s.told("a") == ["fired", "overlap"]
+        assert s.outcomes("a") == ["fired", "overlap"]
         s.run("a")
-        assert s.told("a") == ["succeeded", "overlap"]
+        assert s.outcomes("a") == ["succeeded", "overlap"]
         assert s.history("a")[0].node == "n2"
 
     def test_several_runs_end_in_one_group(self, s: Scheduling) -> None:
@@ -80,17 +80,17 @@ class Running:
         s.fire()
         jobs = s.store.claim(b"f")
         s.store.settle(*(s.settlement(job) for job in jobs))
-        assert [s.told(name)[-1] for name in names] == ["succeeded"] * 20
-        assert [s.told(f"{name}-child")[-1] for name in names] == ["fired"] * 20
+        assert [s.outcomes(name)[-1] for name in names] == ["succeeded"] * 20
+        assert [s.outcomes(f"{name}-child")[-1] for name in names] == ["fired"] * 20
 
     def test_a_settlement_and_a_fire_time_of_one_group(self, s: Scheduling) -> None:
-        """What ends in a group has ended for what fires in it."""
+        """A job that a group settles has ended for the fire times of that group."""
         s.add("a", overlap=Overlap.FORBID)
         s.fire()
         job = s.running("a")
         s.at(1)
         s.group(s.firing(), job_ops.Settle([s.settlement(job)]))
-        assert s.told("a") == ["succeeded", "fired"]
+        assert s.outcomes("a") == ["succeeded", "fired"]
 
     # ---- overlap ----
 
@@ -99,7 +99,7 @@ class Running:
         for minute in range(3):
             s.at(minute)
             s.fire()
-        assert s.told("a") == ["fired"] * 3
+        assert s.outcomes("a") == ["fired"] * 3
 
     def test_overlap_is_forbidden(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.FORBID)
@@ -108,7 +108,7 @@ class Running:
             s.fire()
             if minute == 1:
                 s.run("a")
-        assert s.told("a") == ["succeeded", "overlap", "fired"]
+        assert s.outcomes("a") == ["succeeded", "overlap", "fired"]
 
     @pytest.mark.parametrize("event", ENDS)
     def test_runs_queue(self, s: Scheduling, event: Event) -> None:
@@ -116,14 +116,14 @@ class Running:
         for minute in range(3):
             s.at(minute)
             s.fire()
-        assert s.told("a") == ["fired", "waiting", "waiting"]
+        assert s.outcomes("a") == ["fired", "waiting", "waiting"]
         assert s.stored("a").state.queued == 2
         s.run("a", event)
-        told = {Event.SUCCEED: "succeeded", Event.FAIL: "failed", Event.CANCEL: "cancelled"}[event]
-        assert s.told("a") == [told, "fired", "waiting"]
+        ended = {Event.SUCCEED: "succeeded", Event.FAIL: "failed", Event.CANCEL: "cancelled"}[event]
+        assert s.outcomes("a") == [ended, "fired", "waiting"]
         s.run("a")
         s.run("a")
-        assert s.told("a") == [told, "succeeded", "succeeded"]
+        assert s.outcomes("a") == [ended, "succeeded", "succeeded"]
         assert s.stored("a").state.queued == 0
 
     def test_a_job_that_expires_lets_the_next_one_start(self, s: Scheduling) -> None:
@@ -132,7 +132,7 @@ class Running:
         s.at(1)
         s.fire()
         s.store.wake(START + 100 * SECOND)
-        assert s.told("a") == ["expired", "fired"]
+        assert s.outcomes("a") == ["expired", "fired"]
 
     def test_a_run_replaces_the_one_before(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.REPLACE)
@@ -140,16 +140,16 @@ class Running:
         job = s.running("a")
         s.at(1)
         s.fire()
-        assert s.told("a") == ["fired", "waiting"]
-        assert s.noted.stopped == [job.id]
+        assert s.outcomes("a") == ["fired", "waiting"]
+        assert s.lifecycle.stopped == [job.id]
         s.at(2)
         s.fire()
-        assert s.told("a") == ["fired", "overlap", "waiting"]
-        assert s.mend() == 0
-        assert s.noted.stopped == [job.id] * 3
+        assert s.outcomes("a") == ["fired", "overlap", "waiting"]
+        assert s.repair() == 0
+        assert s.lifecycle.stopped == [job.id] * 3
         assert s.claim("a") == []
         s.end(job, Event.CANCEL)
-        assert s.told("a") == ["cancelled", "overlap", "fired"]
+        assert s.outcomes("a") == ["cancelled", "overlap", "fired"]
         s.run("a")
 
     def test_a_fire_time_that_was_decided_before_is_not_waited_for(self, s: Scheduling) -> None:
@@ -160,8 +160,8 @@ class Running:
         s.put(schedule)
         s.at(2)
         s.fire()
-        assert s.told("a") == ["succeeded", "fired", "waiting"]
-        assert s.mend() == 0
+        assert s.outcomes("a") == ["succeeded", "fired", "waiting"]
+        assert s.repair() == 0
 
     def test_overlap_is_changed_while_rows_wait(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE)
@@ -170,6 +170,6 @@ class Running:
         s.fire()
         s.put(named(s.stored("a").schedule, "a", overlap=Overlap.ALLOW))
         s.run("a")
-        assert s.mend() == 1
+        assert s.repair() == 1
         s.run("a")
-        assert s.told("a") == ["succeeded", "succeeded"]
+        assert s.outcomes("a") == ["succeeded", "succeeded"]

@@ -1,6 +1,6 @@
-"""What every engine with schedules has to do, as tests that it has to pass."""
+"""The contract of every engine with schedules, as tests that it has to pass."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -15,16 +15,16 @@ from mainspring.testing.conformance.firing import Firing
 from mainspring.testing.conformance.registering import Registering
 from mainspring.testing.conformance.relating import Relating
 from mainspring.testing.conformance.running import Running
-from mainspring.testing.conformance.scheduling import MINUTE, START, OfSchedules, Scheduling, named
+from mainspring.testing.conformance.scheduling import MINUTE, START, ScheduleFixtures, Scheduling, named
 
 if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
 
 
-class ScheduleSuite(Registering, Firing, Running, Relating, OfSchedules):
-    """The contract of ``mainspring.schedules.store``. After each test the content is checked as a whole."""
+class ScheduleSuite(Registering, Firing, Running, Relating, ScheduleFixtures):
+    """The contract of ``mainspring.schedules.store``. After each test the whole content is checked."""
 
-    def test_everything_is_there_after_a_new_start(self, s: Scheduling) -> None:
+    def test_everything_is_there_after_a_restart(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE)
         s.add("b", parents=("a",))
         s.add("x")
@@ -34,16 +34,16 @@ class ScheduleSuite(Registering, Firing, Running, Relating, OfSchedules):
         s.fire("a")
         s.run("x")
         s.declare("app", b"1")
-        before = (s.read(), s.history("a"), s.told("a"), s.due(START + MINUTE * 9))
+        before = (s.read(), s.history("a"), s.outcomes("a"), s.due(START + MINUTE * 9))
         s.store.reopen()
         s.store.recover()
         s.attend()
-        assert (s.read(), s.history("a"), s.told("a"), s.due(START + MINUTE * 9)) == before
+        assert (s.read(), s.history("a"), s.outcomes("a"), s.due(START + MINUTE * 9)) == before
         assert s.declare("app", b"1")[0].deployment.first_seen_us == s.now_us
         s.run("a")
         s.run("a")
-        assert s.told("a") == ["succeeded", "succeeded"]
-        assert s.told("c") == ["fired"]
+        assert s.outcomes("a") == ["succeeded", "succeeded"]
+        assert s.outcomes("c") == ["fired"]
 
     def test_a_group_that_fails_leaves_nothing(self, s: Scheduling) -> None:
         s.add("a")
@@ -62,8 +62,8 @@ class ScheduleSuite(Registering, Firing, Running, Relating, OfSchedules):
         assert (s.read(), s.history("a"), s.history("b"), s.store.counts()) == before
         s.check()
         s.end(job)
-        assert s.told("b") == ["fired"]
+        assert s.outcomes("b") == ["fired"]
 
     def spoiled(self, engine: Engine) -> Any:  # noqa: ARG002
-        """Return a context in which large groups fail; engines that have none are passed over."""
+        """Return a context in which large groups fail; the test is skipped for engines without one."""
         pytest.skip("nothing can be spoiled in this engine")

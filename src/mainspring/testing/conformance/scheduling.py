@@ -1,4 +1,4 @@
-"""Driving the schedules of an engine as nodes do."""
+"""A driver of an engine's schedules for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Trigger
-from mainspring.testing.conformance.driver import EVERYTHING, Store
+from mainspring.testing.conformance.driver import NO_LIMIT, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +37,8 @@ class Scheduling:
         self.attend()
 
     def attend(self) -> None:
-        """Be the node of the engine, which has been opened."""
-        self.noted = self.store.noted
+        """Use the lifecycle of the engine that was just opened."""
+        self.lifecycle = self.store.lifecycle
 
     # ---- operations ----
 
@@ -53,40 +53,40 @@ class Scheduling:
         return saved
 
     def saving(self, *changes: ops.Change) -> ops.SaveSchedules:
-        """Return the operation."""
+        """Return the operation that changes schedules."""
         return ops.SaveSchedules(changes, self.now_us)
 
     def put(self, *schedules: Schedule) -> None:
-        """Add schedules, or change them."""
-        known = {stored.schedule.name: stored.state.version for stored in self.read()}
-        saved = self.save(*(ops.Change("put", one.name, known.get(one.name, 0), one) for one in schedules))
+        """Add or change schedules."""
+        versions = {stored.schedule.name: stored.state.version for stored in self.read()}
+        saved = self.save(*(ops.Change("put", one.name, versions.get(one.name, 0), one) for one in schedules))
         assert saved.error is None, saved.error
 
     def add(self, name: str, **fields: Any) -> Schedule:
-        """Add one; without a trigger and parents it fires every minute."""
+        """Add a schedule; without a trigger and parents it fires every minute."""
         fields = {"function": name.encode(), "trigger": None if fields.get("parents") else Every(MINUTE)} | fields
         schedule = Schedule(name=name, **fields)
         self.put(schedule)
         return schedule
 
     def change(self, kind: Literal["pause", "resume", "remove"], name: str) -> ops.Saved:
-        """Pause, resume or remove one."""
+        """Pause, resume or remove a schedule."""
         return self.save(ops.Change(kind, name))
 
-    def due(self, until_us: int | None = None, limit: int = EVERYTHING) -> ops.Upcoming:
-        """Look for what is due."""
+    def due(self, until_us: int | None = None, limit: int = NO_LIMIT) -> ops.Upcoming:
+        """Return the schedules that are due."""
         until_us = self.now_us if until_us is None else until_us
         (found,) = self.group(ops.FindDue(until_us, limit))
         assert isinstance(found, ops.Upcoming)
         return found
 
     def firing(self, *names: str, limit: int = 1000) -> ops.FireSchedules:
-        """Return the operation that fires what is due, of all or of some schedules."""
+        """Return the operation that fires the due schedules, all or some."""
         due = [one for one, _ in self.due().due if not names or one.name in names]
         return ops.FireSchedules(due, self.now_us, limit)
 
     def fire(self, *names: str) -> dict[str, ops.Fired]:
-        """Fire what is due, until nothing is."""
+        """Fire schedules until none is due."""
         fired: dict[str, ops.Fired] = {}
         while True:
             operation = self.firing(*names)
@@ -97,42 +97,42 @@ class Scheduling:
             fired |= outcome
 
     def at(self, minute: float) -> None:
-        """Let it be so many minutes after the start."""
+        """Set the time to a number of minutes after the start."""
         self.now_us = START + round(minute * MINUTE)
 
     def trigger(self, name: str) -> Fire | None:
-        """Run one by hand."""
+        """Run a schedule by hand."""
         (row,) = self.group(ops.TriggerSchedule(name, self.now_us))
         assert row is None or isinstance(row, Fire)
         return row
 
-    def mend(self, limit: int = 1000) -> int:
-        """Put right what no transaction could see."""
+    def repair(self, limit: int = 1000) -> int:
+        """Repair states that no transaction could see."""
         (number,) = self.group(ops.RepairSchedules(self.now_us, limit))
         assert isinstance(number, int)
         return number
 
     def declare(self, app: str, digest: bytes) -> list[ops.Declared]:
         """Declare schedules of an App."""
-        (known,) = self.group(ops.Declare(app, digest, self.now_us))
-        return sorted(known)
+        (declared,) = self.group(ops.Declare(app, digest, self.now_us))
+        return sorted(declared)
 
     # ---- jobs ----
 
     def claim(self, name: str) -> list[Job]:
-        """Claim the jobs of a schedule's own function, all of them: one claim may pass over what others have just stored."""
+        """Claim all jobs of a schedule's own function: one claim may skip jobs that other nodes have just stored."""
         jobs: list[Job] = []
         while more := self.store.claim(name.encode()):
             jobs += more
         return jobs
 
     def running(self, name: str) -> Job:
-        """Claim the one job of a schedule that waits."""
+        """Claim the one pending job of a schedule."""
         (job,) = self.claim(name)
         return job
 
     def settlement(self, job: Job, event: Event = Event.SUCCEED, **values: Any) -> Settlement:
-        """Return the end of a job as a worker called ``w`` brings it about."""
+        """Return the settlement of a job by a worker called ``w``."""
         times = {"started_us": self.now_us - 1, "ended_us": self.now_us}
         return Settlement(job, event, job.attempt + 1, worker="w", **{**times, **values})
 
@@ -141,30 +141,30 @@ class Scheduling:
         assert self.store.settle(self.settlement(job, event, **values)) == set()
 
     def run(self, name: str, event: Event = Event.SUCCEED) -> None:
-        """Run the one job of a schedule that waits."""
+        """Claim and settle the one pending job of a schedule."""
         self.end(self.running(name), event)
 
-    # ---- looking ----
+    # ---- reading ----
 
     def read(self, *names: str) -> list[Stored]:
         """List schedules."""
-        return self.store.all_of(ops.ListSchedules(limit=EVERYTHING, names=names or None))
+        return self.store.all_of(ops.ListSchedules(limit=NO_LIMIT, names=names or None))
 
     def stored(self, name: str) -> Stored:
-        """Read one."""
+        """Return a schedule."""
         (stored,) = self.read(name)
         return stored
 
     def history(self, name: str, **which: Any) -> list[Fire]:
-        """Read the rows of one, the oldest first."""
-        return self.store.all_of(ListFires(name, **{"limit": EVERYTHING, **which}))[::-1]
+        """Return the fire times of a schedule, oldest first."""
+        return self.store.all_of(ListFires(name, **{"limit": NO_LIMIT, **which}))[::-1]
 
-    def told(self, name: str) -> list[str]:
-        """Say in a word each what became of the fire times of a schedule, the oldest first."""
-        return [_told(row) for row in self.history(name)]
+    def outcomes(self, name: str) -> list[str]:
+        """Return the outcomes of a schedule's fire times, each as one word, oldest first."""
+        return [_outcome(row) for row in self.history(name)]
 
     def check(self) -> None:
-        """Check what is true of every store: each row that fired has a job of its own, and what the node was told is so."""
+        """Check invariants: each fired row has a job of its own, and the lifecycle's record is true."""
         owned: dict[int, Fire] = {}
         for stored in self.read():
             rows = self.history(stored.schedule.name)
@@ -173,7 +173,7 @@ class Scheduling:
             for row in rows:
                 assert (row.job != 0) == (row.state in {FireState.FIRED, FireState.JOINED})
                 if row.state is FireState.FIRED:
-                    assert row.job not in owned, "a job stands for one fire time"
+                    assert row.job not in owned, "a job belongs to one fire time"
                     owned[row.job] = row
         scheduled = [job for job in self.store.list() if job.options is not None and job.options.schedule is not None]
         for job in scheduled:
@@ -182,10 +182,10 @@ class Scheduling:
                 row = owned[job.id]
                 assert (job.options.schedule, job.options.fire_us) == (row.schedule, row.fire_us)
                 assert (row.outcome != "") == State(job.state).ended, f"{row} has the job {job}"
-        assert sorted(self.noted.live) == sorted(self.noted.committed)
+        assert sorted(self.lifecycle.live) == sorted(self.lifecycle.committed)
 
 
-def _told(row: Fire) -> str:
+def _outcome(row: Fire) -> str:
     if row.state is FireState.SKIPPED:
         return f"{row.reason}"
     if row.outcome:
@@ -194,26 +194,26 @@ def _told(row: Fire) -> str:
 
 
 def at(minute: int) -> Trigger:
-    """Return the trigger that fires once, so many minutes after the start."""
+    """Return the trigger that fires once, at a number of minutes after the start."""
     return At(START + minute * MINUTE)
 
 
 def named(schedule: Schedule, name: str, **fields: Any) -> Schedule:
-    """Return the same with another name, and other fields."""
+    """Return a schedule with another name, and other fields."""
     return replace(schedule, name=name, **fields)
 
 
-class OfSchedules:
-    """What suites of schedules give their tests."""
+class ScheduleFixtures:
+    """The fixtures of schedule suites."""
 
     @pytest.fixture
     def make(self) -> Make:
-        """Return how to make an engine; a derived class says how."""
+        """Return a function that makes an engine; a derived class defines it."""
         raise NotImplementedError
 
     @pytest.fixture
     def s(self, make: Make) -> Iterator[Scheduling]:
-        """Give a test an open store."""
+        """Yield a driver of an open store."""
         store = Store(make)
         try:
             scheduling = Scheduling(make, store)

@@ -1,6 +1,6 @@
-"""Reads that end with their budgets, and go on where they ended."""
+"""Reads that end with their budgets, and continue after that."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -21,14 +21,14 @@ A_MINUTE = 60.0
 
 
 class Searching:
-    """Tests of what a read may cost."""
+    """Tests of the budgets of reads."""
 
     @staticmethod
     def _pages(store: Store, query: ListJobs, budget: Budget) -> list[Page[Job]]:
         """Read page after page."""
         pages = [store.read(query, budget)]
         while pages[-1].next is not None:
-            assert len(pages) < 100, "each goes on behind the one before"
+            assert len(pages) < 100, "each page continues after the last one"
             pages.append(store.read(ListJobs(function=query.function, limit=query.limit, after=pages[-1].next), budget))
         return pages
 
@@ -36,19 +36,19 @@ class Searching:
     def _seen(pages: list[Page[Job]]) -> list[tuple[list[int], object, int]]:
         return [([job.id for job in page.items], page.next, page.searched_us) for page in pages]
 
-    def test_a_list_ends_with_the_rows_that_it_may_look_at(self, store: Store) -> None:
+    def test_a_list_ends_with_its_budget_of_rows(self, store: Store) -> None:
         rare = store.submitted(function=b"rare")
         many = [store.submitted(created_us=NOW + number) for number in range(9)]
         pages = self._pages(store, ListJobs(function=b"rare"), Budget(rows=4, seconds=A_MINUTE, part=2))
         assert self._seen(pages) == [([], many[5].id, NOW + 5), ([], many[1].id, NOW + 1), ([rare.id], None, 0)]
 
-    def test_a_list_ends_when_its_time_is_over_but_gets_further(self, store: Store) -> None:
+    def test_a_list_ends_with_its_time_but_makes_progress(self, store: Store) -> None:
         rare = store.submitted(function=b"rare")
         many = [store.submitted(created_us=NOW + number) for number in range(9)]
         pages = self._pages(store, ListJobs(function=b"rare"), Budget(rows=1000, seconds=0.0, part=6))
         assert self._seen(pages) == [([], many[3].id, NOW + 3), ([rare.id], None, 0)]
 
-    def test_a_full_page_says_where_the_next_one_begins(self, store: Store) -> None:
+    def test_a_full_page_names_the_start_of_the_next_one(self, store: Store) -> None:
         jobs = [store.submitted(created_us=NOW + number) for number in range(4)]
         pages = self._pages(store, ListJobs(limit=2), Budget(rows=3, seconds=A_MINUTE, part=3))
         assert self._seen(pages) == [
@@ -78,7 +78,7 @@ class Searching:
                     wanted,
                 )
 
-    def test_what_was_committed_is_found(self, store: Store) -> None:
+    def test_committed_jobs_are_found(self, store: Store) -> None:
         for _ in range(20):
             job = store.submitted()
             assert store.read(ListJobs(limit=1)).items[0].id == job.id

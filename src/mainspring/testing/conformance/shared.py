@@ -1,6 +1,6 @@
-"""Several nodes on one store: joins, claims and settlements across them, shares of what waits, and messages."""
+"""Several nodes on one store: joins, claims and settlements across them, shares of the queue, and messages."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -9,36 +9,36 @@ from mainspring.events.relay import Pending
 from mainspring.ids import SLOTS, slot_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
-from mainspring.testing.conformance.asking import look, settled, submit
 from mainspring.testing.conformance.departing import Departing
-from mainspring.testing.conformance.driver import NOW, Store, again, done
-from mainspring.testing.conformance.limiting import Leasing
-from mainspring.testing.conformance.listening import Listening
+from mainspring.testing.conformance.driver import NOW, Store, done, released
+from mainspring.testing.conformance.limiting import Granting
+from mainspring.testing.conformance.operations import backlog, submit, wait_for_settled
+from mainspring.testing.conformance.subscribing import Subscribing
 from mainspring.testing.conformance.suite import EngineSuite, JobsSuite
 
 
-class Sharing(Listening, Departing):
+class Sharing(Subscribing, Departing):
     """Tests of stores that several nodes have open at once."""
 
     @pytest.fixture
     def other(self, store: Store) -> Store:
-        """Give a test a second node on the same store; it is closed with the first."""
+        """Return a second node on the same store; it is closed with the first."""
         return store.beside()
 
     # ---- one content ----
 
-    def test_nodes_have_terms_of_their_own(self, store: Store, other: Store) -> None:
+    def test_each_node_has_its_own_term(self, store: Store, other: Store) -> None:
         assert store.term != other.term
         job = store.submitted()
         assert other.present(job.id).id == job.id
         assert (other.opened.nodes[store.term], other.opened.nodes[other.term]) == ("n1", "n2")
 
-    def test_a_node_that_came_later_is_known_by_its_jobs(self, store: Store) -> None:
+    def test_a_later_nodes_name_is_found_by_its_jobs(self, store: Store) -> None:
         job = store.beside("late").submitted()
         store.present(job.id)
         assert store.opened.nodes[job.id // 10**12] == "late"
 
-    def test_what_one_submits_another_claims_and_settles(self, store: Store, other: Store) -> None:
+    def test_another_node_claims_and_settles_a_job(self, store: Store, other: Store) -> None:
         job = store.submitted(function=b"first named here", payload=b"whole")
         (claimed,) = other.claim(b"first named here")
         assert (claimed.id, claimed.payload, claimed.term) == (job.id, b"whole", other.term)
@@ -49,7 +49,7 @@ class Sharing(Listening, Departing):
 
     def test_a_settlement_names_the_term_that_holds_the_job(self, store: Store, other: Store) -> None:
         job = store.leased()
-        assert other.settle(done(job)) == set(), "whoever sends it: the lease is the guard"
+        assert other.settle(done(job)) == set(), "any node may send it: the term is the guard"
         job = store.leased()
         job.term = other.term
         assert other.settle(done(job)) == {job.id}
@@ -101,12 +101,12 @@ class Sharing(Listening, Departing):
             assert store.state(held.id) is State.SUCCEEDED
             if joined == [{}]:
                 claimed = store.claim()
-                while not claimed:  # what another node has just stored may be passed over
+                while not claimed:  # a claim may skip a job that another node has just stored
                     claimed = store.claim()
                 assert [job.id for job in claimed] == [new.id]
             else:
                 assert joined[0][new.id].id == held.id
-                settled(other, held.id)
+                wait_for_settled(other, held.id)
         store.counts()
 
     # ---- hash slots ----
@@ -123,7 +123,7 @@ class Sharing(Listening, Departing):
         assert [job.id for job in claimed] == mine[15:]
         assert [job.id for job in store.claim()] == [job.id for job in jobs if job.id not in mine]
 
-    def test_what_is_overdue_is_anybodys(self, store: Store) -> None:
+    def test_every_node_may_claim_overdue_jobs(self, store: Store) -> None:
         nobody: frozenset[int] = frozenset()
         old = [
             store.job(created_us=NOW - 5),
@@ -139,16 +139,16 @@ class Sharing(Listening, Departing):
 
     def test_slots_hold_after_a_job_comes_back(self, store: Store) -> None:
         job = store.leased(unique=b"u")
-        store.settle(again(job))
+        store.settle(released(job))
         slot = slot_of("default", b"f", b"u", job.id)
         for slots in (frozenset(range(SLOTS)) - {slot}, frozenset({slot})):
             ((claimed,),) = store.group(ops.Claim(store.term, [ops.ClaimRequest(b"f", 9, slots)]))
             assert bool(claimed) == (slot in slots)
 
-    # ---- looking, and hints ----
+    # ---- the backlog, and hints ----
 
-    def test_a_look_shows_what_waits(self, store: Store, other: Store) -> None:
-        assert look(store) == ({}, {}, 0, *look(store)[3:])
+    def test_the_backlog_has_the_unfinished_jobs(self, store: Store, other: Store) -> None:
+        assert backlog(store) == ({}, {}, 0, *backlog(store)[3:])
         other.submit(
             other.job(),
             other.job(priority=Priority.HIGH),
@@ -156,45 +156,45 @@ class Sharing(Listening, Departing):
             other.job(b"h", state=State.LEASED),
             other.job(expires_us=NOW + 3),
         )
-        outlook = look(store)
-        assert outlook.pending == {(b"f", Priority.NORMAL): 2, (b"f", Priority.HIGH): 1}
-        assert outlook.live == {b"f": 3, b"g": 1, b"h": 1}
-        assert outlook.next_us == NOW + 3
+        found = backlog(store)
+        assert found.pending == {(b"f", Priority.NORMAL): 2, (b"f", Priority.HIGH): 1}
+        assert found.live == {b"f": 3, b"g": 1, b"h": 1}
+        assert found.next_us == NOW + 3
         (claimed,) = other.claim(limit=1)
         other.end(claimed)
-        outlook = look(other)
-        assert outlook.pending == {(b"f", Priority.NORMAL): 2}
-        assert outlook.live == {b"f": 2, b"g": 1, b"h": 1}
+        found = backlog(other)
+        assert found.pending == {(b"f", Priority.NORMAL): 2}
+        assert found.live == {b"f": 2, b"g": 1, b"h": 1}
 
-    def test_a_look_at_some_functions(self, store: Store, other: Store) -> None:
+    def test_the_backlog_of_some_functions(self, store: Store, other: Store) -> None:
         for function in (b"f", b"g", b"g", b"h"):
             store.submitted(function=function)
-        outlook = look(other, b"g", b"h", b"unknown")
-        assert outlook.pending == {(b"g", Priority.NORMAL): 2, (b"h", Priority.NORMAL): 1}
-        assert outlook.live == {b"g": 2, b"h": 1}
-        assert look(other, b"unknown").live == {}
+        found = backlog(other, b"g", b"h", b"unknown")
+        assert found.pending == {(b"g", Priority.NORMAL): 2, (b"h", Priority.NORMAL): 1}
+        assert found.live == {b"g": 2, b"h": 1}
+        assert backlog(other, b"unknown").live == {}
 
-    def test_a_look_sees_its_group(self, store: Store) -> None:
-        outlook, _ = store.group(ops.ReadBacklog(), submit(store, store.job()))
-        assert outlook.pending == {(b"f", Priority.NORMAL): 1}
+    def test_the_backlog_includes_its_group(self, store: Store) -> None:
+        found, _ = store.group(ops.ReadBacklog(), submit(store, store.job()))
+        assert found.pending == {(b"f", Priority.NORMAL): 1}
 
-    def test_others_hear_of_what_is_pending(self, store: Store, other: Store) -> None:
-        def told(node: Store, name: bytes) -> None:
-            node.hears(lambda heard: any(isinstance(one, Pending) and name in one.functions for one in heard))
+    def test_other_nodes_are_notified_of_pending_jobs(self, store: Store, other: Store) -> None:
+        def notified(node: Store, name: bytes) -> None:
+            node.wait_for(lambda messages: any(isinstance(one, Pending) and name in one.functions for one in messages))
 
         store.submitted(function=b"submitted")
-        told(other, b"submitted")
+        notified(other, b"submitted")
         held = store.leased(function=b"released")
-        store.settle(again(held))
-        told(other, b"released")
+        store.settle(released(held))
+        notified(other, b"released")
         store.submitted(function=b"due", state=State.SCHEDULED, due_us=NOW)
         store.wake(NOW)
-        told(other, b"due")
+        notified(other, b"due")
 
 
 class SharedJobsSuite(JobsSuite, Sharing):
-    """The contract of an engine that several nodes have open at once, and that keeps no limits."""
+    """The contract of an engine that several nodes have open at once, without limits."""
 
 
-class SharedEngineSuite(EngineSuite, Sharing, Leasing):
-    """The contract of engines that several nodes have open at once: everything, and what concerns them alone."""
+class SharedEngineSuite(EngineSuite, Sharing, Granting):
+    """The contract of engines that several nodes have open at once: that of all engines, and of shared ones."""

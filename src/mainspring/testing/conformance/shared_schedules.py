@@ -1,6 +1,6 @@
-"""Schedules of a store that several nodes have open: whatever they do at once, each fire time is decided once."""
+"""Schedules of a shared store: concurrent groups of several nodes decide each fire time once."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,16 @@ ROUNDS = 10
 
 
 class SharedScheduleSuite(ScheduleSuite):
-    """``ScheduleSuite`` and what has to hold among nodes."""
+    """``ScheduleSuite`` and the contract among nodes."""
 
     @pytest.fixture
     def other(self, s: Scheduling) -> Scheduling:
-        """Give a test another node."""
+        """Return a second node."""
         return Scheduling(s.make, s.store.beside())
 
     @staticmethod
     def at_once(first: Scheduling, one: Operation, second: Scheduling, two: Operation) -> tuple[Any, Any]:
-        """Commit a group of each of two nodes, beside each other; returns the outcomes."""
+        """Commit one group of each of two nodes concurrently; return the outcomes."""
         (a, b) = first.store.groups((first.store, [one]), (second.store, [two]))
         assert isinstance(a, list), a
         assert isinstance(b, list), b
@@ -41,7 +41,7 @@ class SharedScheduleSuite(ScheduleSuite):
 
     @staticmethod
     def settle(end: Settlement) -> job_ops.Settle:
-        """Return the operation."""
+        """Return the operation that settles a job."""
         return job_ops.Settle([end])
 
     def test_one_of_two_nodes_fires(self, s: Scheduling, other: Scheduling) -> None:
@@ -55,7 +55,7 @@ class SharedScheduleSuite(ScheduleSuite):
             for name in ("a", "b", "c"):
                 assert one[name].won != two[name].won
                 assert one[name].stored == two[name].stored == s.stored(name)
-                assert s.told(name) == ["fired"] * (minute + 1)
+                assert s.outcomes(name) == ["fired"] * (minute + 1)
         assert len(s.claim("a")) == ROUNDS
 
     def test_two_parents_that_end_on_two_nodes_start_their_child_once(self, s: Scheduling, other: Scheduling) -> None:
@@ -68,7 +68,7 @@ class SharedScheduleSuite(ScheduleSuite):
             s.fire()
             one, two = s.settlement(s.running("a")), other.settlement(other.running("x"))
             assert self.at_once(s, self.settle(one), other, self.settle(two)) == (set(), set())
-            assert s.told("b") == ["fired"] * (minute + 1)
+            assert s.outcomes("b") == ["fired"] * (minute + 1)
         assert len(s.claim("b")) == ROUNDS
 
     @pytest.mark.parametrize("event", [Event.SUCCEED, Event.FAIL])
@@ -82,10 +82,10 @@ class SharedScheduleSuite(ScheduleSuite):
             s.fire()
             one, two = s.settlement(s.running("a"), Event.FAIL), other.settlement(other.running("x"), event)
             self.at_once(s, self.settle(one), other, self.settle(two))
-            assert s.told("b") == s.told("c") == ["parent"] * (minute + 1)
-            s.mend()
-            assert s.told("a")[-1] == "failed"
-            assert s.told("x")[-1] in {"succeeded", "failed"}
+            assert s.outcomes("b") == s.outcomes("c") == ["parent"] * (minute + 1)
+            s.repair()
+            assert s.outcomes("a")[-1] == "failed"
+            assert s.outcomes("x")[-1] in {"succeeded", "failed"}
 
     def test_a_run_ends_while_the_next_one_is_due(self, s: Scheduling, other: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE)
@@ -95,9 +95,9 @@ class SharedScheduleSuite(ScheduleSuite):
             other.at(minute)
             end = s.settlement(s.running("a"))
             self.at_once(s, self.settle(end), other, other.firing())
-            # Whichever came first: the new one runs, and nobody has to mend anything.
-            assert s.told("a") == ["succeeded"] * minute + ["fired"]
-        assert s.mend() == 0
+            # In either order the new run starts, and no repair is needed.
+            assert s.outcomes("a") == ["succeeded"] * minute + ["fired"]
+        assert s.repair() == 0
 
     def test_the_children_of_one_occasion_end_on_two_nodes(self, s: Scheduling, other: Scheduling) -> None:
         s.add("a", wait_for_children=True, overlap=Overlap.QUEUE)
@@ -109,10 +109,10 @@ class SharedScheduleSuite(ScheduleSuite):
             s.run("a")
             one, two = s.settlement(s.running("b")), other.settlement(other.running("c"))
             self.at_once(s, self.settle(one), other, self.settle(two))
-            assert s.told("a") == ["succeeded"] * (minute + 1)
+            assert s.outcomes("a") == ["succeeded"] * (minute + 1)
 
     def test_families_are_busy_on_both_nodes(self, s: Scheduling, other: Scheduling) -> None:
-        """Whatever waits for whom, all groups come to an end, and what they leave is whole."""
+        """All groups end, whatever they wait for, and leave consistent rows."""
         s.add("a", overlap=Overlap.QUEUE, wait_for_children=True)
         s.add("b", parents=("a",), overlap=Overlap.QUEUE)
         s.add("c", parents=("a",), overlap=Overlap.FORBID)
@@ -131,18 +131,18 @@ class SharedScheduleSuite(ScheduleSuite):
                 ends.append(job_ops.Settle(settlements))
             outcomes = s.store.groups((s.store, [one, ends[0]]), (other.store, [ends[1], two]))
             assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
-        # Each node may be given what it has asked for before.
+        # Each node may get the jobs of its earlier requests.
         while held := [(node, job) for node in (s, other) for name in "abcdyz" for job in node.claim(name)]:
             for node, job in held:
                 node.end(job)
-            s.mend()
+            s.repair()
         for name in "az":
             assert len(s.history(name)) == 3 * ROUNDS
         for name in "bcd":
             assert [row.fire_us for row in s.history(name)] == [row.fire_us for row in s.history("a")]
         for name in "abcdyz":
-            assert all(row.finished for row in s.history(name)), s.told(name)
-        assert s.mend() == 0
+            assert all(row.finished for row in s.history(name)), s.outcomes(name)
+        assert s.repair() == 0
 
     def test_two_nodes_change_one_schedule(self, s: Scheduling, other: Scheduling) -> None:
         schedule = s.add("a")
@@ -172,12 +172,12 @@ class SharedScheduleSuite(ScheduleSuite):
         s.at(1)
         s.fire()
         other.end(other.running("a"))
-        assert s.told("b") == ["fired"]
+        assert s.outcomes("b") == ["fired"]
         s.change("remove", "b")
         s.at(2)
         s.fire()
         other.end(other.running("a"))
-        assert s.told("b") == ["fired"]
+        assert s.outcomes("b") == ["fired"]
 
     def test_a_job_that_is_joined_ends_at_the_same_moment(self, s: Scheduling, other: Scheduling) -> None:
         s.add("a", unique=b"u")
@@ -190,7 +190,7 @@ class SharedScheduleSuite(ScheduleSuite):
                 s.fire()
                 continue
             self.at_once(s, self.settle(s.settlement(jobs[0])), other, other.firing())
-            s.mend()
+            s.repair()
             assert all(row.outcome for row in s.history("a")[:-1])
         rows = s.history("a")
         assert len(rows) == ROUNDS
@@ -204,8 +204,8 @@ class SharedScheduleSuite(ScheduleSuite):
             other,
             ops.Declare("app", b"1", now_us + 5),
         )
-        (known,) = s.declare("app", b"1")
-        assert known.deployment.first_seen_us in {now_us, now_us + 5}
+        (declared,) = s.declare("app", b"1")
+        assert declared.deployment.first_seen_us in {now_us, now_us + 5}
 
 
 def _after(s: Scheduling, child: str, parent: str) -> ops.Change:

@@ -1,6 +1,6 @@
-"""Submit, and the uniques."""
+"""Submits and uniques."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -27,7 +27,7 @@ AWKWARD = [
 class Submitting:
     """Tests of ``Submit``."""
 
-    def test_a_job_comes_back_as_it_was_submitted(self, store: Store) -> None:
+    def test_a_claimed_job_equals_the_submitted_one(self, store: Store) -> None:
         options = Options(retry=Retry(max_attempts=3, initial=0.5), timeout=1.5, heartbeat=2.0, keep_unique=60.0)
         job = store.submitted(
             function=b"resize",
@@ -69,12 +69,12 @@ class Submitting:
         found = store.present(job.id)
         assert (found.result, found.output_size) == (payload[::-1], len(payload))
 
-    def test_each_goes_into_the_state_that_it_carries(self, store: Store) -> None:
+    def test_each_job_gets_the_state_that_it_carries(self, store: Store) -> None:
         states = [State.SCHEDULED, State.PENDING, State.LEASED]
         jobs = [store.job(state=state, due_us=NOW if state is State.SCHEDULED else 0) for state in states]
         assert store.submit(*jobs) == {}
         assert [store.state(job.id) for job in jobs] == states
-        assert [job.id for job in store.claim()] == [jobs[1].id], "what is not due, or held already, cannot be claimed"
+        assert [job.id for job in store.claim()] == [jobs[1].id], "a job that is scheduled or held cannot be claimed"
         assert store.settle(done(jobs[2])) == set(), "a job that was submitted as leased can be settled"
 
     def test_a_large_group(self, store: Store) -> None:
@@ -125,7 +125,7 @@ class Submitting:
         store.submitted(unique=b"u")
 
     @pytest.mark.parametrize("event", [Event.RETRY, Event.SNOOZE, Event.RELEASE, Event.LOSE])
-    def test_a_job_that_goes_on_keeps_its_unique(self, store: Store, event: Event) -> None:
+    def test_a_job_that_continues_keeps_its_unique(self, store: Store, event: Event) -> None:
         first = store.leased(unique=b"u")
         store.end(first, event, due_us=NOW)
         second = store.job(unique=b"u")
@@ -143,7 +143,7 @@ class Submitting:
 
     # ---- uniques that are kept ----
 
-    def test_a_success_is_joined_for_as_long_as_the_request_says(self, store: Store) -> None:
+    def test_a_success_is_joined_for_as_long_as_the_request_sets(self, store: Store) -> None:
         first = store.leased(unique=b"u", options=KEEP)
         store.end(first, at=NOW)
         soon = store.job(unique=b"u", options=KEEP, created_us=NOW + 10 * SECOND - 1)
@@ -151,7 +151,7 @@ class Submitting:
         late = store.job(unique=b"u", options=KEEP, created_us=NOW + 10 * SECOND)
         assert store.submit(late) == {}
 
-    def test_both_have_to_ask_for_keeping(self, store: Store) -> None:
+    def test_both_jobs_must_set_keep_unique(self, store: Store) -> None:
         store.end(store.leased(unique=b"u"))
         store.end(store.leased(unique=b"u", options=KEEP))
         assert store.submit(store.job(unique=b"u")) == {}
@@ -161,13 +161,13 @@ class Submitting:
         store.end(store.leased(unique=b"u", options=KEEP), event)
         assert store.submit(store.job(unique=b"u", options=KEEP)) == {}
 
-    def test_a_live_job_comes_before_one_that_succeeded(self, store: Store) -> None:
+    def test_a_live_job_takes_precedence_over_a_success(self, store: Store) -> None:
         store.end(store.leased(unique=b"u", options=KEEP))
         live = store.submitted(unique=b"u")
         job = store.job(unique=b"u", options=KEEP)
         assert store.submit(job) == {job.id: (live.id, State.PENDING, 0)}
 
-    def test_a_live_job_of_the_same_operation_comes_before_one_that_succeeded(self, store: Store) -> None:
+    def test_a_live_job_of_the_same_operation_takes_precedence_over_a_success(self, store: Store) -> None:
         kept = store.leased(unique=b"u", options=KEEP)
         store.end(kept)
         jobs = [store.job(unique=b"u", options=options) for options in (KEEP, None, KEEP)]
@@ -177,7 +177,7 @@ class Submitting:
     def test_the_last_success_is_joined(self, store: Store) -> None:
         first = store.leased(unique=b"u", options=KEEP)
         store.end(first, at=NOW + SECOND)
-        # It ended before the other one by the clock, which was set back meanwhile.
+        # By the clock, which was set back in between, it ended before the other one.
         second = store.submitted(unique=b"u", options=KEEP, created_us=NOW + 20 * SECOND)
         store.end(store.claim()[0], at=NOW)
         job = store.job(unique=b"u", options=KEEP)

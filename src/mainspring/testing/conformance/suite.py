@@ -1,4 +1,4 @@
-"""All of it, as one class to derive from."""
+"""The suites of engines without schedules, as classes to derive from."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Lifetime):
-    """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are recounted."""
+    """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are verified."""
 
     @pytest.fixture
     def make(self) -> Make:
-        """Return how to make an engine; a derived class says how."""
+        """Return a function that makes an engine; a derived class defines it."""
         raise NotImplementedError
 
     @pytest.fixture
     def store(self, make: Make) -> Iterator[Store]:
-        """Give a test an open store."""
+        """Yield an open store."""
         store = Store(make)
         try:
             yield store
@@ -39,4 +39,4 @@ class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Lifetime):
 
 
 class EngineSuite(JobsSuite, Limiting):
-    """The same for an engine that keeps limits of functions too."""
+    """The same for an engine with limits of functions."""

@@ -1,6 +1,6 @@
 """Cancel, Redrive, Wake and Sweep."""
 
-# ruff: noqa: D102 - the tests' names say it
+# ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
 import pytest
@@ -15,7 +15,7 @@ UNSUCCESSFUL = ENDS[1:]
 
 
 class Waiting:
-    """Tests of jobs that nobody holds."""
+    """Tests of jobs that no node holds."""
 
     # ---- Cancel ----
 
@@ -59,7 +59,7 @@ class Waiting:
     # ---- Redrive ----
 
     @pytest.mark.parametrize("event", UNSUCCESSFUL)
-    def test_an_unsuccessful_job_is_put_back_as_if_new(self, store: Store, event: Event) -> None:
+    def test_an_unsuccessful_job_is_redriven_as_if_new(self, store: Store, event: Event) -> None:
         job = store.leased(unique=b"u", expires_us=NOW)
         job.suspects = 2
         store.end(job, event, started_us=NOW)
@@ -85,7 +85,7 @@ class Waiting:
         store.cancel(rival.id)
         assert store.redrive(job.id).redriven
 
-    def test_only_what_ended_without_success_is_redriven(self, store: Store) -> None:
+    def test_only_unsuccessful_jobs_are_redriven(self, store: Store) -> None:
         succeeded = store.leased()
         store.end(succeeded)
         jobs = [store.leased(), store.submitted(), store.submitted(state=State.SCHEDULED, due_us=NOW), succeeded]
@@ -102,7 +102,7 @@ class Waiting:
 
     # ---- Wake ----
 
-    def test_jobs_become_pending_when_their_time_has_come(self, store: Store) -> None:
+    def test_jobs_become_pending_when_they_are_due(self, store: Store) -> None:
         jobs = [
             store.job(name, state=State.SCHEDULED, due_us=NOW + at, priority=priority)
             for name, at, priority in (
@@ -121,13 +121,13 @@ class Waiting:
         assert [job.id for job in store.claim()] == [jobs[1].id, jobs[2].id, jobs[4].id]
         assert store.wake(NOW + 3) == ({(b"f", Priority.HIGH): 1}, [], 0)
 
-    def test_waking_takes_at_most_so_many(self, store: Store) -> None:
+    def test_waking_has_a_limit(self, store: Store) -> None:
         store.submit(*[store.job(state=State.SCHEDULED, due_us=NOW + at) for at in range(5)])
         assert store.wake(NOW + 9, limit=3) == ({(b"f", Priority.NORMAL): 3}, [], NOW + 3)
         assert store.wake(NOW + 9, limit=3) == ({(b"f", Priority.NORMAL): 2}, [], 0)
 
     @pytest.mark.parametrize("state", [State.SCHEDULED, State.PENDING])
-    def test_what_was_not_started_in_time_expires(self, store: Store, state: State) -> None:
+    def test_a_job_that_is_not_started_in_time_expires(self, store: Store, state: State) -> None:
         job = store.submitted(state=state, due_us=NOW + 9, expires_us=NOW + 1, unique=b"u")
         woken = store.wake(NOW)
         assert (woken.expired, woken.next_us) == ([], NOW + 1)
@@ -138,12 +138,12 @@ class Waiting:
         assert store.wake(NOW + 9) == ({}, [], 0)
         store.submitted(unique=b"u")
 
-    def test_what_expires_does_not_become_due(self, store: Store) -> None:
+    def test_an_expired_job_does_not_become_due(self, store: Store) -> None:
         store.submitted(state=State.SCHEDULED, due_us=NOW, expires_us=NOW)
         woken = store.wake(NOW)
         assert (woken.due, len(woken.expired)) == ({}, 1)
 
-    def test_a_held_job_does_not_expire_until_it_is_given_back(self, store: Store) -> None:
+    def test_a_held_job_does_not_expire_until_it_is_released(self, store: Store) -> None:
         job = store.leased(expires_us=NOW)
         assert store.wake(NOW).expired == []
         store.end(job, Event.RELEASE)
@@ -155,7 +155,7 @@ class Waiting:
         store.end(job, Event.RELEASE)
         assert [one.id for one, _ in store.wake(NOW).expired] == [job.id], "no delivery is counted, and it is late"
 
-    def test_a_job_that_was_tried_asks_for_no_waking(self, store: Store) -> None:
+    def test_a_job_that_was_tried_needs_no_waking(self, store: Store) -> None:
         job = store.leased(expires_us=NOW + 1)
         store.end(job, Event.RETRY, due_us=NOW + 9)
         store.wake(NOW + 2)
@@ -168,7 +168,7 @@ class Waiting:
         assert store.wake(NOW + 2) == ({}, [], 0)
         assert store.state(job.id) is State.PENDING
 
-    def test_expiring_takes_at_most_so_many(self, store: Store) -> None:
+    def test_expiring_has_a_limit(self, store: Store) -> None:
         store.submit(*[store.job(expires_us=NOW + at) for at in range(5)])
         numbers = [len(store.wake(NOW + 9, limit=2).expired) for _ in range(4)]
         assert numbers == [2, 2, 1, 0]

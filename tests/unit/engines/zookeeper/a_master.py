@@ -22,7 +22,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import succeeded
 from mainspring.nodes.model import NodeRow
-from mainspring.testing.conformance.noted import Noted
+from mainspring.testing.conformance.lifecycle import RecordedLifecycle
 
 from .a_session import NOW, Node, run
 
@@ -56,7 +56,7 @@ class Member(Node):
     def __init__(
         self, fleet: Fleet, tree: MemoryTree, session: Session, arrived: list[bytes], *, is_candidate: bool
     ) -> None:
-        super().__init__(tree, session, Noted(job_ids(Term(session.term))))
+        super().__init__(tree, session, RecordedLifecycle(job_ids(Term(session.term))))
         self.fleet = fleet
         self.received: list[Message] = []
         self.arrived = arrived

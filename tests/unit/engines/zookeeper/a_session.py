@@ -33,7 +33,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.testing.conformance.driver import new_job
-from mainspring.testing.conformance.noted import Noted
+from mainspring.testing.conformance.lifecycle import RecordedLifecycle
 from mainspring.testing.conformance.paging import everything
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ READERS = {**lists.READERS, **ZookeeperScheduleSlice.readers}
 class Node:
     """One term of a node."""
 
-    def __init__(self, tree: MemoryTree, session: Session, noted: Noted) -> None:
+    def __init__(self, tree: MemoryTree, session: Session, noted: RecordedLifecycle) -> None:
         self.tree = tree
         self.session = session
         self.noted = noted
@@ -238,7 +238,7 @@ class Fleet:
         await tree.open()
         await bootstrap.prepare(tree)
         term = await bootstrap.next_term(tree, NodeId(name))
-        noted = Noted(job_ids(Term(term)))
+        noted = RecordedLifecycle(job_ids(Term(term)))
         session = Session(tree, name, term, {term: name}, lifecycle=noted, slices=SLICES, **more)
         node = Node(tree, session, noted).note()
         self._open.append(node)

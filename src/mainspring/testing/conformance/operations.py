@@ -1,4 +1,4 @@
-"""What the tests of several nodes ask of one of them."""
+"""Operations of one node, for the tests of several nodes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def submit(store: Store, *jobs: Job, waiter: bool = False) -> ops.Submit:
-    """Return an operation that stores jobs; with a waiter, a client of this node waits for each."""
+    """Return an operation that stores jobs; with ``waiter``, a client of this node waits for each."""
     return ops.Submit(list(jobs), store.term if waiter else 0)
 
 
-def waited(store: Store, **values: Any) -> Job:
+def submit_waited(store: Store, **values: Any) -> Job:
     """Submit a job that a client of this node waits for."""
     job = store.job(**values)
     assert store.group(submit(store, job, waiter=True)) == [{}]
@@ -25,43 +25,43 @@ def waited(store: Store, **values: Any) -> Job:
 
 
 def wait(store: Store, *ids: int) -> dict[int, Job]:
-    """Note that clients of this node wait for jobs."""
+    """Record that clients of this node wait for jobs, and return the jobs."""
     (found,) = store.group(ops.Subscribe(store.term, list(ids), room=2**40))
     assert isinstance(found, dict)
     return found
 
 
 def leave(store: Store, *ids: int) -> set[int]:
-    """Nobody at this node waits for jobs any more."""
+    """Record that no client of this node waits for jobs any more; return the dropped ones."""
     (dropped,) = store.group(ops.Unsubscribe(store.term, list(ids)))
     assert isinstance(dropped, set)
     return dropped
 
 
-def watchers(store: Store, *ids: int) -> dict[int, list[int]]:
-    """Ask who waits elsewhere."""
+def subscribers(store: Store, *ids: int) -> dict[int, list[int]]:
+    """Return the nodes of other waiters, by job."""
     (found,) = store.group(ops.FindSubscribers(store.term, list(ids)))
     assert isinstance(found, dict)
     return {job_id: sorted(terms) for job_id, terms in found.items()}
 
 
 def recover(store: Store, *terms: int, limit: int = 1000) -> ops.Recovered:
-    """Give back what ended terms hold."""
+    """Recover the jobs of ended terms."""
     (recovered,) = store.group(ops.Recover(store.term, list(terms), limit))
     assert isinstance(recovered, ops.Recovered)
     return recovered
 
 
-def look(store: Store, *functions: bytes) -> ops.Backlog:
-    """Look at what waits, of some functions or of all."""
-    (outlook,) = store.group(ops.ReadBacklog(functions or None))
-    assert isinstance(outlook, ops.Backlog)
-    return outlook
+def backlog(store: Store, *functions: bytes) -> ops.Backlog:
+    """Return the backlog of some functions, or of all."""
+    (found,) = store.group(ops.ReadBacklog(functions or None))
+    assert isinstance(found, ops.Backlog)
+    return found
 
 
-def settled(store: Store, *ids: int) -> None:
-    """Wait until the node was told that jobs have ended."""
-    store.hears(
+def wait_for_settled(store: Store, *ids: int) -> None:
+    """Wait until the node was notified that jobs have ended."""
+    store.wait_for(
         lambda heard: (
             set(ids) <= {job_id for message in heard if isinstance(message, Settled) for job_id in message.ids}
         )

@@ -1,4 +1,4 @@
-"""A node's side of the jobs that its store makes by itself, as far as the suites need one."""
+"""A node's job lifecycle, as far as the suites need one."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 
-class Noted:
-    """The node's side of jobs that the store makes: gives them ids and notes what is told."""
+class RecordedLifecycle:
+    """A job lifecycle that allocates ids and records each call."""
 
     def __init__(self, next_id: Callable[[], int]) -> None:
         """``next_id`` returns the id of a new job."""
         self.next_id = next_id
         self.leases = False
-        """Lease each job that may be leased, as a node does if a worker waits for it."""
-        self.made: list[Job] = []
-        """All that it has let be made, as it let them."""
+        """Whether to lease each job that may be leased, as a node does if a worker waits for it."""
+        self.reserved: list[Job] = []
+        """All jobs that it has allowed, as it returned them."""
         self.live: list[int] = []
-        """Ids of jobs that are or will be in the store, as far as the node has heard."""
+        """Ids of the jobs that are or will be in the store, by the calls so far."""
         self.committed: list[int] = []
         self.stopped: list[int] = []
         self.refused: set[bytes] = set()
-        """Uniques that a job in the node's memory has."""
+        """The uniques of jobs in the node's memory."""
 
     def reserve(self, job: Job, term: int) -> bool:
-        """Hear of a new job."""
+        """Allow a new job, unless its unique is refused."""
         if job.unique and job.unique in self.refused:
             return False
         if self.leases and term:
             job.state, job.term = State.LEASED, term
-        self.made.append(job)
+        self.reserved.append(job)
         self.live.append(job.id)
         return True
 
     def stored(self, jobs: Sequence[Job]) -> None:
-        """Hear that jobs are committed."""
+        """Record that jobs are committed."""
         self.committed += [job.id for job in jobs]
 
     def dropped(self, jobs: Sequence[Job]) -> None:
-        """Hear that jobs were not written."""
+        """Record that jobs were not written."""
         for job in jobs:
             self.live.remove(job.id)
 
     def stop(self, ids: Sequence[int], why: str) -> None:
-        """Hear that jobs were replaced."""
+        """Record that jobs were replaced."""
         assert why
         self.stopped += ids
