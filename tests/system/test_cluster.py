@@ -38,7 +38,7 @@ def await_join(*nodes: FleetNode) -> None:
 
 
 def has_joined(node: FleetNode) -> bool:
-    return "the cluster tells who lives" in node.log_text()
+    return "the cluster detects dead nodes" in node.log_text()
 
 
 def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fleet, stack: ExitStack) -> None:
@@ -87,7 +87,7 @@ def test_without_the_ensemble_the_store_alone_detects_dead_nodes(
             assert other.job().handle == handle
             ensemble.start()
             await_join(fleet.start("n3"))
-            eventually(lambda: n2.log_text().count("the cluster tells who lives") == 2, "n2 has joined again")
+            eventually(lambda: n2.log_text().count("the cluster detects dead nodes") == 2, "n2 has joined again")
 
 
 def test_a_cluster_is_for_a_store_on_postgresql(tmp_path: Path) -> None:

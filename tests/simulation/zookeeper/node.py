@@ -46,7 +46,7 @@ class Node:
         self.way = Way(world.content, world.chance, session_timeout=world.session, lag=world.lag)
         self.way.failure_rate = world.loss
         self.way.message_loss = world.message_loss
-        self.engine = ZookeeperEngine(lambda: self.way, patience=None, slices=SLICES)
+        self.engine = ZookeeperEngine(lambda: self.way, open_timeout=None, slices=SLICES)
         self.engine.listen(self._receive)
         self.term = 0
         """The node's term; 0 if it has none at the moment."""

@@ -1,4 +1,4 @@
-"""An empty tree is given its roots, and a node its next term."""
+"""The creation of an empty tree's roots, and of a node's next term."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ LAYOUT: Final = 1
 
 
 async def prepare(tree: Tree) -> bool:
-    """See to it that all roots and buckets are there, however many nodes do it at once and wherever one of them stops.
+    """Create all missing roots and buckets, and return whether there were any.
 
-    Says whether anything was to be done.
-
-    Raises StoreForeignError where a newer version has the tree.
+    Several nodes may do so at once, and may stop anywhere. Raises StoreForeignError if a newer version has the tree.
     """
     node = await tree.get(paths.LAYOUT)
     if node is not None:
@@ -35,7 +33,7 @@ async def prepare(tree: Tree) -> bool:
             )
         return False
     for root in (*paths.ROOTS, *places.ROOTS):
-        await tree.commit([Create(root)])  # refused where it is there
+        await tree.commit([Create(root)])  # refused if it exists
     for root in paths.BUCKETED:
         while missing := sorted(set(paths.BUCKETS).difference(await tree.children(root) or ())):
             await tree.commit([Create(f"{root}/{bucket}") for bucket in missing])
@@ -44,7 +42,7 @@ async def prepare(tree: Tree) -> bool:
 
 
 async def next_term(tree: Tree, node: NodeId) -> int:
-    """Begin a node's next term: its number, its queue, its journal and its ephemeral node come to be in one multi."""
+    """Start a node's next term: one multi creates its number, queue, journal and ephemeral node."""
     while True:
         counter = await tree.get(paths.TERMS)
         assert counter is not None, "the roots are there"
@@ -63,15 +61,15 @@ async def next_term(tree: Tree, node: NodeId) -> int:
         except UnknownOutcomeError:
             if await _has_begun(tree, who):
                 return term
-            continue  # another number: what is left of this one is a worker without tasks, and gone with its session
+            continue  # with another number: this one leaves at most a worker without tasks, which ends with its session
         if isinstance(outcome, Done):
             return term
 
 
 async def _has_begun(tree: Tree, who: str) -> bool:
-    """Return whether a worker is there that this session may have created, however long the ensemble is away.
+    """Return whether this session has created a worker. While the ensemble is away, it waits.
 
-    It would live as long as the session: whoever gave up here would leave one behind that does nothing.
+    The worker would live as long as the session: without the wait, an idle one might stay behind.
     """
     while True:
         try:

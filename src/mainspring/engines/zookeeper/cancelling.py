@@ -1,4 +1,4 @@
-"""Jobs that are cancelled while they wait, and those that are put back after their end."""
+"""Cancellation of waiting jobs, and redrive of ended ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def rounds(ids: Sequence[int]) -> list[dict[int, int]]:
-    """Part what is asked of some jobs so that each comes once in a round: ids to the places of their operations."""
+    """Split operations into rounds in which each job occurs once: its id and the place of its operation."""
     parted: list[dict[int, int]] = []
     for place, job_id in enumerate(ids):
         for one in parted:
@@ -44,7 +44,7 @@ def rounds(ids: Sequence[int]) -> list[dict[int, int]]:
 
 
 class Cancelling(NamedTuple):
-    """What becomes of a job that is to be cancelled."""
+    """The outcome of a cancellation, and the completion of the job."""
 
     outcome: ops.Cancelled
     completion: Completion | None = None
@@ -65,7 +65,7 @@ def cancelled(seen: LocatedJob | None, operation: ops.Cancel, who: str) -> Plan[
 
 
 async def cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled | StoreError]:
-    """Cancel what waits; see ``Cancel``."""
+    """Cancel waiting jobs; see ``Cancel``."""
     outcomes: dict[int, ops.Cancelled | StoreError] = {}
     for places in rounds([operation.id for operation in operations]):
         by_id = {job_id: operations[place] for job_id, place in places.items()}
@@ -87,20 +87,20 @@ async def cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops
 
 
 class Redriving(NamedTuple):
-    """What becomes of a job that is put back."""
+    """The outcome of a redrive, and the task that is pending."""
 
     outcome: ops.Redriven
     waiting: Waiting | None = None
     rival: TaskLocation | None = None
-    """What has ended, and only waits for its publication: a rival, or the job itself."""
+    """An ended task that is not published yet: of a rival, or of the job itself."""
 
 
 def redriven(seen: LocatedJob | None, spot: TaskLocation | None) -> Plan[Redriving]:
-    """Plan to put an ended job back; ``spot`` is where the task is that has its name, if any."""
+    """Plan the redrive of an ended job; ``spot`` is the location of the task that has its name, if any."""
     if seen is None or seen.state not in rules.sources(Event.REDRIVE):
         return None, Redriving(ops.Redriven(None if seen is None else seen.job(), redriven=False))
     if seen.spot is not None and seen.spot.name.id != seen.id:
-        # Its name has gone over to another one before its own publication, of which that knows nothing.
+        # Another job got its name before its own publication.
         return None, Redriving(
             ops.Redriven(seen.job(), redriven=False, rival=seen.spot.name.id or None), rival=seen.spot
         )
@@ -116,15 +116,15 @@ def redriven(seen: LocatedJob | None, spot: TaskLocation | None) -> Plan[Redrivi
     record = records.encode_job(job, seen.handle)
     changes: list[Change]
     if seen.spot is not None:
-        # It is not published yet, so that it still has its name. Its result is written even where that changes nothing: the
-        # job may have ended again before a master publishes what it knows of this end, and is refused by the version.
+        # It is not published yet, so it still has its name. Its result is written even if that changes nothing: the job may
+        # end again before a master publishes this end from memory, and the version then refuses that.
         live = live_result(job.id, task, seen.waiters, foreground=False)
         changes = [Write(seen.path, live, seen.version), Delete(seen.spot.path, seen.spot.version)]
     else:
         result = live_result(job.id, task, (), foreground=False)
-        said = locating.name_data(job.id, seen.handle, None if spot is None else spot.name.kept)
+        name_record = locating.name_data(job.id, seen.handle, None if spot is None else spot.name.kept)
         path = paths.name(task)
-        name = Create(path, said) if spot is None else Write(path, said, spot.name.version)
+        name = Create(path, name_record) if spot is None else Write(path, name_record, spot.name.version)
         changes = [name, Write(seen.path, result, seen.version)]
     changes.append(Create(paths.pending(task), record))
     counts = ((job.function, before, job.priority, -1), (job.function, job.state, job.priority, 1))
@@ -132,10 +132,10 @@ def redriven(seen: LocatedJob | None, spot: TaskLocation | None) -> Plan[Redrivi
 
 
 async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
-    """Put ended jobs back; see ``Redrive``."""
+    """Redrive ended jobs; see ``Redrive``."""
     outcomes: dict[int, ops.Redriven] = {}
     now = asyncio.get_running_loop().time
-    until = now() + submitting.PUBLISHED_IN
+    until = now() + submitting.PUBLICATION_TIMEOUT
     for places in rounds([operation.id for operation in operations]):
         left = list(places)
         while left:

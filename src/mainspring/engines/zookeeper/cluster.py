@@ -1,7 +1,7 @@
 """Membership and messages for the nodes of another store: implements ``mainspring.nodes.store.Cluster``.
 
-Who lives has an ephemeral node, and a box for letters. The store keeps the terms, and ends them; the ensemble says who is gone,
-as soon as a session has ended, and carries what nodes tell each other.
+A live node has an ephemeral node, and a parent for letters. The store keeps the terms, and ends them. The ensemble reports ended
+nodes as soon as their session has ended, and carries the messages between nodes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
 
 RETRY_DELAY: Final = 1.0
-"""Seconds between attempts to be there."""
-LEAVE: Final = 2.0
-"""Seconds at the end to take this node's traces away."""
+"""Seconds between attempts to register."""
+LEAVE_TIMEOUT: Final = 2.0
+"""Seconds at the end to delete this node's entries."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
 
 class ZookeeperCluster:
-    """One node's part in it, below the chroot of a tree."""
+    """The membership of one node, below the chroot of a tree."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self.id = ""
-        self._heard: Callable[[Message], None] = lambda _: None
+        self._listener: Callable[[Message], None] = lambda _: None
         self._who = ""
-        """What this node is to be there."""
-        self._there = ""
-        """What it is there, as far as it knows."""
+        """The worker name to register."""
+        self._registered = ""
+        """The registered worker name; empty if there is none."""
         self._relay: Relay | None = None
         self._messages: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -50,29 +50,29 @@ class ZookeeperCluster:
         self._names: dict[int, str] = {}
         self._stale = True
 
-    # ---- being there ----
+    # ---- registration ----
 
-    async def open(self, heard: Callable[[Message], None]) -> None:
-        """Begin to be there, once the ensemble can be reached."""
-        self._heard = heard
+    async def open(self, listener: Callable[[Message], None]) -> None:
+        """Start the registration, which waits for the ensemble."""
+        self._listener = listener
         self._tree.on_session(self._wake.set)
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="zookeeper membership")
 
     async def join(self, node: str, term: int) -> None:
-        """Be there under a term from now on."""
-        before, self._who = self._there, paths.worker_name(node, term)
-        self._there = ""
+        """Register under a term from now on."""
+        before, self._who = self._registered, paths.worker_name(node, term)
+        self._registered = ""
         if before:
             await self._stop()
             await self._clear(before)
         self._wake.set()
 
     def joined(self, term: int) -> bool:
-        """Whether this node is there under a term."""
-        return bool(self._there) and paths.term_of(self._there) == term
+        """Return whether this node is registered under a term."""
+        return bool(self._registered) and paths.term_of(self._registered) == term
 
     async def _keep(self) -> None:
-        """Be there, in each session anew."""
+        """Register in each session."""
         is_open = False
         while True:
             await self._wake.wait()
@@ -86,13 +86,13 @@ class ZookeeperCluster:
                 if self._who:
                     await self._appear(self._who)
             except StoreError as error:
-                self._there = ""
-                log.warning("the cluster cannot be reached; the store alone tells who lives", reason=str(error))
+                self._registered = ""
+                log.warning("the cluster cannot be reached; only the store detects dead nodes", reason=str(error))
                 await asyncio.sleep(RETRY_DELAY)
                 self._wake.set()
 
     async def _begin(self) -> None:
-        """Agree with the others about what this place is called."""
+        """Read the cluster's id, and create it if it is missing."""
         for root in (paths.WORKERS, paths.MAIL):
             await self._tree.commit([Create(root)])
         await self._tree.commit([Create(paths.CLUSTER, uuid.uuid4().hex.encode())])
@@ -104,32 +104,32 @@ class ZookeeperCluster:
         place = paths.worker(who)
         mine = await self._tree.get(place)
         if mine is not None and mine.owner != self._tree.session:
-            await self._tree.commit([Delete(place)])  # the session before made it: it would end with that
+            await self._tree.commit([Delete(place)])  # it belongs to the last session, and would end with it
             mine = None
         await self._tree.commit([Create(paths.mail(who))])
         if mine is None:
-            made = await self._tree.commit([Create(place, ephemeral=True)])
-            if isinstance(made, Refused):
-                raise StoreUnavailableError(f"{place} cannot be created: {made.why.value}")
+            outcome = await self._tree.commit([Create(place, ephemeral=True)])
+            if isinstance(outcome, Refused):
+                raise StoreUnavailableError(f"{place} cannot be created: {outcome.why.value}")
         if who != self._who:
-            return  # there is another term meanwhile
-        if not self._there:
-            log.info("the cluster tells who lives", cluster=self.id, worker=who)
-        self._there, self._stale = who, True
+            return  # another term has started in the meantime
+        if not self._registered:
+            log.info("the cluster detects dead nodes", cluster=self.id, worker=who)
+        self._registered, self._stale = who, True
         if self._messages is None:
-            self._relay = Relay(self._tree, who, self._whose, self._heard)
+            self._relay = Relay(self._tree, who, self._whose, self._listener)
             self._messages = asyncio.get_running_loop().create_task(self._relay.run(), name="zookeeper messages")
 
     # ---- the others ----
 
     async def gone(self, terms: Collection[int]) -> Collection[int]:
-        """Return those of some terms that are surely not there any more."""
-        if not self._there:
+        """Return those of some terms whose nodes have certainly ended."""
+        if not self._registered:
             return ()
         try:
             missing = set(terms) - await self._look()
             if missing:
-                # A member of the ensemble may lag behind: whoever is not there for it, may be.
+                # A member of the ensemble may lag behind: a node that it does not list may live.
                 await self._tree.sync()
                 self._stale = True
                 missing -= await self._look()
@@ -160,16 +160,16 @@ class ZookeeperCluster:
         return self._names.get(term)
 
     def send(self, to: int, message: Message) -> bool:
-        """Tell another node something; False where it is not known to be there."""
+        """Send a message to another node; return False if it is not registered."""
         if self._relay is None or to not in self._names:
             return False
         self._relay.send(to, message)
         return True
 
     def broadcast(self, message: Message) -> None:
-        """Tell all others something."""
+        """Send a message to all other nodes."""
         for term, who in self._names.items():
-            if who != self._there:
+            if who != self._registered:
                 self.send(term, message)
 
     # ---- the end ----
@@ -181,21 +181,21 @@ class ZookeeperCluster:
             await asyncio.gather(messages, return_exceptions=True)
 
     async def _clear(self, who: str) -> None:
-        """Take away what a node was there."""
+        """Delete the entries of a worker."""
         with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(LEAVE):
+            async with asyncio.timeout(LEAVE_TIMEOUT):
                 await self._tree.commit([Delete(paths.worker(who))])
                 box = paths.mail(who)
                 letters = await self._tree.children(box) or ()
                 await self._tree.commit([*(Delete(f"{box}/{letter}") for letter in letters), Delete(box)])
 
     async def close(self) -> None:
-        """Leave, within some seconds."""
+        """Unregister and close, within some seconds."""
         keeping, self._keeping = self._keeping, None
         if keeping is not None:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
         await self._stop()
-        if self._there:
-            await self._clear(self._there)
+        if self._registered:
+            await self._clear(self._registered)
         await self._tree.close()

@@ -45,20 +45,20 @@ T = TypeVar("T")
 log = structlog.get_logger("mainspring.zookeeper")
 
 MAX_VALUE: Final = 480 * 1024
-"""Bytes of a payload or a result: its record, in JSON and in the worst case twice as long, has to go into one packet, of which
-an ensemble takes about a megabyte (``jute.maxbuffer``)."""
-LEAVE: Final = 2.0
-"""Seconds at the end to tell the others that this node leaves."""
-ANSWER: Final = 5.0
+"""Bytes of a payload or a result: its record, in JSON and at worst twice as long, has to fit into one packet of about a
+megabyte (``jute.maxbuffer``)."""
+LEAVE_TIMEOUT: Final = 2.0
+"""Seconds at the end to delete this node's row, so that other nodes need not wait for its lease."""
+QUERY_TIMEOUT: Final = 5.0
 """Seconds for the answer to a query."""
 RETRY_DELAY: Final = 0.5
-"""Seconds between attempts to begin while the ensemble does not answer."""
-USUAL: Final = frozenset({Settle, Submit})
-"""What goes into one multi where a group has nothing else: they are asked in one turn of the loop."""
+"""Seconds between attempts to open while the ensemble does not answer."""
+CONCURRENT_KINDS: Final = frozenset({Settle, Submit})
+"""Kinds of operations that run concurrently if a group has no others: their entries share one multi."""
 
 
 class ZookeeperEngine:
-    """One node's way to the store: the engine, the relay and the membership in one."""
+    """The store of one node: engine, relay and membership."""
 
     durable = True
     shared = True
@@ -72,12 +72,12 @@ class ZookeeperEngine:
         tree: Callable[[], Tree],
         *,
         lease: float = 0.0,
-        patience: float | None = 60.0,
+        open_timeout: float | None = 60.0,
         slices: Sequence[Slice] = (),
     ) -> None:
-        """``tree`` makes the way to the ensemble; `open` waits ``patience`` seconds for one that is away, None: for ever.
+        """``tree`` creates the tree. `open` waits ``open_timeout`` seconds for an ensemble that is away; None: without a limit.
 
-        ``lease`` is for how many seconds the node believes in what it holds: sessions must last so long.
+        ``lease`` is the node's lease in seconds: sessions must last at least as long.
         """
         self._slices = slices
         self._handlers = dict(HANDLERS)
@@ -87,12 +87,12 @@ class ZookeeperEngine:
             self._readers |= one.readers
         self._lease = lease
         self._make = tree
-        self._patience = patience
+        self._open_timeout = open_timeout
         self._tree: Tree | None = None
         self._session: Session | None = None
         self._nodes: dict[int, str] = {}
         self._relay: Relay | None = None
-        self._ear: Callable[[Message], None] = lambda _: None
+        self._listener: Callable[[Message], None] = lambda _: None
         self._group: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -101,8 +101,8 @@ class ZookeeperEngine:
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:
-        """Connect, give an empty tree its roots, and begin the node's next term; called again, begin another term."""
-        del deliver  # all of it happens on the node's own loop
+        """Connect, create the roots of an empty tree, and start the node's next term. A further call starts another term."""
+        del deliver  # the engine runs on the node's own loop
         if self._tree is None:
             tree = self._tree = self._make()
             try:
@@ -119,13 +119,13 @@ class ZookeeperEngine:
             term = await bootstrap.next_term(tree, node)
         self._nodes.update(await self._patiently(lambda: terms.read_all(tree)))
         whose = partial(terms.worker_of, tree, self._nodes)
-        relay = self._relay = Relay(tree, paths.worker_name(node, term), whose, self._hear)
+        relay = self._relay = Relay(tree, paths.worker_name(node, term), whose, self._deliver)
         session = self._session = Session(
             tree,
             node,
             term,
             self._nodes,
-            arrived=lambda function: self._hear(Pending([function])),
+            arrived=lambda function: self._deliver(Pending([function])),
             flush_progress=relay.flush_progress,
             lifecycle=lifecycle,
             slices=self._slices,
@@ -136,7 +136,7 @@ class ZookeeperEngine:
         return Opened(Term(term), self._nodes)
 
     def _check_session(self, tree: Tree) -> None:
-        """Refuse an ensemble that ends sessions before the node would stop by itself."""
+        """Refuse an ensemble that ends sessions before the node's lease is over."""
         granted = tree.session_timeout
         if granted < self._lease:
             raise SettingsError(
@@ -144,12 +144,15 @@ class ZookeeperEngine:
                 f"{format_duration(self._lease)}: start it with --lease {format_duration(granted)}, or raise maxSessionTimeout"
             )
         if granted > self._lease:
-            log.info("the ensemble lets sessions last longer than the lease: a death is known later", seconds=granted)
+            log.info(
+                "the ensemble's sessions last longer than the lease: the death of a node is detected later",
+                seconds=granted,
+            )
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do one step of the beginning, with an ensemble that may not be there yet, or go away again."""
+        """Run one step of the opening; retry it while the ensemble is away."""
         loop = asyncio.get_running_loop()
-        until = None if self._patience is None else loop.time() + self._patience
+        until = None if self._open_timeout is None else loop.time() + self._open_timeout
         while True:
             try:
                 return await step()
@@ -170,19 +173,19 @@ class ZookeeperEngine:
         if not task.cancelled() and task.exception() is not None:
             log.error("a defect in the store's code", task=task.get_name(), exc_info=task.exception())
 
-    def _hear(self, message: Message) -> None:
-        self._ear(message)
+    def _deliver(self, message: Message) -> None:
+        self._listener(message)
 
     # ---- committing ----
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
-        """Run a group; ``committed`` is called once it is known how each operation has ended, however long the store is away."""
+        """Run a group; ``committed`` is called with the outcomes of all operations. While the store is away, that waits."""
         assert self._group is None, "one group at a time"
         for operation in group:
             if type(operation) not in self._handlers:  # limits, pauses and keys of functions among it
                 raise TypeError(f"ZooKeeper cannot do {type(operation).__name__}: it has no handler for it")
         if self._session is None:
-            committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
+            committed(StoreFencedError("the last term has ended, and the next has not started yet"))
             return
         self._group = asyncio.get_running_loop().create_task(self._run(self._session, group, committed, answer))
 
@@ -193,18 +196,18 @@ class ZookeeperEngine:
         except StoreError as error:
             outcomes = error
         except Exception as error:  # noqa: BLE001 - without an answer, the node would wait for this group for ever
-            outcomes = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a group: {error!r}")
+            outcomes = StoreBrokenError(f"a defect in the store's code: the outcome of a group is unknown: {error!r}")
             outcomes.__cause__ = error
         self._group = None
         committed(outcomes)
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
-        """Answer a query beside the groups, or say why not."""
+        """Answer a query, concurrently with the groups, with a result or an error."""
         reader = self._readers.get(type(query))
         if reader is None:
             raise unknown("ZooKeeper", [type(query)])
         if self._session is None:
-            answered(StoreUnavailableError("the next term has not begun yet"))
+            answered(StoreUnavailableError("the next term has not started yet"))
         else:
             self._start(self._read(self._session, reader, query, budget, answered), "read")
 
@@ -213,7 +216,7 @@ class ZookeeperEngine:
     ) -> None:
         answer: Any
         try:
-            async with asyncio.timeout(ANSWER):
+            async with asyncio.timeout(QUERY_TIMEOUT):
                 answer = await lists.answer(reader, session, query, budget)
         except TimeoutError:
             answer = StoreUnavailableError("the ensemble does not answer")
@@ -222,33 +225,33 @@ class ZookeeperEngine:
         except asyncio.CancelledError:
             answered(StoreUnavailableError("the term has ended"))
             raise
-        except Exception as error:  # noqa: BLE001 - whoever asked would wait for ever
+        except Exception as error:  # noqa: BLE001 - the caller would wait for ever
             answer = StoreBrokenError(f"a defect in the store's code: a read has failed: {error!r}")
             answer.__cause__ = error
         answered(answer)
 
     # ---- the relay ----
 
-    def listen(self, ear: Callable[[Message], None]) -> None:
+    def listen(self, listener: Callable[[Message], None]) -> None:
         """Call a function with every message for this node; see ``Relay``."""
-        self._ear = ear
+        self._listener = listener
 
     def send(self, to: int, message: Message) -> None:
-        """Tell another node something; see ``Relay``."""
+        """Send a message to another node; see ``Relay``."""
         assert self._relay is not None
         self._relay.send(to, message)
 
     # ---- the membership ----
 
     def _open_tree(self) -> Tree:
-        """Return the tree, which is there between two terms too: where the next did not begin, the last is ended once more."""
+        """Return the tree, also between two terms: if the next term did not start, the last one is ended again."""
         if self._tree is None:
             raise StoreUnavailableError("the store is not open")
         return self._tree
 
     def _who(self) -> str:
         if self._session is None:
-            raise StoreUnavailableError("the next term has not begun yet")
+            raise StoreUnavailableError("the next term has not started yet")
         return self._session.who
 
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
@@ -268,17 +271,17 @@ class ZookeeperEngine:
         return await membership.end(self._open_tree(), term, counter)
 
     async def abandoned(self) -> Sequence[int]:
-        """Return the ended terms that something is left of."""
+        """Return the ended terms that have left nodes behind."""
         return await abandoned(self._open_tree())
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Write down that a node shall drain, or no longer."""
+        """Store the request that a node drain, or delete it."""
         return await membership.ask_to_drain(self._open_tree(), term, draining=draining)
 
     # ---- closing ----
 
     async def _end_session(self) -> None:
-        """End all that is done under the term that is over."""
+        """End the tasks and the group of the term that is over."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -291,7 +294,7 @@ class ZookeeperEngine:
             await asyncio.wait({self._group})
 
     async def close(self) -> None:
-        """Leave: the session ends, and with it the ephemeral node. It takes some seconds at most."""
+        """End the session, and with it the ephemeral node. It takes some seconds at most."""
         session, group = self._session, self._group
         await self._end_session()
         if group is not None:
@@ -301,14 +304,14 @@ class ZookeeperEngine:
             return
         if session is not None:
             with contextlib.suppress(StoreError, TimeoutError):
-                await asyncio.wait_for(membership.leave(tree, session.who), LEAVE)
+                await asyncio.wait_for(membership.leave(tree, session.who), LEAVE_TIMEOUT)
         await tree.close()
 
 
 async def handle(handlers: Handlers, session: Session, group: Sequence[Operation], answer: Answer) -> list[Any]:
-    """Run the operations of a group; returns their outcomes in the group's order.
+    """Run the operations of a group, and return their outcomes in the group's order.
 
-    Where a node's term has ended before anything was written, the whole group fails with StoreFencedError.
+    If the node's term ended before any write, the whole group fails with StoreFencedError.
     """
     plan = plan_of(group)
     outcomes: list[Any] = [None] * len(group)
@@ -319,13 +322,13 @@ async def handle(handlers: Handlers, session: Session, group: Sequence[Operation
         try:
             answers = await handlers[kind](session, [operation for _, operation in placed])
         except StoreError as error:
-            answers = [error] * len(placed)  # what other kinds have written has happened
+            answers = [error] * len(placed)  # the writes of other kinds are committed
         for (place, _), outcome in zip(placed, answers, strict=True):
             if isinstance(outcome, OpenClaim):
                 outcome.then(partial(answer, place))
                 outcomes[place] = DEFERRED
             elif kind.phase is Phase.WATCH and not isinstance(outcome, StoreError):
-                answer(place, outcome)  # whoever waits for a job learns how far it was before it is settled
+                answer(place, outcome)  # waiting clients get a job's progress before its settlement
                 outcomes[place] = DEFERRED
             else:
                 outcomes[place] = outcome
@@ -333,7 +336,7 @@ async def handle(handlers: Handlers, session: Session, group: Sequence[Operation
     kinds = list(plan)
     if kinds and kinds[0].phase is Phase.WATCH:
         await run(kinds.pop(0))
-    if USUAL.issuperset(kinds):
+    if CONCURRENT_KINDS.issuperset(kinds):
         await asyncio.gather(*map(run, kinds))
     else:
         for kind in kinds:

@@ -1,7 +1,7 @@
-"""What happens to jobs, each in one multi with what follows from it for the slice that owns the job.
+"""Changes of owned jobs: each is written in one multi with its consequences for the slice that owns the job.
 
-Whoever ends jobs, gives them back or records that they run makes the entries as for any other job, and has them written here.
-What takes turns (``Slice.turns``) is written one after the other, all else side by side.
+Handlers that end jobs, return them to pending or record their start prepare the entries as for any other job, and write them
+with `commit`. Changes of one group (``Slice.turns``) are written one after the other, all others concurrently.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
 
-UNPUBLISHED: Final = 0.02
-"""Seconds to wait before the end of a job is tried again whose task has another end that is not published yet."""
+RETRY_DELAY: Final = 0.02
+"""Seconds until the end of a job is retried if its task has another end that is not published yet."""
 
 
 class Happening(NamedTuple):
-    """An entry, the job as it is once that is written, and what that means for its owner; None where it has none."""
+    """An entry, the job after its write, and the notice to the job's owner; None if it has none."""
 
     entry: Entry
     job: Job
@@ -40,7 +40,7 @@ class Happening(NamedTuple):
 
 
 def end(entry: Entry, job: Job) -> Happening:
-    """Return the end of a job that nobody held."""
+    """Return the end of a job without a holder."""
     return Happening(entry, job, Ended.of(job))
 
 
@@ -48,11 +48,11 @@ class _Followed(NamedTuple):
     happening: Happening
     slice: Slice
     key: Any
-    """Of the job's owner."""
+    """The key of the job's owner."""
 
 
 def _followed(session: Session, happening: Happening) -> _Followed | None:
-    """Return what follows from what has happened; None where nothing does."""
+    """Return the consequences of a change; None if there are none."""
     whose = owner(happening.job.options)
     if whose is None or happening.notice is None:
         return None
@@ -63,9 +63,9 @@ def _followed(session: Session, happening: Happening) -> _Followed | None:
 
 
 async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verdict | StoreError]:
-    """Write entries, as ``Committer.commit`` does, and with each what follows from it.
+    """Write entries, as ``Committer.commit`` does, each with its consequences.
 
-    A conflict is one of the entry itself. A StoreError says why what follows could not be written, and so nothing was.
+    A conflict is one of the entry itself. A StoreError is the reason why the consequences, and thus the entry, were not written.
     """
     found = {place: one for place, each in enumerate(happenings) if (one := _followed(session, each)) is not None}
     if not found:
@@ -85,7 +85,7 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
             for place, outcome in zip(some, outcomes, strict=True):
                 verdicts[place] = _verdict(session, outcome)
             if any(isinstance(one, Conflict) and one.path.startswith(paths.COMPLETED) for one in verdicts):
-                await asyncio.sleep(UNPUBLISHED)
+                await asyncio.sleep(RETRY_DELAY)
 
     try:
         await session.meet([one.happening.job.term * TERM_SPAN for one in found.values()])
@@ -97,7 +97,7 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
 
 
 async def _turns(session: Session, found: dict[int, _Followed]) -> list[list[int]]:
-    """Return which of some places are written one after the other."""
+    """Return the places of changes in groups; those of one group are written one after the other."""
     turns: dict[Hashable, list[int]] = {}
     for one in {each.slice.kind: each.slice for each in found.values()}.values():
         places = [place for place, each in found.items() if each.slice is one]
@@ -132,4 +132,4 @@ def _verdict(session: Session, outcome: Any) -> Verdict | StoreError:
         case Exception():
             raise outcome
         case _:
-            raise TypeError(f"{outcome!r} is no outcome of what follows")
+            raise TypeError(f"{outcome!r} is no outcome of a transaction")

@@ -1,4 +1,4 @@
-"""What slices stand on: one attempt of one transaction in the tree."""
+"""The ground of a slice's unit of work: one attempt of one transaction in the tree."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class ZookeeperGround:
-    """``jobs.slices.Ground``: what was read is checked, and what was locked is written, when all is written.
+    """``jobs.slices.Ground``: the final multi checks the nodes that were read, and writes those that were locked.
 
     The unit is one job's entry or one operation, not the group: each has a ground and a unit of work of its own.
     """
 
     kind: ClassVar[str] = "jobs"
-    """What is decided on it, in words for people."""
+    """The kind of its transactions, for error messages."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -35,26 +35,26 @@ class ZookeeperGround:
 
     @property
     def lifecycle(self) -> JobLifecycle:
-        """The node's own."""
+        """The job lifecycle of this node."""
         lifecycle = self._session.lifecycle
-        assert lifecycle is not None, "a node with slices says who gives its jobs their ids"
+        assert lifecycle is not None, "a node with slices has a lifecycle"
         return lifecycle
 
     @property
     def term(self) -> int:
-        """None: a job is leased by the entry that assigns it."""
+        """0: jobs are not leased here, but by the entry that assigns them."""
         return 0
 
     def node(self, term: int) -> str:
-        """Return the node of a term; those of ends that are followed are known."""
+        """Return the node of a term; those of ended jobs are loaded."""
         return self._session.nodes.get(term, "")
 
     def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function once all is written."""
+        """Call a function after the write."""
         self._commits.append(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where this attempt is not written."""
+        """Call a function if this attempt is not written."""
         self._rollbacks.append(function)
 
     async def submit(self, jobs: list[Job]) -> dict[int, Found]:
@@ -62,29 +62,29 @@ class ZookeeperGround:
         return await self._jobs.submit(jobs)
 
     def ends(self, job: Job, key: Any) -> None:
-        """Say that a job ends with what is written, and the key of its owner."""
+        """Register a job that ends in this transaction, and the key of its owner."""
         del key
         self._jobs.ends(job)
 
     # ---- the attempt ----
 
     def committed(self) -> None:
-        """All is written."""
+        """Run the callbacks after the write."""
         self._rollbacks.clear()
         for function in self._commits:
             function()
 
     def give_up(self) -> None:
-        """Write nothing: only what would come of it was asked for."""
+        """Discard the writes: only the result was requested."""
         self.rolled_back()
         self._commits.clear()
         self.transaction = Transaction(self._session.tree)
 
     def rolled_back(self) -> None:
-        """The attempt is over: undo what it has said, unless it was written."""
+        """End the attempt: run the rollback callbacks unless it was written."""
         rollbacks, self._rollbacks = self._rollbacks, []
         for function in rollbacks:
             function()
 
     def overtaken(self, conflict: Conflict | None) -> None:
-        """Others were quicker: the next attempt is not to rely on what is remembered. None: it was seen before the write."""
+        """Invalidate caches after a conflict; None: the conflict was found before the write."""

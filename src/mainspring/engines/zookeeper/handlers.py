@@ -1,4 +1,4 @@
-"""Which handler each kind of operation has."""
+"""The handlers of all kinds of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queries on ZooKeeper. Where the ensemble is away they fail, and whoever asked is told."""
+"""The queries on ZooKeeper. While the ensemble is away, they fail with an error."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.storage.query import Budget, Page
 
-PAGE: Final = 200
-"""Rows that are read at once."""
+PAGE_ROWS: Final = 200
+"""Rows read at once."""
 
 
 async def answer(reader: Reader, session: Session, query: Query[Any], budget: Budget) -> Any:
     """Answer a query by its reader. Raises StoreError."""
-    budget = budget._replace(part=min(budget.part, PAGE))
+    budget = budget._replace(part=min(budget.part, PAGE_ROWS))
     return await reader(session, query, Meter(budget, asyncio.get_running_loop().time))
 
 
 class _Jobs:
-    """`SearchableJobs` in a tree: each job has its result's node from its submission on."""
+    """`SearchableJobs` on the tree: each job has a result node since its submission."""
 
     def __init__(self, session: Session, query: ListJobs) -> None:
         self._session = session
@@ -40,12 +40,12 @@ class _Jobs:
         self._part: list[Job] = []
 
     async def few(self, most: int) -> list[Job] | None:
-        """There are no indexes."""
+        """Return None: there are no indexes."""
         del most
         return None
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Read the next part, which begins where the one before has ended."""
+        """Read the next part, after the last one."""
         del before
         async for ids in self._blocks:
             self._listed.extend(ids)
@@ -59,7 +59,7 @@ class _Jobs:
         return Mark(ids[-1], self._part[-1].created_us if self._part else 0)
 
     async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return what matches of that part."""
+        """Return the matching jobs of that part."""
         del low, before
         found = [job for job in self._part if self._query.matches(job)][:most]
         for job in found:
@@ -74,7 +74,7 @@ async def list_jobs(session: Session, query: ListJobs, meter: Meter) -> Page[Job
 
 
 async def newest(session: Session, before: int | None) -> AsyncIterator[list[int]]:
-    """Return the ids of all jobs below one, a block at a time, newest first."""
+    """Yield the ids of all jobs below ``before``, a block at a time, newest first."""
     blocks = paths.blocks_of(await session.tree.children(paths.RESULTS))
     for block in sorted(map(paths.first_of_block, blocks), reverse=True):
         if before is not None and block >= before:
@@ -85,7 +85,7 @@ async def newest(session: Session, before: int | None) -> AsyncIterator[list[int
 
 
 async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
-    """Read the counts of a page of functions, in the order of their names."""
+    """Return the counts of a page of functions, in the order of their names."""
     counts = await queries.live(session)
     names = sorted({name for name, _, _ in counts})
     at = bisect_right(names, query.after)

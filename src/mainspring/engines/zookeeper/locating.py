@@ -1,10 +1,10 @@
-"""Where a task is, and what is known of a job: reading only.
+"""The location of tasks and jobs in the tree, by reads only.
 
-A task moves while it is looked for. Its places are read in the order in which it goes through them (pending, running, completed,
-published), so that one that goes on is met; one that is given back may be missed, and is looked for again.
+A task may move during the search. Its possible places are read in the order of its life (pending, running, completed, published),
+so the search meets a task that moves on. It may miss one that returns to pending, and is then repeated.
 
-A member of the ensemble may lag behind the one by which another node writes. What is there too early does no harm: whoever writes
-checks versions. That something is not there is said only when the member has caught up.
+A member of the ensemble may lag behind the one that another node writes to. Stale reads do no harm, since writes check versions.
+But a job is reported as missing only after the member has caught up.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 T = TypeVar("T")
-ROUNDS: Final = 100
-"""Looks after which a task that is nowhere is a defect, not one that moves."""
+MAX_ROUNDS: Final = 100
+"""Searches for a task; if it is still missing then, the tree is corrupt."""
 _STATES: Final = {state.name.lower(): state for state in State}
 
 
 class Name(NamedTuple):
-    """What ``names/<bb>/<task>`` says: which job has the name, and which was the last success that others may join."""
+    """The record in ``names/<bb>/<task>``: the job that has the name, and the last success that others may join."""
 
     version: int
     id: int
-    """The job that has the name, until its publication; 0 where none has."""
+    """The job that has the name, until its publication; 0 if none has."""
     handle: str
     due_us: int
-    """Where it was put among the delayed ones last; 0 if never."""
+    """Its last due time among the delayed tasks; 0 if it never was delayed."""
     kept: dict[str, Any] | None
     """The last success of a job that was submitted with ``keep_unique``: handle, id, ended_us, attempt."""
 
 
 def name_of(node: Node) -> Name:
-    """Read a name."""
+    """Return the name in a node."""
     data = records.decode(node.data)
     return Name(node.version, data.get("id", 0), data.get("handle", ""), data.get("due_us", 0), data.get("kept"))
 
 
 def name_data(job_id: int, handle: str, kept: dict[str, Any] | None = None, due_us: int = 0) -> bytes:
-    """Return what a name says of the job that has it."""
+    """Return the record of a name that a job has."""
     data: dict[str, Any] = {"handle": handle, "id": job_id}
     if due_us:
         data["due_us"] = due_us
@@ -61,9 +61,9 @@ def name_data(job_id: int, handle: str, kept: dict[str, Any] | None = None, due_
 
 
 def name_after(name: Name, job: Job, handle: str) -> bytes | None:
-    """Return what a name says once the job that had it is published; None where it says nothing, and goes.
+    """Return the record of a name after the publication of its job; None if the name is deleted.
 
-    Of two successes that were submitted with ``keep_unique`` the one stays that has ended last, by the clock.
+    Of two successes with ``keep_unique``, the one with the later end, by the clock, is kept.
     """
     kept = name.kept
     if job.unique and job.state == State.SUCCEEDED and job.options is not None and job.options.keep_unique is not None:
@@ -74,35 +74,35 @@ def name_after(name: Name, job: Job, handle: str) -> bytes | None:
 
 
 class TaskLocation(NamedTuple):
-    """Where a task is."""
+    """The location of a task."""
 
     task: str
     name: Name
-    """What is said of its name: of a task that has ended, it may be another job's already."""
+    """Its name; that of an ended task may belong to another job already."""
     path: str
-    """The node with its record; empty where no job has the name."""
+    """The node with its record; empty if no job has the name."""
     version: int
     record: dict[str, Any]
     state: State
     attempt: int
     assignment: str
-    """The node by which it is assigned, where it is held."""
+    """The node of its assignment, if it is held."""
     assigned: int
     """That node's version."""
 
 
 class LocatedJob(NamedTuple):
-    """What is known of a job."""
+    """A job as it was read, with the location of its task."""
 
     id: int
     handle: str
     path: str
-    """Where its result is, or will be."""
+    """The path of its result."""
     version: int
     data: dict[str, Any]
-    """What is there: ``task`` and ``waiters`` until the publication, then the record of the outcome."""
+    """The data of the result: ``task`` and ``waiters`` until the publication, then the record of the outcome."""
     spot: TaskLocation | None
-    """Where its task is; None once it is published."""
+    """The location of its task; None after the publication."""
 
     @property
     def state(self) -> State:
@@ -116,7 +116,7 @@ class LocatedJob(NamedTuple):
         return waiters
 
     def job(self, *, whole: bool = False) -> Job:
-        """Return the job; without its payload unless it is wanted whole."""
+        """Return the job, with its payload if ``whole``."""
         spot = self.spot
         record = dict(self.data if spot is None else spot.record)
         if not whole:
@@ -130,32 +130,32 @@ class LocatedJob(NamedTuple):
 
 
 async def locate(session: Session, tasks: Iterable[str]) -> dict[str, TaskLocation]:
-    """Find tasks; those whose name is unknown are left out. The terms of their jobs are known afterwards.
+    """Return the locations of tasks, except unknown names, and load the terms of their jobs.
 
     Raises StoreFencedError, StoreCorruptError.
     """
     found: dict[str, TaskLocation] = {}
     left = await _until_found(list(dict.fromkeys(tasks)), lambda left: _locate(session, left, found))
     if left:
-        raise StoreCorruptError(f"{left[0]} has a name and is nowhere")
+        raise StoreCorruptError(f"{left[0]} has a name and no task")
     names = [spot.name for spot in found.values()]
     await session.meet([name.id for name in names if name.id] + [name.kept["id"] for name in names if name.kept])
     return found
 
 
 async def _until_found(left: list[T], look: Callable[[list[T]], Awaitable[list[T]]]) -> list[T]:
-    """Look until nothing is nowhere, for it may move meanwhile; returns what is after all the looks."""
-    for turn in range(ROUNDS):
+    """Repeat a search until it finds everything; return the items that are still missing after `MAX_ROUNDS`."""
+    for turn in range(MAX_ROUNDS):
         if not left:
             break
         if turn > 1:
-            await asyncio.sleep(RETRY_DELAY / ROUNDS * turn)
+            await asyncio.sleep(RETRY_DELAY / MAX_ROUNDS * turn)
         left = await look(left)
     return left
 
 
 async def _locate(session: Session, tasks: list[str], found: dict[str, TaskLocation]) -> list[str]:
-    """Look once; returns the tasks that were nowhere."""
+    """Search once, and return the tasks that were not found."""
     nodes = iter(await session.get_many([place for task in tasks for place in _places(task)]))
     delayed: list[tuple[str, Name]] = []
     held: list[TaskLocation] = []
@@ -206,7 +206,7 @@ def _spot(task: str, name: Name, path: str, node: Node | None) -> TaskLocation |
 
 
 async def _assigned(session: Session, held: list[TaskLocation], found: dict[str, TaskLocation]) -> list[str]:
-    """Learn of held tasks whether they run; returns those whose assignment has gone meanwhile."""
+    """Read the assignments of held tasks, and return the tasks whose assignment is gone."""
     await session.meet(spot.record["term"] * TERM_SPAN for spot in held)
     at = [paths.assignment(session.worker_of(spot.record["term"]), spot.task) for spot in held]
     left = []
@@ -221,7 +221,7 @@ async def _assigned(session: Session, held: list[TaskLocation], found: dict[str,
 
 
 async def look(session: Session, ids: Iterable[int]) -> dict[int, LocatedJob]:
-    """Find jobs by their ids; those that are unknown are left out. Raises StoreFencedError, StoreCorruptError."""
+    """Return jobs by their ids, except unknown ones. Raises StoreFencedError, StoreCorruptError."""
     wanted = [job_id for job_id in dict.fromkeys(ids) if job_id >= TERM_SPAN]
     seen: dict[int, LocatedJob] = {}
     await _look_here(session, wanted, seen)
@@ -233,16 +233,16 @@ async def look(session: Session, ids: Iterable[int]) -> dict[int, LocatedJob]:
 
 
 async def _look_here(session: Session, ids: Sequence[int], seen: dict[int, LocatedJob]) -> None:
-    """Find jobs, as far as this node's member of the ensemble knows of them."""
+    """Search for jobs on this node's member of the ensemble, without a sync."""
     await session.meet(ids)
-    known = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
-    left = await _until_found(known, lambda left: _look(session, left, seen))
+    known_ids = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
+    left = await _until_found(known_ids, lambda left: _look(session, left, seen))
     if left:
-        raise StoreCorruptError(f"the result of job {left[0]} is not there, and neither is its task")
+        raise StoreCorruptError(f"job {left[0]} has neither a result nor a task")
 
 
 async def _look(session: Session, ids: list[int], seen: dict[int, LocatedJob]) -> list[int]:
-    """Look once; returns the jobs that were published, or dropped, meanwhile."""
+    """Search once, and return the jobs that were published or dropped in the meantime."""
     at = [session.result(job_id) for job_id in ids]
     live: list[LocatedJob] = []
     for job_id, path, node in zip(ids, at, await session.get_many(at), strict=True):
@@ -267,7 +267,7 @@ async def _look(session: Session, ids: list[int], seen: dict[int, LocatedJob]) -
 async def _look_unnamed(
     session: Session, live: list[LocatedJob], spots: dict[str, TaskLocation], seen: dict[int, LocatedJob]
 ) -> list[int]:
-    """Find jobs whose names have gone over to others: that is done with what has ended and is not published yet."""
+    """Search for ended, unpublished jobs whose names other jobs have got."""
     at = [paths.completed(one.data["task"]) for one in live]
     left = []
     for one, path, node in zip(live, at, await session.get_many(at), strict=True):

@@ -1,7 +1,7 @@
-"""Jobs that a slice makes, as a part of one transaction: stored, or joined where a live job has their unique.
+"""The new jobs of a slice's transaction: stored, or joined to a live job with the same unique.
 
-Where the job that has a unique has ended and is not published yet, its name goes over to the new one: the result of the ended one
-is written without a change, so that whoever publishes it reads whose the name is.
+If the job with that unique has ended and is not published yet, the new job gets its name. The result of the ended job is then
+written without a change, so that the publisher has to read the name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import locating, paths, records
 from mainspring.engines.zookeeper.session import Waiting
-from mainspring.engines.zookeeper.submitting import New, joining, submission
+from mainspring.engines.zookeeper.submitting import NewJob, joining, submission
 from mainspring.engines.zookeeper.transaction import OvertakenError
 from mainspring.engines.zookeeper.tree import Create
 from mainspring.jobs.model import State
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Owner
 
-_MADE: Final = (f"{paths.RESULTS}/", f"{paths.DELAYED}/", f"{paths.EXPIRING}/")
-"""Roots whose children are parents that are made when they are needed."""
+_ON_DEMAND: Final = (f"{paths.RESULTS}/", f"{paths.DELAYED}/", f"{paths.EXPIRING}/")
+"""Roots whose children are parents that are created on demand."""
 
 
 class Parents:
-    """Sees to it that parents are there which many transactions need at once, so that one of them creates each."""
+    """Creates parents that many transactions need at once, each only once."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = asyncio.Lock()
 
     async def ensure(self, found: set[str]) -> None:
-        """See to it that parents are there."""
+        """Create missing parents."""
         async with self._lock:
             for path in sorted(found):
                 await self._session.ensure(path)
@@ -52,14 +52,14 @@ class NewJobs:
         self._session = session
         self._transaction = transaction
         self._stored: dict[str, Job] = {}
-        """By their tasks."""
+        """The stored jobs, by their tasks."""
         self._ending: Job | None = None
         self.owners: dict[int, Owner] = {}
-        """Of jobs that were stored or joined: whose they are."""
+        """The owners of jobs that were stored or joined."""
         self._waiting: list[Waiting] = []
 
     def ends(self, job: Job) -> None:
-        """Say which job ends in this transaction."""
+        """Set the job that ends in this transaction."""
         self._ending = job
 
     async def submit(self, jobs: Sequence[Job]) -> dict[int, Found]:
@@ -83,9 +83,11 @@ class NewJobs:
         return joined
 
     async def _store(self, job: Job, task: str, name: Name | None) -> None:
-        entry, record = submission(New(job, task, 0, 0), self._session.handle(job.id), self._session.who, name)
-        made = (change.path for change in entry.changes if isinstance(change, Create) and change.path.startswith(_MADE))
-        await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in made})
+        entry, record = submission(NewJob(job, task, 0, 0), self._session.handle(job.id), self._session.who, name)
+        created = (
+            change.path for change in entry.changes if isinstance(change, Create) and change.path.startswith(_ON_DEMAND)
+        )
+        await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in created})
         for change in entry.changes:
             self._transaction.include(change)
         for count in entry.counts:
@@ -96,7 +98,7 @@ class NewJobs:
             self._waiting.append(Waiting(task, job, record))
 
     async def _freed(self, name: Name, ended: Job) -> Name:
-        """Return a name as it is without the job that has ended, and have that one published without it."""
+        """Return a name without its ended job, and touch that job's result: its publisher then reads the name."""
         await self._session.meet([ended.id])
         result = self._session.result(ended.id)
         if await self._transaction.get(result) is None:
@@ -106,9 +108,9 @@ class NewJobs:
         return name._replace(kept=None if data is None else records.decode(data)["kept"])
 
     async def _join(self, job: Job, task: str) -> Found | None:
-        """Join the job that has the task, and demand that it stays where it was seen until all is written.
+        """Join the job that has the task, and check its location in the write.
 
-        Where that one has ended, the new one is stored: None.
+        Return None if that job has ended; then the new one is stored.
         """
         spot = (await locating.locate(self._session, [task])).get(task)
         if spot is None or not spot.path:
@@ -121,7 +123,7 @@ class NewJobs:
         seen = (await locating.look(self._session, [other.id])).get(other.id)
         if seen is None or seen.spot is None or seen.spot.path != spot.path:
             raise OvertakenError
-        entry = joining(New(job, task, 0, 0), seen.path, seen.version, seen.data)
+        entry = joining(NewJob(job, task, 0, 0), seen.path, seen.version, seen.data)
         for change in () if entry is None else entry.changes:
             self._transaction.include(change)
         self._note_owner(other)
@@ -133,5 +135,5 @@ class NewJobs:
             self.owners[job.id] = whose
 
     def tell(self) -> None:
-        """All is written: say that there is something to do."""
+        """Report the stored pending tasks after the write."""
         self._session.waiting(self._waiting)

@@ -1,4 +1,4 @@
-"""Rows of nodes are ephemeral: a node that is gone has none, within its session's time-out.
+"""The membership of nodes: their rows are ephemeral, and go within the session time-out after a node's end.
 
 Implements ``mainspring.nodes.store.MembershipPort``.
 """
@@ -29,14 +29,14 @@ async def beat(tree: Tree, who: str, row: NodeRow) -> list[NodeRow]:
 
 
 async def rows(tree: Tree) -> list[NodeRow]:
-    """Return the rows of all nodes that live; what somebody else has put there and nobody can read is none."""
+    """Return the rows of all live nodes; foreign data is ignored."""
     workers = sorted(paths.workers_of(await tree.children(paths.WORKERS)))
-    asked = set(await tree.children(paths.DRAINING) or ())
+    drain_requested = set(await tree.children(paths.DRAINING) or ())
     found = []
     for node in await tree.get_many([paths.worker(who) for who in workers]):
         row = None if node is None else _row(node)
         if row is not None:
-            found.append(msgspec.structs.replace(row, draining=row.draining or row.name in asked))
+            found.append(msgspec.structs.replace(row, draining=row.draining or row.name in drain_requested))
     return found
 
 
@@ -54,7 +54,7 @@ def _row(node: Node) -> NodeRow | None:
     try:
         return _decode(node.data)
     except ValueError:
-        return None  # the master says so in its log, where it is a worker's
+        return None  # the master logs it, if it is a worker's
 
 
 async def _find(tree: Tree, term: int) -> tuple[str, Node] | None:
@@ -68,7 +68,7 @@ async def _find(tree: Tree, term: int) -> tuple[str, Node] | None:
 async def end(tree: Tree, term: int, counter: int | None) -> bool:
     """End a term by deleting its node's ephemeral: each of its batches checks that.
 
-    Where it was the master, it is so no more: its session may go on for as long as it can be heard, though it hears nothing.
+    If it was the master, its leadership ends too: its session may go on while it only sends, and receives nothing.
     """
     while True:
         found = await _find(tree, term)
@@ -88,7 +88,7 @@ async def end(tree: Tree, term: int, counter: int | None) -> bool:
 
 
 async def ask_to_drain(tree: Tree, term: int, *, draining: bool) -> bool:
-    """Write down that a node shall drain, or no longer; it holds for the node's name until then."""
+    """Store or delete the request that a node drain; it applies to the node's name until it is deleted."""
     found = await _find(tree, term)
     if found is None:
         return False
@@ -98,11 +98,11 @@ async def ask_to_drain(tree: Tree, term: int, *, draining: bool) -> bool:
 
 
 async def leave(tree: Tree, who: str) -> None:
-    """Take away a node's row, and what it leaves behind that holds nothing; what it holds, the master gives back."""
+    """Delete a node's row, letters and requests, and its queue if it is empty; the master returns the tasks it holds."""
     await tree.commit([Delete(paths.worker(who))])
     box = paths.mail(who)
     letters = await tree.children(box) or ()
     await tree.commit([*(Delete(f"{box}/{letter}") for letter in letters), Delete(box)])
     await tree.commit([Delete(paths.wants(who))])
-    await tree.commit([Delete(paths.queue(who))])  # refused where it is not empty
+    await tree.commit([Delete(paths.queue(who))])  # refused if it is not empty
     await tree.commit([Delete(f"{paths.DRAINING}/{who.rpartition('-')[0]}")])

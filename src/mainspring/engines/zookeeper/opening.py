@@ -1,4 +1,4 @@
-"""From an address to an engine on a real ensemble."""
+"""The engine and the cluster for an address of a real ensemble."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def engine(url: str, lease: float, slices: Sequence[Slice]) -> ZookeeperEngine:
-    """Return an engine that is not open yet; its sessions last for ``lease`` seconds without a word. Raises SettingsError."""
+    """Return an engine that is not open; its sessions last ``lease`` seconds without a message. Raises SettingsError."""
     where = address.parse(url)
     return ZookeeperEngine(lambda: KazooTree(where, lease), lease=lease, slices=slices)
 
 
 def cluster(url: str, lease: float) -> ZookeeperCluster:
-    """Return a way for nodes of another store to see who lives: a node is gone ``lease`` seconds after its last word."""
+    """Return the cluster for nodes of another store: a node is dead ``lease`` seconds after its last message."""
     return ZookeeperCluster(KazooTree(address.parse(url), lease))
 
 
 async def prepare(url: str) -> list[int]:
-    """Give an empty tree its roots; returns the layout's version where it was not there. Raises SettingsError, StoreError."""
+    """Create the roots of an empty tree; return the layout's version if it was empty. Raises SettingsError, StoreError."""
     tree = KazooTree(address.parse(url), 10.0)
     try:
         await tree.open()

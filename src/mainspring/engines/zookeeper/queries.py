@@ -1,6 +1,6 @@
-"""Look-ups and counts: what only reads. Lists are in `lists`.
+"""Look-ups and counts, which only read. Lists are in `lists`.
 
-Where the ensemble is away they fail, and whoever asked is told.
+While the ensemble is away, they fail with an error.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.jobs.model import Job
 
-PORTION: Final = 64
-"""Jobs that are read at once for a look-up: each has up to a megabyte."""
+JOBS_AT_ONCE: Final = 64
+"""Jobs read at once for a look-up: each has up to a megabyte."""
 _PENDING: Final = int(State.PENDING)
 
 
@@ -40,13 +40,13 @@ async def look_up(
 ) -> list[dict[int, Job]]:
     """Look jobs up for operations, by a function that reads a portion.
 
-    A record is read with its result, or not at all: portions bound what is in memory before it is known what there is room for.
+    A record can only be read with its result. Portions bound the memory before the sizes of the results are known.
     """
-    wanted = list(dict.fromkeys(job_id for operation in operations for job_id in operation.ids))
+    requested = list(dict.fromkeys(job_id for operation in operations for job_id in operation.ids))
     room = sum(operation.room for operation in operations)
     found: dict[int, Job] = {}
-    for start in range(0, len(wanted), PORTION):
-        jobs = await look(wanted[start : start + PORTION])
+    for start in range(0, len(requested), JOBS_AT_ONCE):
+        jobs = await look(requested[start : start + JOBS_AT_ONCE])
         ops.leave_unread(jobs, room)
         room -= sum(len(job.result) for job in jobs.values())
         found.update(jobs)
@@ -72,7 +72,7 @@ async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) ->
 async def _find_unique(
     session: Session, keys: Sequence[tuple[bytes | None, bytes]]
 ) -> dict[tuple[bytes | None, bytes], ops.Found]:
-    """Look up what this node's member of the ensemble knows of."""
+    """Look live jobs up on this node's member of the ensemble, without a sync."""
     functions: list[bytes] = []
     if any(function is None for function, _ in keys):
         counts = await count_all(session)
@@ -99,7 +99,7 @@ async def _find_unique(
 
 
 async def count_all(session: Session) -> Counts:
-    """Add up what the journals of all nodes say, as it was at one moment: a master may be moving counts between them."""
+    """Return the sum of all journals at one moment: a master may be moving counts between them."""
     names = paths.journals_of(await session.tree.children(paths.JOURNALS))
     while True:
         at = [f"{paths.JOURNALS}/{name}" for name in names]
@@ -110,20 +110,20 @@ async def count_all(session: Session) -> Counts:
 
 
 async def count(session: Session, operations: Sequence[ops.Count]) -> list[Counts]:
-    """Read the counts; see ``Count``."""
+    """Return the counts; see ``Count``."""
     await session.tree.sync()
     counts = await count_all(session)
     return [dict(counts) for _ in operations]
 
 
 async def count_live(session: Session, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Read the counts of some functions; see ``CountLive``."""
+    """Return the counts of some functions; see ``CountLive``."""
     counts = await live(session)
     return [ops.Counted(of_functions(counts, frozenset(operation.functions))) for operation in operations]
 
 
 async def live(session: Session) -> Counts:
-    """Return how many jobs have not ended."""
+    """Return the counts of jobs that have not ended."""
     await session.tree.sync()
     return {key: number for key, number in (await count_all(session)).items() if not State(key[1]).ended}
 
@@ -134,18 +134,18 @@ def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
 
 
 async def look(session: Session, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
-    """Look at what waits; see ``ReadBacklog``. The counts are read whole: they are a few nodes of the tree."""
+    """Return the backlog; see ``ReadBacklog``. All counts are read: they are a few nodes of the tree."""
     counts = await count_all(session)
     following = await next_us(session)
-    return [_outlook(counts, operation.functions, following) for operation in operations]
+    return [_backlog(counts, operation.functions, following) for operation in operations]
 
 
-def _outlook(counts: Counts, functions: Sequence[bytes] | None, following: int) -> ops.Backlog:
-    wanted = None if functions is None else frozenset(functions)
+def _backlog(counts: Counts, functions: Sequence[bytes] | None, following: int) -> ops.Backlog:
+    requested = None if functions is None else frozenset(functions)
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     for (function, state, priority), number in counts.items():
-        if wanted is not None and function not in wanted:
+        if requested is not None and function not in requested:
             continue
         if state == _PENDING:
             pending[function, priority] = number
@@ -155,14 +155,14 @@ def _outlook(counts: Counts, functions: Sequence[bytes] | None, following: int) 
 
 
 async def next_us(session: Session, after_us: int = -1) -> int:
-    """Return when the next job is due, or expires after a time; 0 where nothing waits for a time."""
+    """Return when the next job is due, or expires after ``after_us``; 0 if none does."""
     due = await first(session, paths.DELAYED, -1)
     expires = await first(session, paths.EXPIRING, after_us)
     return min((one.time_us for one in (due, expires) if one is not None), default=0)
 
 
 async def first(session: Session, root: str, after_us: int) -> paths.Timed | None:
-    """Return the first of what waits for its time after another; without those that are late anyway."""
+    """Return the first timed entry after ``after_us``, without late ones."""
     least = f"{max(after_us, 0) // paths.MINUTE_US:012d}"
     for minute in paths.minutes_of(await session.tree.children(root)):
         if minute < least:

@@ -1,11 +1,11 @@
-"""What nodes tell each other: letters in ``mail/<node>-<term>``, read and deleted by that node. Best effort, in order.
+"""The relay of messages between nodes: letters in ``mail/<node>-<term>``, which that node reads and deletes.
 
-The end of a job is told by the master, and its progress by the worker's node. So that no end overtakes what was said before it,
-a node settles after its letters are in their boxes (`told`), and a master hears its own messages behind the letters that came
-before what it has read.
+Delivery is best effort, in order. The master sends the end of a job, the worker's node its progress. So that no end overtakes
+progress, a node settles after its letters are written (`flush_progress`), and a master delivers its own messages after the
+letters that it has read before.
 
 A letter is one node of the tree, JSON: ``{"from": 7, "messages": [["settled", [ids]], ["pending", [functions]], …]}``. Bytes are
-in base 64. What gathers while a letter is under way goes into the next one.
+in base 64. Messages that are sent during the write of a letter go into the next one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("mainspring.zookeeper")
 
-BACKLOG: Final = 8 * 2**20
-"""Bytes that may wait to be sent; beyond that, the newest are dropped."""
-LETTER: Final = 400_000
-"""Bytes of messages in one letter, about, before base 64."""
-IDS: Final = 500
+MAX_QUEUED_BYTES: Final = 8 * 2**20
+"""Bytes of queued messages; beyond that, new messages are dropped."""
+LETTER_BYTES: Final = 400_000
+"""Approximate bytes of messages in one letter, before base 64."""
+IDS_PER_MESSAGE: Final = 500
 """Ids in one message."""
 READ_AT_ONCE: Final = 50
-"""Letters that are read together."""
+"""Letters that are read at once."""
 
 
 def encode(sender: int, messages: Iterable[Message]) -> bytes:
@@ -51,8 +51,8 @@ def encode(sender: int, messages: Iterable[Message]) -> bytes:
 def decode(letter: bytes) -> list[Message]:
     """Return the messages of a letter; kinds that a newer version sends are left out. Raises ValueError."""
     try:
-        told = records.decode(letter)["messages"]
-        return [_READ[kind](*values) for kind, *values in told if kind in _READ]
+        messages = records.decode(letter)["messages"]
+        return [_READ[kind](*values) for kind, *values in messages if kind in _READ]
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no letter: {error!r}") from error
 
@@ -87,23 +87,24 @@ def _size(message: Message) -> int:
 
 
 class Relay:
-    """One term's end of it.
+    """The relay of one term.
 
-    ``who`` is the worker whose box this is; ``whose`` returns the worker that has a term, None for one that nobody knows.
+    ``who`` is the worker whose letters it reads. ``whose`` returns the worker of a term, None for an unknown term. ``deliver`` is
+    called with each message.
     """
 
     def __init__(
-        self, tree: Tree, who: str, whose: Callable[[int], Awaitable[str | None]], ear: Callable[[Message], None]
+        self, tree: Tree, who: str, whose: Callable[[int], Awaitable[str | None]], deliver: Callable[[Message], None]
     ) -> None:
         self._tree = tree
         self._who = who
         self._term = paths.term_of(who)
         self._whose = whose
-        self._ear = ear
+        self._deliver = deliver
         self._queue: dict[int, list[Message]] = {}
         self._bytes = 0
         self._progress = 0
-        """How many words of progress are not in their boxes yet."""
+        """The number of progress messages that are not written yet."""
         self._is_flushed = asyncio.Event()
         self._is_flushed.set()
         self._is_over = False
@@ -111,20 +112,20 @@ class Relay:
         self._in = asyncio.Event()
         self._in.set()
         self._is_reading = False
-        self._heard: set[str] = set()
-        """Letters that were heard and may be in the box still."""
+        self._delivered: set[str] = set()
+        """Letters that were delivered and may not be deleted yet."""
         self._own: list[Message] = []
-        """What this node has told itself while there were letters."""
+        """Messages of this node to itself, until the letters before them are delivered."""
         self.dropped = 0
 
     def send(self, to: int, message: Message) -> None:
-        """Tell a node something, some time soon; what a node tells itself, it hears in the next turn, or after its letters."""
+        """Queue a message to a node. A message to this node is delivered in the next loop iteration, or after its letters."""
         if to == self._term:
             self._own.append(message)
-            asyncio.get_running_loop().call_soon(self._hear_own)
+            asyncio.get_running_loop().call_soon(self._deliver_own)
             return
         size = _size(message)
-        if self._bytes + size > BACKLOG:
+        if self._bytes + size > MAX_QUEUED_BYTES:
             self.dropped += 1
             return
         self._bytes += size
@@ -135,20 +136,20 @@ class Relay:
         self._out.set()
 
     async def flush_progress(self) -> None:
-        """Wait until all progress that was sent before is in its boxes, or was dropped."""
+        """Wait until all progress that was sent before is written, or was dropped."""
         await self._is_flushed.wait()
 
-    def _hear_own(self) -> None:
+    def _deliver_own(self) -> None:
         if self._is_reading or self._in.is_set():
             return
         own, self._own = self._own, []
         for message in own:
-            self._ear(message)
+            self._deliver(message)
 
     def settled(self, term: int, ids: list[int]) -> None:
-        """Tell a term's node that jobs have ended, in as many messages as it takes."""
-        for at in range(0, len(ids), IDS):
-            self.send(term, Settled(ids[at : at + IDS]))
+        """Send a term's node the ids of ended jobs, in as many messages as needed."""
+        for at in range(0, len(ids), IDS_PER_MESSAGE):
+            self.send(term, Settled(ids[at : at + IDS_PER_MESSAGE]))
 
     async def run(self) -> None:
         """Send and read, until cancelled."""
@@ -181,14 +182,14 @@ class Relay:
         start = size = 0
         for end, message in enumerate(messages, 1):
             size += _size(message)
-            if size >= LETTER or end == len(messages):
+            if size >= LETTER_BYTES or end == len(messages):
                 letter = encode(self._term, messages[start:end])
-                # In a box that is gone nobody reads.
+                # If the parent is gone, no node would read the letter.
                 await self._try(self._tree.commit([Create(f"{box}/m-", letter, sequence=True)]))
                 start, size = end, 0
 
     async def _try(self, work: Any) -> Any:
-        """Do something, or leave it where the ensemble is away."""
+        """Await a request; on an error of the store, drop the message."""
         try:
             return await work
         except StoreError as error:
@@ -206,7 +207,7 @@ class Relay:
             self._is_reading = True
             try:
                 names = sorted(await self._tree.children(box, self._in.set) or ())
-                self._heard.intersection_update(names)
+                self._delivered.intersection_update(names)
                 for at in range(0, len(names), READ_AT_ONCE):
                     await self._read(names[at : at + READ_AT_ONCE], box)
             except StoreError as error:
@@ -215,32 +216,32 @@ class Relay:
                 self._in.set()
             finally:
                 self._is_reading = False
-            self._hear_own()
+            self._deliver_own()
 
     async def _read(self, names: list[str], box: str) -> None:
-        """Delete some letters, and hear what they say: once, and also where nobody knows whether they are deleted."""
+        """Delete letters and deliver their messages, once each, even if the outcome of the deletion is unknown."""
         places = [f"{box}/{name}" for name in names]
         letters = await self._tree.get_many(places)
         found = {name: letter.data for name, letter in zip(names, letters, strict=True) if letter is not None}
-        new = [data for name, data in found.items() if name not in self._heard]
+        new = [data for name, data in found.items() if name not in self._delivered]
         unknown: UnknownOutcomeError | None = None
         try:
             deleted = isinstance(await self._tree.commit([Delete(f"{box}/{name}") for name in found]), Done)
         except UnknownOutcomeError as error:
             unknown, deleted = error, False
         if not deleted:
-            self._heard.update(found)
+            self._delivered.update(found)
             self._in.set()
         for data in new:
-            self._tell(data)
+            self._deliver_letter(data)
         if unknown is not None:
             raise unknown
 
-    def _tell(self, letter: bytes) -> None:
+    def _deliver_letter(self, letter: bytes) -> None:
         try:
             messages = decode(letter)
         except ValueError as error:
             log.warning("a letter could not be read", error=str(error))
             return
         for message in messages:
-            self._ear(message)
+            self._deliver(message)

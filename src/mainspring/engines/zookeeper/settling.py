@@ -1,8 +1,7 @@
-"""The ends of leases, and the record that a held job runs.
+"""Settlements of held jobs, and the records of running ones.
 
-A settlement is one entry: the assignment goes, with the version that it has as far as its holder knows, and the task moves on to
-where the settlement leads. Nothing is read before, unless somebody else holds the job, or it is given back and others may have
-written its name meanwhile.
+A settlement is one entry: it deletes the assignment, with the version that its holder expects, and moves the task. It is written
+blind, unless another node holds the job, or the job is delayed and other nodes may have written its name.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ JobTerm = ops.JobTerm
 
 
 def settled(settlement: Settlement, payload: bytes | None = None) -> Job:
-    """Return the job as a settlement leaves it; ``payload`` is that of the store where the settlement's job has none."""
+    """Return the job after a settlement; ``payload`` is the stored one if the settlement's job has none."""
     job = _copy(settlement.job)
     event = settlement.event
     job.state = after = _TARGETS[event]
@@ -65,7 +64,7 @@ def settled(settlement: Settlement, payload: bytes | None = None) -> Job:
 
 
 class Held:
-    """A held job whose lease ends, and what has to be known for that."""
+    """A held job that is settled, with the data that its entry needs."""
 
     __slots__ = ("assignment", "handle", "marked", "name", "payload", "record", "settlement", "task", "version")
 
@@ -75,37 +74,37 @@ class Held:
         self.task = task
         self.assignment = assignment
         self.version = version
-        """The assignment's; None where it has to be read."""
+        """The version of the assignment; None if it has to be read."""
         self.name: locating.Name | None = None
-        """Read where a job with a unique is put off: others may have written it."""
+        """The name, read if a job with a unique is delayed: other nodes may have written it."""
         self.payload: bytes | None = None
-        """Read where it is to be kept, and the settlement's job has none."""
+        """The payload, read if it is kept and the settlement's job has none."""
         self.marked = settlement.job.expires_us > 0
-        """Whether there is a node that says when it expires."""
+        """Whether its expiry has an index node."""
         self.record = b""
-        """What its task says after the settlement."""
+        """The record of its task after the settlement."""
 
     @property
-    def wants_name(self) -> bool:
+    def needs_name(self) -> bool:
         """Whether the name has to be read."""
         return bool(self.settlement.job.unique) and _TARGETS[self.settlement.event] == _SCHEDULED
 
     @property
-    def wants_payload(self) -> bool:
+    def needs_payload(self) -> bool:
         """Whether the payload has to be read."""
         job = self.settlement.job
         return bool(job.input_size and not job.payload) and _TARGETS[self.settlement.event] != _SUCCEEDED
 
 
 def _notice(settlement: Settlement, job: Job) -> Notice | None:
-    """Return what a settlement means for the owner of its job, where it may have one; ``job`` is as it is afterwards."""
+    """Return the notice of a settlement to the owner of its job, if it may have one; ``job`` has its new state."""
     if job.options is None:
         return None
     return Ended.of(job, settlement.worker) if job.state >= _SUCCEEDED else AttemptEnded.by(settlement)
 
 
 def settlement_entry(held: Held, job: Job, who: str) -> Entry:
-    """Return what ends a lease: ``job`` is as it is afterwards, ``who`` the worker that says so. Sets the held one's record."""
+    """Return the entry of a settlement, and set the record of ``held``; ``job`` has its new state, ``who`` is this worker."""
     task, after = held.task, job.state
     assert held.version is not None, "its assignment was read"
     end = f"{paths.bucket(task)}/{task}"
@@ -149,15 +148,15 @@ class Settling:
         left = await self._begin(settlements)
         try:
             while left:
-                left = await self._learn(left)
+                left = await self._read_missing(left)
                 left = await self._settle(left)
         except StoreError as error:
             self.failed.update({(held.settlement.job.id, held.settlement.job.term): error for held in left})
         finally:
-            self._tell()
+            self._report()
 
     async def _begin(self, settlements: Iterable[Settlement]) -> list[Held]:
-        """Find out where the assignments are: this node's are known."""
+        """Return the held jobs with the paths of their assignments; the versions of this node's own are in memory."""
         session, who, term = self.session, self.session.who, self.session.term
         held: list[Held] = []
         others: list[Settlement] = []
@@ -174,7 +173,7 @@ class Settling:
         return held
 
     async def _of_others(self, settlements: list[Settlement]) -> list[Held]:
-        """Return the settlements of what others hold, or of what this node does not know of."""
+        """Return the settlements of jobs that other nodes hold, or that this node does not have in memory."""
         session = self.session
         terms = [settlement.job.term for settlement in settlements]
         await session.meet([one.job.id for one in settlements] + [term * TERM_SPAN for term in terms])
@@ -189,11 +188,11 @@ class Settling:
             held.append(Held(settlement, session.handle(job.id), task, path, None))
         return held
 
-    async def _learn(self, left: list[Held]) -> list[Held]:
-        """Read what has to be known, all at once; returns those that are held still."""
+    async def _read_missing(self, left: list[Held]) -> list[Held]:
+        """Read missing versions, names and payloads at once, and return the jobs that are still held."""
         unassigned = [held for held in left if held.version is None]
-        unnamed = [held for held in left if held.wants_name]
-        bare = [held for held in left if held.payload is None and held.wants_payload]
+        unnamed = [held for held in left if held.needs_name]
+        bare = [held for held in left if held.payload is None and held.needs_payload]
         if unassigned or unnamed or bare:
             at = [held.assignment for held in unassigned]
             at += [paths.name(held.task) for held in unnamed]
@@ -218,11 +217,11 @@ class Settling:
         return left
 
     async def _settle(self, left: list[Held]) -> list[Held]:
-        """Write the settlements; returns those that have to be tried again."""
+        """Write the settlements, and return those that have to be retried."""
         jobs = [settled(held.settlement, held.payload) for held in left]
         who = self.session.who
         entries = [settlement_entry(held, job, who) for held, job in zip(left, jobs, strict=True)]
-        again = []
+        retry = []
         notices = [_notice(held.settlement, job) for held, job in zip(left, jobs, strict=True)]
         verdicts = await following.commit(self.session, list(map(Happening, entries, jobs, notices)))
         for held, job, verdict in zip(left, jobs, verdicts, strict=True):
@@ -233,8 +232,8 @@ class Settling:
             elif isinstance(verdict, StoreError):
                 self.failed[job.id, held.settlement.job.term] = verdict
             elif self._overtaken(held, verdict):
-                again.append(held)
-        return again
+                retry.append(held)
+        return retry
 
     def _settled(self, held: Held, job: Job) -> None:
         self.session.assignments.pop(job.id, None)
@@ -246,7 +245,7 @@ class Settling:
             self.session.late.pop(paths.expiring(held.task, job.expires_us, job.id), None)
 
     def _overtaken(self, held: Held, conflict: Conflict) -> bool:
-        """Return whether a settlement may be tried again after a conflict: not where the job is held no longer."""
+        """Return whether a settlement may be retried after a conflict; False if the job is no longer held."""
         job = held.settlement.job
         if conflict.at == 0:
             self.session.assignments.pop(job.id, None)
@@ -266,14 +265,14 @@ class Settling:
     def _drop(self, held: Held) -> None:
         self.stale.add((held.settlement.job.id, held.settlement.job.term))
 
-    def _tell(self) -> None:
-        """Say what has become of the jobs, in place of a look at the tree."""
+    def _report(self) -> None:
+        """Report the settled jobs to the local master, in place of a read of the tree."""
         self.session.completions(self._completed)
         self.session.waiting(self._waiting)
 
 
 async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set[int] | StoreError]:
-    """End leases; see ``Settle``."""
+    """Settle held jobs; see ``Settle``."""
     first, repeated = ops.each_once(operations)
     await session.flush_progress()  # the progress of a job is delivered before its end
     settling = Settling(session)
@@ -282,25 +281,25 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
     if not stale and not fenced and not settling.failed:
         return list(repeated)
     outcomes: list[set[int] | StoreError] = []
-    for operation, again in zip(operations, repeated, strict=True):
+    for operation, stale_ids in zip(operations, repeated, strict=True):
         job_terms = {(one.job.id, one.job.term) for one in operation.settlements}
         if job_terms & fenced:
             outcomes.append(session.over())
         elif failed := job_terms & settling.failed.keys():
             outcomes.append(settling.failed[min(failed)])
         else:
-            outcomes.append(again | {job_id for job_id, _ in job_terms & stale})
+            outcomes.append(stale_ids | {job_id for job_id, _ in job_terms & stale})
     return outcomes
 
 
-# ---- recording what runs ----
+# ---- records of running jobs ----
 
 
 async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[StoreError | None]:
-    """Record what runs; see ``Assign``."""
+    """Record running jobs; see ``Assign``."""
     last = {(job.id, job.term): job for operation in operations for job in operation.jobs}
-    known: dict[JobTerm, int] = {}
-    # What this node itself holds it knows: a job that it has given back may have been assigned to it again, and not arrived yet.
+    versions: dict[JobTerm, int] = {}
+    # This node's own jobs have to be in memory: a job that it has returned may have been assigned to it again, and not arrived.
     left = [
         job_term
         for job_term in last
@@ -312,36 +311,36 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
     for job_term in left:
         version = session.assignments.get(job_term[0])
         if version is not None and job_term[1] == session.term:
-            known[job_term] = version
+            versions[job_term] = version
     at = {job_term: paths.assignment(session.worker_of(job_term[1]), tasks[job_term]) for job_term in left}
     while left:
-        unknown = [job_term for job_term in left if job_term not in known]
+        unknown = [job_term for job_term in left if job_term not in versions]
         for job_term, node in zip(
             unknown, await session.get_many([at[job_term] for job_term in unknown]) if unknown else (), strict=True
         ):
             if node is not None and records.decode(node.data)["id"] == job_term[0]:
-                known[job_term] = node.version
-        left = [job_term for job_term in left if job_term in known]
+                versions[job_term] = node.version
+        left = [job_term for job_term in left if job_term in versions]
         happenings = [
             Happening(
-                Entry([Write(at[job_term], running(job, session.handle(job_term[0])), known[job_term])]),
+                Entry([Write(at[job_term], running(job, session.handle(job_term[0])), versions[job_term])]),
                 job,
                 Started.of(job),
             )
             for job_term, job in ((job_term, last[job_term]) for job_term in left)
         ]
-        again = []
+        retry = []
         for job_term, verdict in zip(left, await following.commit(session, happenings), strict=True):
             if isinstance(verdict, Fenced):
                 return [session.over()] * len(operations)
             if isinstance(verdict, StoreError):
                 return [verdict] * len(operations)
-            version = known.pop(job_term)
+            version = versions.pop(job_term)
             if verdict is not None:
-                again.append(job_term)
+                retry.append(job_term)
             elif job_term[1] == session.term:
                 session.assignments[job_term[0]] = version + 1
-        left = again
+        left = retry
     return [None] * len(operations)
 
 

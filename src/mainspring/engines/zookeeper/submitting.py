@@ -1,7 +1,7 @@
-"""New jobs, and the joins on their names.
+"""The submission of new jobs, and the joins on their names.
 
-A job is one entry: its name, its result's node, and its task where its state says. Nothing is read before: that the name is
-free is what the name's creation says. Where it is not, the name is read, and whoever has it is joined.
+A job is one entry: its name, its result's node, and its task in the place of its state. The entry is written blind: the creation
+of the name fails if the name is in use. Then the name is read, and the job that has it is joined.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
 
-PUBLISHED_IN: Final = 2.0
-"""Seconds to wait for the publication of what this node itself has completed: who submits it again after that has seen its end,
-and wants another one. Where there is no master for so long, it is joined after all."""
+PUBLICATION_TIMEOUT: Final = 2.0
+"""Seconds to wait for the publication of a task that this node has completed: a client that submits it again has seen its end,
+and expects a new job. If there is no master for so long, the job joins the completed one."""
 _PENDING, _SCHEDULED, _LEASED = int(State.PENDING), int(State.SCHEDULED), int(State.LEASED)
 
 
-class New:
-    """A job on its way in, with those behind it that have the same name."""
+class NewJob:
+    """A new job, with those behind it that have the same name."""
 
     __slots__ = ("behind", "foreground", "job", "operation", "task", "waiters")
 
@@ -47,10 +47,10 @@ class New:
         self.waiters: tuple[int, ...] = (waiter,) if waiter else ()
         """The terms of the nodes whose clients wait for it."""
         self.foreground = job.foreground
-        self.behind: list[New] | None = None
+        self.behind: list[NewJob] | None = None
 
     def gather(self) -> None:
-        """Take over what those behind it want of the job that all of them share."""
+        """Combine the waiters and foreground flags of all jobs that share this one."""
         for other in self.behind or ():
             self.foreground = self.foreground and other.foreground
             self.waiters = tuple(dict.fromkeys((*self.waiters, *other.waiters)))
@@ -59,17 +59,17 @@ class New:
 # ---- planning ----
 
 
-def submission(new: New, handle: str, who: str, name: Name | None = None) -> tuple[Entry, bytes]:
-    """Return what stores a job, and the record of its task; ``name`` is what is known of its name, where it is there."""
+def submission(new: NewJob, handle: str, who: str, name: Name | None = None) -> tuple[Entry, bytes]:
+    """Return the entry that stores a job, and the record of its task; ``name`` is the existing name, if any."""
     job, task = new.job, new.task
     bucket = paths.bucket(task)
     record = records.encode_job(job, handle)
     kept = None if name is None else name.kept
     due_us = job.due_us if job.state == _SCHEDULED else 0
-    said = locating.name_data(job.id, handle, kept, due_us)
+    name_record = locating.name_data(job.id, handle, kept, due_us)
     path = f"{paths.NAMES}/{bucket}/{task}"
     changes: list[Change] = [
-        Create(path, said) if name is None else Write(path, said, name.version),
+        Create(path, name_record) if name is None else Write(path, name_record, name.version),
         Create(f"{paths.block(job.id)}/{handle}", live_result(job.id, task, new.waiters, foreground=new.foreground)),
     ]
     if job.state == _PENDING:
@@ -85,7 +85,7 @@ def submission(new: New, handle: str, who: str, name: Name | None = None) -> tup
 
 
 def live_result(job_id: int, task: str, waiters: Iterable[int], *, foreground: bool) -> bytes:
-    """Return what is said of a job where its result will be: who waits, and whether it is dropped when nobody does."""
+    """Return the data of a live job's result node: its waiters, and whether it is dropped without them (foreground)."""
     data: dict[str, Any] = {"id": job_id, "task": task}
     if waiters:
         data["waiters"] = sorted(waiters)
@@ -100,8 +100,8 @@ def satisfied(job: Job, kept: dict[str, Any] | None) -> bool:
     return keep is not None and kept is not None and kept["ended_us"] > rules.kept_since(job.created_us, keep)
 
 
-def joining(new: New, path: str, version: int, data: dict[str, Any]) -> Entry | None:
-    """Return what a joined job's result has to say for a new one's sake; None where it says it already."""
+def joining(new: NewJob, path: str, version: int, data: dict[str, Any]) -> Entry | None:
+    """Return the update of a joined job's result for a new job; None if it needs none."""
     waiters = set(data.get("waiters", ())).union(new.waiters)
     foreground = data.get("foreground", False) and new.foreground
     if len(waiters) == len(data.get("waiters", ())) and foreground == data.get("foreground", False):
@@ -113,23 +113,23 @@ def joining(new: New, path: str, version: int, data: dict[str, Any]) -> Entry | 
 
 
 class Submission:
-    """New jobs of one group on their way into the tree."""
+    """The submission of one group's new jobs."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.joined: dict[int, ops.Found] = {}
         self.failed: dict[int, StoreError] = {}
-        """Operations that have failed, by their places."""
+        """The errors of failed operations, by their places."""
         self.waiting: list[Waiting] = []
-        """What became pending."""
+        """The tasks that became pending."""
         self._until = 0.0
-        """When to wait no longer for publications; 0 before any was waited for."""
+        """The end of the wait for publications; 0 before the first wait."""
 
-    async def run(self, wait_or_timeout: list[New]) -> None:
+    async def run(self, new_jobs: list[NewJob]) -> None:
         """Store or join all."""
-        unknown = wait_or_timeout
+        unknown = new_jobs
         try:
-            unknown = await self._try(wait_or_timeout)
+            unknown = await self._try(new_jobs)
             while unknown:
                 unknown = await self._race(unknown)
         except StoreError as error:
@@ -138,25 +138,25 @@ class Submission:
         finally:
             self.session.waiting(self.waiting)
 
-    async def _try(self, wait_or_timeout: list[New]) -> list[New]:
-        """Store what has a name that is free; returns those of which that is not known, and whatever came after the first."""
-        await self._parents(wait_or_timeout)
+    async def _try(self, new_jobs: list[NewJob]) -> list[NewJob]:
+        """Store jobs blind; return those whose names are in use, and all after the first conflict."""
+        await self._parents(new_jobs)
         handle, who = self.session.handle, self.session.who
-        planned = [submission(new, handle(new.job.id), who) for new in wait_or_timeout]
+        planned = [submission(new, handle(new.job.id), who) for new in new_jobs]
         verdicts = await self.session.committer.commit_until_conflict([entry for entry, _ in planned])
         return [
             new
-            for new, verdict, (_, record) in zip(wait_or_timeout, verdicts, planned, strict=True)
+            for new, verdict, (_, record) in zip(new_jobs, verdicts, planned, strict=True)
             if not self._decided(new, verdict, record)
         ]
 
-    async def _race(self, wait_or_timeout: list[New]) -> list[New]:
-        """Read the names, and store or join what can be; returns those that were overtaken."""
-        spots = await locating.locate(self.session, [new.task for new in wait_or_timeout])
-        storing: list[New] = []
-        joining: list[tuple[New, TaskLocation]] = []
-        left: list[New] = []
-        for new in wait_or_timeout:
+    async def _race(self, new_jobs: list[NewJob]) -> list[NewJob]:
+        """Read the names, and store or join the jobs; return those that had a conflict."""
+        spots = await locating.locate(self.session, [new.task for new in new_jobs])
+        storing: list[NewJob] = []
+        joining: list[tuple[NewJob, TaskLocation]] = []
+        left: list[NewJob] = []
+        for new in new_jobs:
             spot = spots.get(new.task)
             if spot is None:
                 storing.append(new)
@@ -179,13 +179,13 @@ class Submission:
                 left.append(new)
         return left
 
-    async def _parents(self, wait_or_timeout: Iterable[New]) -> None:
-        """See to it that the parents are there that are made when they are needed."""
-        for path in {path for new in wait_or_timeout for path in _parents(new.job)}:
+    async def _parents(self, new_jobs: Iterable[NewJob]) -> None:
+        """Create missing parents."""
+        for path in {path for new in new_jobs for path in _parents(new.job)}:
             await self.session.ensure(path)
 
-    def _decided(self, new: New, verdict: Verdict | NotAttempted, record: bytes) -> bool:
-        """Take what became of a job's entry; False where it has to be tried again."""
+    def _decided(self, new: NewJob, verdict: Verdict | NotAttempted, record: bytes) -> bool:
+        """Apply the verdict on a job's entry; return False if it has to be retried."""
         job = new.job
         if verdict is None:
             if job.state == _PENDING:
@@ -204,19 +204,19 @@ class Submission:
                 for path in _parents(job):
                     self.session.forget(path)
             elif verdict.at:
-                self._fail(new, StoreCorruptError(f"{verdict.path} is there, and no name for it was"))
+                self._fail(new, StoreCorruptError(f"{verdict.path} exists without a name"))
                 return True
         return False
 
-    def _fail(self, new: New, error: StoreError) -> None:
+    def _fail(self, new: NewJob, error: StoreError) -> None:
         for one in (new, *(new.behind or ())):
             self.failed[one.operation] = error
 
     # ---- joining ----
 
-    def _join_kept(self, new: New, name: Name) -> New | None:
-        """Let those join the last success of their name that want that; returns the first that has to be stored."""
-        line: list[New] = [new, *(new.behind or ())]
+    def _join_kept(self, new: NewJob, name: Name) -> NewJob | None:
+        """Join jobs with ``keep_unique`` to the last success of their name; return the first that has to be stored."""
+        line: list[NewJob] = [new, *(new.behind or ())]
         for place, one in enumerate(line):
             if not satisfied(one.job, name.kept):
                 if place:
@@ -228,11 +228,11 @@ class Submission:
             self.joined[one.job.id] = kept
         return None
 
-    async def _join(self, wait_or_timeout: list[tuple[New, TaskLocation]]) -> list[New]:
-        """Join jobs whose names are taken; returns those that were overtaken by the ends of these."""
-        left: list[New] = []
-        noting: list[New] = []
-        for new, spot in wait_or_timeout:
+    async def _join(self, new_jobs: list[tuple[NewJob, TaskLocation]]) -> list[NewJob]:
+        """Join jobs whose names are in use; return those whose rivals have ended in the meantime."""
+        left: list[NewJob] = []
+        noting: list[NewJob] = []
+        for new, spot in new_jobs:
             if spot.state.ended and await self._is_awaited(spot):
                 left.append(new)
             elif new.waiters or (spot.record.get("foreground", False) and not new.foreground):
@@ -240,15 +240,15 @@ class Submission:
             else:
                 self._found(new, spot)
         if noting:
-            left += await self._note(noting, {new.task: spot.name.id for new, spot in wait_or_timeout})
+            left += await self._note(noting, {new.task: spot.name.id for new, spot in new_jobs})
         return left
 
-    async def _note(self, wait_or_timeout: list[New], ids: dict[str, int]) -> list[New]:
-        """Join jobs that are not published, and note with them who waits; returns those that were overtaken."""
-        seen = await locating.look(self.session, [ids[new.task] for new in wait_or_timeout])
-        left: list[New] = []
-        noting: list[tuple[New, TaskLocation, Entry]] = []
-        for new in wait_or_timeout:
+    async def _note(self, new_jobs: list[NewJob], ids: dict[str, int]) -> list[NewJob]:
+        """Join unpublished jobs, and store the waiters; return those that had a conflict."""
+        seen = await locating.look(self.session, [ids[new.task] for new in new_jobs])
+        left: list[NewJob] = []
+        noting: list[tuple[NewJob, TaskLocation, Entry]] = []
+        for new in new_jobs:
             one = seen.get(ids[new.task])
             if one is None or one.spot is None:
                 left.append(new)
@@ -266,22 +266,22 @@ class Submission:
                 left.append(new)
         return left
 
-    def _found(self, new: New, spot: TaskLocation) -> None:
+    def _found(self, new: NewJob, spot: TaskLocation) -> None:
         found = ops.Found(spot.name.id, int(spot.state), spot.attempt)
         for one in (new, *(new.behind or ())):
             self.joined[one.job.id] = found
 
     async def _is_awaited(self, spot: TaskLocation) -> bool:
-        """Wait a moment for the publication of what this node has completed; False where it may be joined."""
+        """Wait for the publication of a task that this node has completed; return False if it may be joined."""
         if spot.record.get("worker") != self.session.who:
             return False
         now = asyncio.get_running_loop().time()
-        self._until = self._until or now + PUBLISHED_IN
+        self._until = self._until or now + PUBLICATION_TIMEOUT
         return now < self._until and await published(self.session, spot, self._until - now)
 
 
 async def published(session: Session, spot: TaskLocation, seconds: float) -> bool:
-    """Wait until a completed task has gone, or may have; False where it is still there after so many seconds."""
+    """Wait until a completed task is gone, or may be; return False if it still exists after ``seconds``."""
     changed = asyncio.Event()
     try:
         async with asyncio.timeout(seconds):
@@ -295,7 +295,7 @@ async def published(session: Session, spot: TaskLocation, seconds: float) -> boo
 
 
 def _parents(job: Job) -> tuple[str, ...]:
-    """Return the parents of a job's nodes that are made when they are needed."""
+    """Return the parents of a job's nodes that are created on demand."""
     parents = [paths.block(job.id)]
     if job.state == _SCHEDULED:
         parents.append(paths.minute(paths.DELAYED, job.due_us))
@@ -306,23 +306,23 @@ def _parents(job: Job) -> tuple[str, ...]:
 
 async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found] | StoreError]:
     """Store new jobs; see ``Submit``."""
-    wait_or_timeout: list[New] = []
-    first: dict[str, New] = {}
+    new_jobs: list[NewJob] = []
+    first: dict[str, NewJob] = {}
     for place, operation in enumerate(operations):
         waiter = operation.waiter
         for job in operation.jobs:
-            new = New(job, paths.task_name(job.function, job.unique, job.id), place, waiter)
+            new = NewJob(job, paths.task_name(job.function, job.unique, job.id), place, waiter)
             if job.unique != NO_UNIQUE and (other := first.setdefault(new.task, new)) is not new:
                 if other.behind is None:
                     other.behind = []
                 other.behind.append(new)
             else:
-                wait_or_timeout.append(new)
+                new_jobs.append(new)
     for new in first.values():
         if new.behind is not None:
             new.gather()
     submission = Submission(session)
-    await submission.run(wait_or_timeout)
+    await submission.run(new_jobs)
     joined, failed = submission.joined, submission.failed
     outcomes: list[dict[int, ops.Found] | StoreError] = []
     for place, operation in enumerate(operations):

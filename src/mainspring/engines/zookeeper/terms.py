@@ -1,4 +1,4 @@
-"""Who had which term. That never changes, so it is read once."""
+"""The nodes of terms. They never change, so each is read once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 async def read_all(tree: Tree) -> dict[int, str]:
-    """Return all terms that were, with the nodes that had them."""
+    """Return the nodes of all terms."""
     nodes: dict[int, str] = {}
     await meet(tree, nodes, paths.numbers_of(await tree.children(paths.TERMS)))
     return nodes
 
 
 async def meet(tree: Tree, nodes: dict[int, str], terms: Iterable[int]) -> None:
-    """Add the nodes of some terms to those that are known; terms that never were stay unknown."""
+    """Load the nodes of some terms into ``nodes``, but for terms that never existed."""
     unknown = sorted(set(terms) - nodes.keys())
     if unknown:
         found = await tree.get_many([f"{paths.TERMS}/{term}" for term in unknown])
@@ -28,7 +28,7 @@ async def meet(tree: Tree, nodes: dict[int, str], terms: Iterable[int]) -> None:
 
 
 async def worker_of(tree: Tree, nodes: dict[int, str], term: int) -> str | None:
-    """Return the worker that has or had a term; None where there was no such term."""
+    """Return the worker of a term; None if there was no such term."""
     await meet(tree, nodes, [term])
     node = nodes.get(term)
     return None if node is None else paths.worker_name(node, term)

@@ -1,4 +1,4 @@
-"""Who waits for which job, at which node; and foreground jobs that go when nobody does."""
+"""The waiters of jobs, by nodes; foreground jobs are dropped when they have none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEASED: Final = int(State.LEASED)
 
 
 def awaited(seen: LocatedJob | None, term: int) -> Plan[Job | None]:
-    """Plan to note that clients of a node wait for a job."""
+    """Plan to store that clients of a node wait for a job."""
     if seen is None:
         return None, None
     if seen.state.ended or term in seen.waiters:
@@ -37,8 +37,10 @@ def awaited(seen: LocatedJob | None, term: int) -> Plan[Job | None]:
 
 
 async def wait(session: Session, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
-    """Note who waits, and look the jobs up; see ``Subscribe``."""
-    terms = {operation.term for operation in operations}  # a group is one node's: there is one, unless it was fenced
+    """Store the waiters, and look the jobs up; see ``Subscribe``."""
+    terms = {
+        operation.term for operation in operations
+    }  # one, since a group belongs to one node; more if a term was fenced
 
     async def look(ids: Sequence[int]) -> dict[int, Job]:
         found: dict[int, Job] = {}
@@ -57,7 +59,7 @@ def _plan(
 
 
 def left(seen: LocatedJob | None, term: int) -> Plan[bool]:
-    """Plan to note that nobody at a node waits for a job any more; the outcome is whether it is dropped."""
+    """Plan to remove a node from a job's waiters; the outcome is whether the job is dropped."""
     if seen is None or seen.spot is None or seen.state.ended:
         return None, False
     spot = seen.spot
@@ -69,7 +71,7 @@ def left(seen: LocatedJob | None, term: int) -> Plan[bool]:
 
 
 def dropped(seen: LocatedJob) -> Entry:
-    """Return what makes a job as if it had never been."""
+    """Return the entry that removes all traces of a job."""
     spot, job = seen.spot, seen.job()
     assert spot is not None
     name = paths.name(spot.task)
@@ -88,7 +90,7 @@ def dropped(seen: LocatedJob) -> Entry:
 
 
 async def leave(session: Session, operations: Sequence[ops.Unsubscribe]) -> list[set[int]]:
-    """Nobody waits here any more; see ``Unsubscribe``."""
+    """Remove a node from the waiters of jobs; see ``Unsubscribe``."""
     gone: dict[int, set[int]] = {}
     for term, ids in _by_term(operations).items():
         decided = await decide(session, ids, partial(_plan, left, term))
@@ -106,7 +108,7 @@ def _by_term(operations: Sequence[ops.Subscribe] | Sequence[ops.Unsubscribe]) ->
 
 
 async def watchers(session: Session, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
-    """Look up who waits elsewhere; see ``FindSubscribers``."""
+    """Return the waiters of jobs at other nodes; see ``FindSubscribers``."""
     ids = sorted({job_id for operation in operations for job_id in operation.ids})
     # The member that this node reads from may lag behind the one that a waiting node has written to.
     await session.tree.sync()
@@ -122,16 +124,16 @@ async def watchers(session: Session, operations: Sequence[ops.FindSubscribers]) 
 
 
 async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]:
-    """Return who waits for jobs that have not ended."""
+    """Return the waiters of jobs that have not ended."""
     await session.meet(ids)
-    known = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
+    loaded = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
     found: dict[int, dict[str, Any]] = {}
-    nodes = await session.tree.get_many([session.result(job_id) for job_id in known])
-    for job_id, node in zip(known, nodes, strict=True):
+    nodes = await session.tree.get_many([session.result(job_id) for job_id in loaded])
+    for job_id, node in zip(loaded, nodes, strict=True):
         data = {} if node is None else records.decode(node.data)
         if data.get("waiters") and not records.is_published(data):
             found[job_id] = data
-    # What is completed is told by its publication.
+    # The publication of a completed job notifies its waiters.
     ends = await session.tree.get_many([paths.completed(data["task"]) for data in found.values()])
     return {
         job_id: sorted(data["waiters"])
@@ -141,7 +143,7 @@ async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]
 
 
 async def drain_inbox(session: Session, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
-    """There are no users' own transactions here: nothing is ever found."""
+    """Return empty inboxes: users have no transactions of their own on ZooKeeper."""
     del session
     return [ops.DrainedInbox({}, 0, more=False) for _ in operations]
 

@@ -195,7 +195,7 @@ def test_a_rival_has_the_unique() -> None:
 
 
 def test_without_a_master_a_rival_that_has_ended_is_one_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitting, "PUBLISHED_IN", 0.05)
+    monkeypatch.setattr(submitting, "PUBLICATION_TIMEOUT", 0.05)
 
     async def check() -> None:
         async with one_node() as node:

@@ -193,7 +193,7 @@ def test_another_node_joins_what_is_completed_and_not_published() -> None:
             job = await node.held(unique=b"u")
             await node.settle(succeeded(job, b"r", NOW, NOW))
             repeated = other.job(unique=b"u")
-            async with asyncio.timeout(submitting.PUBLISHED_IN / 2):
+            async with asyncio.timeout(submitting.PUBLICATION_TIMEOUT / 2):
                 assert await other.submit(repeated, waiter=2) == {repeated.id: (job.id, State.SUCCEEDED, 1)}
             result = await at(node, node.session.result(job.id)) or {}
             assert result["waiters"] == [2], "the publication tells it"
@@ -220,7 +220,7 @@ def test_the_node_that_has_completed_it_waits_for_the_publication() -> None:
 
 
 def test_without_a_master_it_is_joined_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitting, "PUBLISHED_IN", 0.2)
+    monkeypatch.setattr(submitting, "PUBLICATION_TIMEOUT", 0.2)
 
     async def check() -> None:
         async with one_node() as node:
