@@ -1,1 +1,1 @@
-"""The ZooKeeper recipe of masters and workers: five nodes, and what its author says he forgot."""
+"""The store on ZooKeeper, after the recipe of a master that assigns tasks to workers."""

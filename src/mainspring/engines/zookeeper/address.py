@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from mainspring.errors import SettingsError
 
 CHROOT: Final = "/mainspring"
-"""Below which node everything is, where the address does not say."""
+"""The default chroot: the node below which all others are."""
 PORT: Final = 2181
 WRITE: Final = "write zookeeper://host:2181,host:2181,host:2181/chroot"
 
@@ -18,28 +18,28 @@ _ACCESS: Final = ("creator", "world")
 
 
 class Address(NamedTuple):
-    """Where a store is."""
+    """The parsed address of a store."""
 
     hosts: tuple[tuple[str, int], ...]
-    """The members of the ensemble that are tried: name or number, and port."""
+    """The members of the ensemble to connect to: name or IP address, and port."""
     chroot: str
-    """The node below which everything is; it begins with a slash. A single one is the root of the ensemble."""
+    """The node below which all others are; it begins with a slash. A single slash is the root of the ensemble."""
     user: str | None
     password: str
     is_open: bool
-    """Whether everybody may read and change what this client creates; else only who gives the same credentials."""
+    """Whether all clients may read and change the nodes; otherwise only those with the same credentials."""
     shown: str
-    """How messages call it: without the password."""
+    """The address for messages, without the password."""
 
 
 def parse(url: str) -> Address:
-    """Read an address. Raises SettingsError.
+    """Return the parsed address. Raises SettingsError.
 
-    How long a session outlives its client is the lease of the fleet's nodes, and not told here.
+    The session time-out is the lease of the fleet's nodes, and no part of the address.
     """
     try:
         parts = urlsplit(url)
-    except ValueError as error:  # it looks at brackets
+    except ValueError as error:  # wrong brackets
         raise SettingsError(f"the store's address cannot be read: {error}; {WRITE}") from error
     if parts.scheme != "zookeeper":
         raise SettingsError(f"{parts.scheme}:// is not an address of ZooKeeper: {WRITE}")

@@ -1,28 +1,28 @@
-"""Where everything is: the tree below the chroot.
+"""The paths of all nodes of the tree, below the chroot.
 
 ::
 
-    /pending_tasks/<bb>/<task>     due, and nobody has it: the record of the task
+    /pending_tasks/<bb>/<task>     due, without a worker: the record of the task
     /running_tasks/<bb>/<task>     assigned: the record of the task
     /completed_tasks/<bb>/<task>   ended, and not published yet: the record of the outcome
     /delayed_tasks/<minute>/<us>.<id>.<task> not due yet: the record of the task; the microsecond of the minute
     /expiring/<minute>/<us>.<id>.<task>      a live task that expires unless it is started in time; no data
-    /workers/<node>-<term>         ephemeral: a node that lives; what it says of itself
-    /queues/<node>-<term>/<task>   what is assigned to it: an assignment
-    /wants/<node>-<term>           what it would take: its open claims
-    /journals/<node>-<term>        the number of its last batch, and what it has changed in the counts
-    /names/<bb>/<task>             from submission to publication: which job has the name
-    /results/<block>/<handle>      from submission to the end of retention: where the task is, then its outcome
+    /workers/<node>-<term>         ephemeral: a live node; its row
+    /queues/<node>-<term>/<task>   a task assigned to it: an assignment
+    /wants/<node>-<term>           its open requests
+    /journals/<node>-<term>        the number of its last batch, and its changes of the counts
+    /names/<bb>/<task>             from submission to publication: the job that has the name
+    /results/<block>/<handle>      from submission to the end of retention: the name of the task, then its outcome
     /terms/<term>                  the node that had a term
-    /master                        ephemeral: who is the master
+    /master                        ephemeral: the master
     /master_term                   its version rises with each master: the fence
     /mail/<node>-<term>/m-<number> messages for a node
-    /draining/<node>               somebody asked it to take nothing more
+    /draining/<node>               a request that it claim no more tasks
     /schedules/…, /fires/…         see `schedules.places`
     /layout                        the version of all this
-    /cluster                       beside another store: the name of this place; of the rest only `workers` and `mail` are there
+    /cluster                       beside another store: the id of the cluster; of the rest only `workers` and `mail` exist
 
-``<task>`` is made of function and unique, so that a second task of the same name cannot be created: the computation is single.
+``<task>`` consists of function and unique, so a second task of the same name cannot be created.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ ROOTS: Final = (
     PENDING, RUNNING, COMPLETED, DELAYED, EXPIRING, WORKERS, QUEUES, WANTS, JOURNALS, NAMES, RESULTS, TERMS, MASTER_TERM, MAIL,
     DRAINING, SCHEDULES,
 )  # fmt: skip
-"""What an empty tree is given, by whoever comes first."""
+"""The roots of an empty tree, which the first node creates."""
 TOPS: Final = frozenset((*ROOTS, MASTER, FIRES, LAYOUT, CLUSTER))
-"""All that is directly below the chroot."""
+"""All nodes directly below the chroot."""
 BUCKETED: Final = (PENDING, RUNNING, COMPLETED, NAMES)
 BUCKETS: Final = tuple(f"{number:02x}" for number in range(256))
 """One answer lists the children of one node, and has a limit of about a megabyte."""
@@ -80,27 +80,27 @@ _SAFE: Final = "!$&'()*+,;=@"
 
 
 def encode(text: bytes) -> str:
-    """Write bytes as a part of a path."""
+    """Return a part of a path for bytes."""
     return quote(text, safe=_SAFE)
 
 
 def decode(part: str) -> bytes:
-    """Return the bytes that `encode` has written."""
+    """Return the bytes of a part that `encode` has returned."""
     return unquote_to_bytes(part)
 
 
 def _part(text: bytes) -> str:
-    """Encode one part of a name: without slashes and colons, and a leading ``~`` is ours."""
+    """Return one encoded part of a name: without slashes and colons; a leading ``~`` is reserved."""
     encoded = encode(text)
     return f"%7E{encoded[1:]}" if encoded.startswith("~") else encoded
 
 
 def task_name(function: bytes, unique: bytes, job_id: int) -> str:
-    """Return the name of a task: its function and its unique; one without a unique gets its id for one."""
+    """Return the name of a task: its function, and its unique or else its id."""
     name = f"{_part(function)}:{_part(unique) if unique else f'~{job_id}'}"
     if len(name) <= LONGEST:
         return name
-    # By function as by whole: tasks of a function with a long name are still found by their function.
+    # The head depends on the function only: tasks of a function with a long name can still be found by their function.
     digest = hashlib.sha256(b"%d:%b%b" % (len(function), function, unique)).hexdigest()[:40]
     head = _part(function)
     if len(head) > 100:
@@ -109,53 +109,53 @@ def task_name(function: bytes, unique: bytes, job_id: int) -> str:
 
 
 def function_of(task: str) -> bytes | None:
-    """Return the function that a task's name tells; None where it was too long and only the record tells it."""
+    """Return the function in a task's name; None if it was too long and only the record contains it."""
     head = task.partition(":")[0]
     return None if head.startswith("~") else decode(head)
 
 
 def bucket(task: str) -> str:
-    """Return the two digits under which a task is found."""
+    """Return the two digits of a task's bucket."""
     return f"{zlib.crc32(task.encode()) & 0xFF:02x}"
 
 
 def pending(task: str) -> str:
-    """Return where a due task is that nobody has."""
+    """Return the path of a pending task."""
     return f"{PENDING}/{bucket(task)}/{task}"
 
 
 def running(task: str) -> str:
-    """Return where an assigned task is."""
+    """Return the path of an assigned task."""
     return f"{RUNNING}/{bucket(task)}/{task}"
 
 
 def completed(task: str) -> str:
-    """Return where an ended task waits for its publication."""
+    """Return the path of an ended task before its publication."""
     return f"{COMPLETED}/{bucket(task)}/{task}"
 
 
 def name(task: str) -> str:
-    """Return the node that makes a computation single."""
+    """Return the path of a task's name, which makes the task unique."""
     return f"{NAMES}/{bucket(task)}/{task}"
 
 
 def minute(root: str, time_us: int) -> str:
-    """Return the parent of what has its time in one minute (``DELAYED``, ``EXPIRING``): names that sort by time."""
+    """Return the parent of the entries of one minute (``DELAYED``, ``EXPIRING``); their names sort by time."""
     return f"{root}/{time_us // MINUTE_US:012d}"
 
 
 def delayed(task: str, due_us: int, job_id: int) -> str:
-    """Return where a task waits for its time."""
+    """Return the path of a delayed task."""
     return f"{minute(DELAYED, due_us)}/{due_us % MINUTE_US:08d}.{job_id}.{task}"
 
 
 def expiring(task: str, expires_us: int, job_id: int) -> str:
-    """Return what says when a task expires."""
+    """Return the path of the index node of a task's expiry."""
     return f"{minute(EXPIRING, expires_us)}/{expires_us % MINUTE_US:08d}.{job_id}.{task}"
 
 
 class Timed(NamedTuple):
-    """What the names of ``delayed`` and ``expiring`` say: they sort as they are to be taken."""
+    """The parsed name of an entry of ``delayed`` or ``expiring``; they sort in the order of their times."""
 
     time_us: int
     id: int
@@ -176,11 +176,11 @@ def first_of_block(name: str) -> int:
 
 
 def result(job_id: int, node: str) -> str:
-    """Return where the result of a job is, or will be: its last part is the job's handle. ``node`` had the id's term."""
+    """Return the path of a job's result: its last part is the job's handle. ``node`` had the id's term."""
     return f"{block(job_id)}/H:{node}:{job_id}"
 
 
-# Somebody else may have put other names among them: they are passed over where the children of a root are listed.
+# Other clients may have created nodes with other names: lists of a root's children ignore them.
 _WORKER_NAME: Final = re.compile(r".+-[0-9]{1,18}", re.DOTALL)
 _JOURNAL_NAME: Final = re.compile(r"total|.+-[0-9]{1,18}(\.[0-9]{1,18})?", re.DOTALL)
 _BLOCK_NAME: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
@@ -226,7 +226,7 @@ def minutes_of(names: Iterable[str] | None) -> list[str]:
 
 
 def timed_of(parent: str, names: Iterable[str] | None) -> list[Timed]:
-    """Read those of a minute's children that are named like something that waits for its time."""
+    """Return the parsed names of a minute's children, without foreign ones."""
     minute_us = int(parent.rpartition("/")[2]) * MINUTE_US
     found = [match for name in names or () if (match := _TIMED_NAME.fullmatch(name)) is not None]
     return [Timed(minute_us + int(one[1]), int(one[2]), one[3], f"{parent}/{one[0]}") for one in found]
@@ -248,22 +248,22 @@ def worker(who: str) -> str:
 
 
 def queue(who: str) -> str:
-    """Return the parent of what is assigned to a worker."""
+    """Return the parent of a worker's assignments."""
     return f"{QUEUES}/{who}"
 
 
 def assignment(who: str, task: str) -> str:
-    """Return the node by which a task is assigned to a worker."""
+    """Return the path of the assignment of a task to a worker."""
     return f"{QUEUES}/{who}/{task}"
 
 
 def wants(who: str) -> str:
-    """Return where a worker says what it would take."""
+    """Return the path of a worker's open requests."""
     return f"{WANTS}/{who}"
 
 
 def journal(who: str) -> str:
-    """Return where a worker's last batch is noted."""
+    """Return the path of a worker's journal."""
     return f"{JOURNALS}/{who}"
 
 

@@ -1,7 +1,7 @@
-"""What a worker that is gone has left behind goes back to where others find it.
+"""The recovery of lost workers: their tasks go back to pending.
 
-Any node may do it, and several at once: each task goes back with the deletion of its assignment, which can happen only once. The
-worker itself cannot write any more: its ephemeral node is gone, which each of its batches checks.
+Any node may do it, and several at once: a task goes back with the deletion of its assignment, which can happen only once. The
+lost worker cannot write any more: each of its batches checks its ephemeral node, which is gone.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Change, Node, Tree
     from mainspring.jobs.model import Job
 
-AT_ONCE: Final = 250
-"""Tasks that are given back together."""
-MOST_READ: Final = 5000
-"""Results of a lost worker's own jobs that are read for those for which only its clients have waited."""
+BATCH: Final = 250
+"""Tasks that are returned at once."""
+MAX_RESULTS: Final = 5000
+"""Results of a lost worker's own jobs that are read to find jobs with only its clients waiting."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
 
 class Held(NamedTuple):
-    """A task that a lost worker had, as it was read."""
+    """A task of a lost worker, as it was read."""
 
     task: str
     assignment: Node
     running: Node | None
     result: Node | None
-    """What is said of its job, where that may be a foreground one still."""
+    """The result node of its job, if that may be a foreground job."""
 
     @property
     def id(self) -> int:
-        """The job's id, as the assignment says."""
+        """The job's id, from the assignment."""
         job_id: int = records.decode(self.assignment.data)["id"]
         return job_id
 
@@ -58,7 +58,7 @@ class Held(NamedTuple):
 
 
 def given_back(who: str, held: Held) -> tuple[Entry, Waiting | None]:
-    """Return what gives a task back, and the task as it is pending then; None where nothing is left to be given back."""
+    """Return the entry that returns a task to pending, and the pending task; None if only the assignment is left."""
     mine = Delete(paths.assignment(who, held.task), held.assignment.version)
     record: dict[str, Any] = {} if held.running is None else records.decode(held.running.data)
     if held.running is None or record.get("term") != paths.term_of(who):
@@ -76,7 +76,7 @@ def given_back(who: str, held: Held) -> tuple[Entry, Waiting | None]:
 
 
 def _lost(job: Job, assignment: dict[str, Any]) -> None:
-    """Take a job to the state in which it waits after its worker was lost."""
+    """Set the state of a job whose worker was lost."""
     job.state = int(State[assignment.get("state", "leased").upper()])
     job.attempt = assignment.get("attempt", job.attempt)
     (settlement,) = rules.recovered([job])
@@ -86,65 +86,65 @@ def _lost(job: Job, assignment: dict[str, Any]) -> None:
 
 
 def _loss(job: Job, term: int) -> AttemptEnded:
-    """Return what the loss of a worker means for the owner of a job, which is pending again."""
+    """Return the notice of a lost attempt to the owner of a job, which is pending again."""
     return AttemptEnded(job.id, Event.LOSE, term, job.attempt, 0, job.error, job.options)
 
 
 def is_dropped(held: Held, living: Collection[int]) -> bool:
-    """Return whether nobody waits any more for a foreground job that a lost worker had: then it is as if it had never been."""
+    """Return whether a lost worker's task belongs to a foreground job without waiters, which is dropped."""
     if held.result is None or records.decode(held.assignment.data).get("state") == "running":
         return False
     return is_unwanted(records.decode(held.result.data), living)
 
 
 def is_unwanted(result: Mapping[str, Any], living: Collection[int]) -> bool:
-    """Return whether nobody waits any more for the job of a result, which is a foreground one."""
+    """Return whether a result belongs to a foreground job without waiters."""
     return bool(result.get("foreground")) and not set(result.get("waiters", ())).intersection(living)
 
 
-# ---- doing it ----
+# ---- the recovery ----
 
 
 class Recovery:
-    """Gives back what one lost worker had."""
+    """Returns the tasks of one lost worker."""
 
     def __init__(self, session: Session, who: str, living: Collection[int]) -> None:
-        """``living`` are the terms of those that live."""
+        """``living`` are the terms of the live workers."""
         self._session = session
         self._tree = session.tree
         self._who = who
         self._living = living
         self.back: list[Waiting] = []
-        """What is pending again."""
+        """The tasks that are pending again."""
         self.lost: list[ops.LostAttempt] = []
         """The attempts that were lost with the worker."""
         self.dropped = 0
 
     async def run(self, limit: int) -> bool:
-        """Give back at most so many tasks; returns whether there are more. Then nothing of the worker is left but its journal.
+        """Return up to ``limit`` tasks to pending; the result is whether there are more. If not, only the journal is left.
 
-        Raises StoreFencedError where this node may not write any more.
+        Raises StoreFencedError if this node may no longer write.
         """
         tasks = await self._tree.children(paths.queue(self._who))
         while tasks is not None:
-            for start in range(0, len(tasks), AT_ONCE):
+            for start in range(0, len(tasks), BATCH):
                 left = limit - len(self.back) - self.dropped
                 if left <= 0:
                     return True
-                await self._give_back(tasks[start : start + min(AT_ONCE, left)])
-            if await self._take_away():
+                await self._return_tasks(tasks[start : start + min(BATCH, left)])
+            if await self._delete_rest():
                 return False
             tasks = await self._tree.children(paths.queue(self._who))
-        await self._take_away()
+        await self._delete_rest()
         return False
 
-    async def _give_back(self, tasks: Sequence[str]) -> None:
+    async def _return_tasks(self, tasks: Sequence[str]) -> None:
         helds = [held for held in await self._read(tasks) if held is not None]
         unwanted = [held.id for held in helds if is_dropped(held, self._living)]
         if unwanted:
             seen = await locating.look(self._session, unwanted)
-            # It may be wanted since it was read first, and the entry is for what was read last. Who waits is read before
-            # who lives: a node that was not there yet may have begun to wait.
+            # A client may have started to wait since the first read; the entry checks the last one. The waiters are read
+            # before the live workers: a node that started in between may be among the waiters.
             self._living = await living(self._tree)
             dropping = [
                 one
@@ -159,22 +159,20 @@ class Recovery:
         before = len(self.back)
         for held, (_, back), verdict in zip(helds, planned, verdicts, strict=True):
             if verdict is not None:
-                continue  # somebody else has done it, or it has changed: it is listed again
+                continue  # another node has returned it, or it has changed: it is listed again
             if back is not None:
                 self.back.append(back)
                 if records.decode(held.assignment.data).get("state") == "running":
                     self.lost.append(ops.LostAttempt(back.job.id, back.job.function, back.job.attempt))
             else:
-                log.error("an assignment without its task was taken away", worker=self._who, task=held.task)
-        self._session.waiting(
-            self.back[before:]
-        )  # at once: what is given back first is assigned while the rest follows
+                log.error("an assignment without a task was deleted", worker=self._who, task=held.task)
+        self._session.waiting(self.back[before:])  # at once: the first tasks are assigned while the rest follow
 
     async def _commit(self, entries: Sequence[Entry]) -> list[Conflict | None]:
         return self._checked(await self._session.committer.commit(entries))
 
     async def _commit_planned(self, planned: Sequence[tuple[Entry, Waiting | None]]) -> list[Conflict | None]:
-        """Give tasks back, each with what follows for its owner from the loss of the attempt."""
+        """Return tasks, each with the consequences of the lost attempt for its owner."""
         term = paths.term_of(self._who)
         happenings = [Happening(entry, back.job, _loss(back.job, term)) for entry, back in planned if back is not None]
         returned = iter(self._checked(await following.commit(self._session, happenings)))
@@ -205,44 +203,44 @@ class Recovery:
             for task, assignment, node in zip(tasks, assignments, running, strict=True)
         ]
 
-    async def _forget_waits(self) -> None:
-        """Nobody waits any more at the worker for jobs that were submitted there, as far as the newest of them go."""
+    async def _remove_waits(self) -> None:
+        """Remove the worker from the waiters of the newest jobs that were submitted there."""
         term = paths.term_of(self._who)
         blocks = paths.blocks_of(await self._tree.children(paths.RESULTS))
         blocks = [name for name in blocks if name.startswith(f"{term}-")]
-        left = MOST_READ
+        left = MAX_RESULTS
         for block in sorted(blocks, key=paths.first_of_block, reverse=True):
             parent = f"{paths.RESULTS}/{block}"
             handles = (await self._tree.children(parent) or [])[:left]
             left -= len(handles)
-            for start in range(0, len(handles), AT_ONCE):
-                some = [f"{parent}/{handle}" for handle in handles[start : start + AT_ONCE]]
-                said = [records.decode(node.data) for node in await self._tree.get_many(some) if node is not None]
-                ids = [one["id"] for one in said if not records.is_published(one) and term in one.get("waiters", ())]
+            for start in range(0, len(handles), BATCH):
+                some = [f"{parent}/{handle}" for handle in handles[start : start + BATCH]]
+                results = [records.decode(node.data) for node in await self._tree.get_many(some) if node is not None]
+                ids = [one["id"] for one in results if not records.is_published(one) and term in one.get("waiters", ())]
                 if ids:
                     await waiting.leave(self._session, [ops.Unsubscribe(term, ids)])
             if left <= 0:
                 return
 
-    async def _take_away(self) -> bool:
-        """Delete what is left of the worker beside its journal; False where its queue is not empty after all.
+    async def _delete_rest(self) -> bool:
+        """Delete all nodes of the worker except its journal; return False if its queue is not empty.
 
-        The letters go last: as long as they are there, somebody looks after the rest.
+        The letters go last: while they exist, the worker counts as abandoned and its recovery is repeated.
         """
         (verdict,) = await self._commit([Entry([Delete(paths.queue(self._who))])])
         if verdict is not None and verdict.why is Refusal.NOT_EMPTY:
             return False
-        await self._forget_waits()
+        await self._remove_waits()
         box = paths.mail(self._who)
         letters = await self._tree.children(box)
         places = [paths.wants(self._who), *(f"{box}/{letter}" for letter in letters or ()), box]
-        await self._commit([Entry([Delete(path)]) for path in places])  # refused where it is gone already
+        await self._commit([Entry([Delete(path)]) for path in places])  # refused if it is gone already
         return True
 
 
 async def _lost_workers(tree: Tree) -> list[str]:
-    """Return the workers that are gone and have left something behind."""
-    # In this order: a queue comes into being together with its worker, so whoever lives is seen among the living.
+    """Return the ended workers that have left nodes behind."""
+    # In this order: a queue is created together with its worker, so the later list of workers contains all live ones.
     found = set(await tree.children(paths.QUEUES) or ())
     found.update(await tree.children(paths.WANTS) or ())
     found.update(await tree.children(paths.MAIL) or ())
@@ -251,17 +249,17 @@ async def _lost_workers(tree: Tree) -> list[str]:
 
 
 async def abandoned(tree: Tree) -> list[int]:
-    """Return the terms that have ended and of which something is left; see ``MembershipPort``."""
+    """Return the ended terms that have left nodes behind; see ``MembershipPort``."""
     return [paths.term_of(who) for who in await _lost_workers(tree)]
 
 
 async def living(tree: Tree) -> list[int]:
-    """Return the terms of the workers that live."""
+    """Return the terms of the live workers."""
     return [paths.term_of(who) for who in paths.workers_of(await tree.children(paths.WORKERS))]
 
 
 async def recover(session: Session, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
-    """Give back what ended terms hold; see ``Recover``."""
+    """Return the tasks of ended terms to pending; see ``Recover``."""
     return [await _recover(session, operation) for operation in operations]
 
 

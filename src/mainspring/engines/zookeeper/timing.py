@@ -1,6 +1,6 @@
-"""What a time brings: delayed tasks become due, waiting ones expire, and what has ended long ago is forgotten.
+"""Timed changes: delayed tasks become due, waiting ones expire, and old ended jobs are deleted.
 
-Any node may do it, and several at once do no harm: who meets another's doing stops and looks again.
+Any node may do it, and several at once do no harm: a node that has a conflict stops and reads again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Change, Node
     from mainspring.jobs.model import Job
 
-PORTION: Final = 100
-"""Records that are read and written at once: they may be large."""
+RECORDS_AT_ONCE: Final = 100
+"""Records read and written at once: they may be large."""
 LATE_US: Final = 30_000_000
-"""Microseconds after which a late task is looked at again that was held, or had been tried: it may have been given back."""
-MOST_READ: Final = 5000
-"""Results that one sweep reads at most."""
-TURNS: Final = 50
-"""Sweeps of the whole tree after which what is remembered of it is forgotten: other nodes put jobs back, too."""
+"""Microseconds after which a late task that was held or had been tried is read again: it may be pending again."""
+MAX_READ: Final = 5000
+"""The most results that one sweep reads."""
+SWEEPS_REMEMBERED: Final = 50
+"""Sweeps of the whole tree after which the cache of blocks is cleared: other nodes redrive jobs, too."""
 _SCHEDULED, _PENDING, _EXPIRED = map(int, (State.SCHEDULED, State.PENDING, State.EXPIRED))
 
 
@@ -58,8 +58,8 @@ async def _wake(session: Session, operation: ops.Wake) -> ops.Woken:
     return ops.Woken(due, expired, await queries.next_us(session))
 
 
-async def over(session: Session, root: str, now_us: int, limit: int) -> list[Timed]:
-    """Return the first of what has its time behind it, in order, as many as the limit says."""
+async def due_entries(session: Session, root: str, now_us: int, limit: int) -> list[Timed]:
+    """Return the first timed entries whose time is over, in order, up to ``limit``."""
     last = f"{now_us // paths.MINUTE_US:012d}"
     found: list[Timed] = []
     for minute in paths.minutes_of(await session.tree.children(root)):
@@ -72,10 +72,10 @@ async def over(session: Session, root: str, now_us: int, limit: int) -> list[Tim
 
 
 class Expiring(NamedTuple):
-    """What becomes of a job whose time to expire is over."""
+    """The outcome of a job that is past its expiry."""
 
     late: bool = False
-    """It is held, or was tried: it does not expire as long as that is so."""
+    """It is held, or was tried, and so does not expire."""
     before: int = 0
     completion: Completion | None = None
 
@@ -98,7 +98,10 @@ def expired(seen: LocatedJob | None, timed: Timed, now_us: int, who: str) -> Pla
 async def _expire(session: Session, now_us: int, limit: int) -> list[tuple[Job, int]]:
     found: list[tuple[Job, int]] = []
     while len(found) < limit:
-        late = {one.id: one for one in await over(session, paths.EXPIRING, now_us, min(limit - len(found), PORTION))}
+        late = {
+            one.id: one
+            for one in await due_entries(session, paths.EXPIRING, now_us, min(limit - len(found), RECORDS_AT_ONCE))
+        }
         if not late:
             break
 
@@ -118,12 +121,12 @@ async def _expire(session: Session, now_us: int, limit: int) -> list[tuple[Job, 
             else:
                 over_anyway.append(Entry([Delete(timed.path)]))
         session.completions(completions)
-        _hold(session, await session.committer.commit(over_anyway))  # or somebody else was faster
+        _hold(session, await session.committer.commit(over_anyway))  # or another node was faster
     return found
 
 
 def woken(timed: Timed, node: Node) -> tuple[Entry, Waiting]:
-    """Plan to make a delayed task pending."""
+    """Return the entry that makes a delayed task pending, and the task."""
     record = records.decode(node.data)
     record["state"] = "pending"
     data = records.encode(record)
@@ -139,7 +142,7 @@ async def _due(session: Session, now_us: int, limit: int) -> dict[tuple[bytes, i
     due: dict[tuple[bytes, int], int] = {}
     left = limit
     while left:
-        timed = await over(session, paths.DELAYED, now_us, min(left, PORTION))
+        timed = await due_entries(session, paths.DELAYED, now_us, min(left, RECORDS_AT_ONCE))
         if not timed:
             break
         nodes = await session.get_many([one.path for one in timed])
@@ -156,14 +159,14 @@ async def _due(session: Session, now_us: int, limit: int) -> dict[tuple[bytes, i
 
 
 async def _tidy(session: Session, now_us: int) -> None:
-    """Delete the minutes that are over and empty."""
+    """Delete empty past minutes."""
     last = f"{now_us // paths.MINUTE_US - 1:012d}"
     for root in (paths.DELAYED, paths.EXPIRING):
         past = [f"{root}/{minute}" for minute in paths.minutes_of(await session.tree.children(root)) if minute < last]
         for path, node in zip(past, await session.tree.get_many(past), strict=True):
             if node is not None and not node.children:
                 session.forget(path)
-                await session.committer.commit([Entry([Delete(path)])])  # it may have got a child: then it stays
+                await session.committer.commit([Entry([Delete(path)])])  # refused if it has got a child
 
 
 def _hold(session: Session, verdicts: Iterable[object]) -> None:
@@ -175,42 +178,42 @@ def _hold(session: Session, verdicts: Iterable[object]) -> None:
 
 
 class Swept:
-    """What a node remembers of the blocks of results, so that it does not read them again and again."""
+    """A cache of blocks of results whose jobs have all ended, so that sweeps need not read them each time."""
 
     def __init__(self, session: Session) -> None:
         del session
         self.blocks: dict[str, tuple[int, int]] = {}
-        """Blocks in which all have ended: when the first ended, and the first that failed."""
-        self.turns = 0
+        """The times of the first end and of the first failure in each such block."""
+        self.sweeps = 0
         self.at = ""
-        """The block with which the next sweep begins: the one before had read enough."""
+        """The block at which the next sweep starts: the last one stopped at its limit."""
 
     def forget(self, job_id: int) -> None:
-        """A job is live again."""
+        """Remove the block of a job that is live again."""
         self.blocks.pop(paths.block(job_id).rpartition("/")[2], None)
 
 
 def is_over(record: dict[str, Any], operation: ops.Sweep) -> bool:
-    """Return whether an outcome was kept for long enough."""
+    """Return whether an outcome is past its retention."""
     before_us = operation.dead_before_us if record["state"] == "failed" else operation.ended_before_us
     ended_us: int = record.get("ended_us", 0)
     return ended_us < before_us
 
 
 def forgetting(path: str, version: int, job: Job, name: tuple[str, locating.Name] | None) -> Entry:
-    """Return what forgets an ended job; ``name`` is the name of its task, where others may join it under that."""
+    """Return the entry that deletes an ended job; ``name`` is the name of its task, if others may join it."""
     changes: list[Change] = [Delete(path, version)]
     if name is not None and name[1].kept is not None and name[1].kept["id"] == job.id:
-        place, said = name
-        if said.id:
-            changes.append(Write(place, locating.name_data(said.id, said.handle, None, said.due_us), said.version))
+        place, found = name
+        if found.id:
+            changes.append(Write(place, locating.name_data(found.id, found.handle, None, found.due_us), found.version))
         else:
-            changes.append(Delete(place, said.version))
+            changes.append(Delete(place, found.version))
     return Entry(changes, ((job.function, job.state, job.priority, -1),))
 
 
 async def sweep(session: Session, operations: Sequence[ops.Sweep]) -> list[int]:
-    """Forget ended jobs; see ``Sweep``."""
+    """Delete ended jobs; see ``Sweep``."""
     return [await _sweep(session, operation) for operation in operations]
 
 
@@ -228,7 +231,7 @@ async def _sweep(session: Session, operation: ops.Sweep) -> int:
         ended_us, dead_us = memory.blocks.get(block, (-1, -1))
         if ended_us >= operation.ended_before_us and dead_us >= operation.dead_before_us:
             continue
-        if read >= MOST_READ or forgotten >= operation.rows:
+        if read >= MAX_READ or forgotten >= operation.rows:
             return forgotten
         number, gone, times = await _sweep_block(session, operation, block, operation.rows - forgotten)
         read += number
@@ -238,12 +241,12 @@ async def _sweep(session: Session, operation: ops.Sweep) -> int:
         if number == gone:
             path = f"{paths.RESULTS}/{block}"
             session.forget(path)
-            await session.committer.commit([Entry([Delete(path)])])  # it may have got a child: then it stays
+            await session.committer.commit([Entry([Delete(path)])])  # refused if it has got a child
         elif times is not None:
             memory.blocks[block] = times
     memory.at = ""
-    memory.turns += 1
-    if memory.turns % TURNS == 0:
+    memory.sweeps += 1
+    if memory.sweeps % SWEEPS_REMEMBERED == 0:
         memory.blocks.clear()
     return forgotten
 
@@ -251,17 +254,17 @@ async def _sweep(session: Session, operation: ops.Sweep) -> int:
 async def _sweep_block(
     session: Session, operation: ops.Sweep, block: str, limit: int
 ) -> tuple[int, int, tuple[int, int] | None]:
-    """Forget what is over in a block, as many as the limit says.
+    """Delete jobs of a block that are past their retention, up to ``limit``.
 
-    Returns how many there were, how many are gone, and when the first of the others ended, as `Swept` remembers it: None where
-    some have not ended, or are over and were left.
+    Return the number of jobs, the number of deleted ones, and the first ends of the others, as in `Swept`; None if some have
+    not ended, or are past their retention and were left.
     """
     parent = f"{paths.RESULTS}/{block}"
     handles = sorted(paths.handles_of(await session.tree.children(parent)))
     first = {True: 2**63, False: 2**63}
     settled, gone = True, 0
-    for start in range(0, len(handles), PORTION):
-        at = [f"{parent}/{handle}" for handle in handles[start : start + PORTION]]
+    for start in range(0, len(handles), RECORDS_AT_ONCE):
+        at = [f"{parent}/{handle}" for handle in handles[start : start + RECORDS_AT_ONCE]]
         leaving: list[tuple[str, int, Job]] = []
         for path, node in zip(at, await session.get_many(at), strict=True):
             record = {} if node is None else records.decode(node.data)

@@ -322,7 +322,7 @@ def test_what_was_read_is_remembered_until_it_is_over() -> None:
 
 
 def test_what_is_remembered_is_forgotten_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "TURNS", 3)
+    monkeypatch.setattr(timing, "SWEEPS_REMEMBERED", 3)
 
     async def check() -> None:
         async with fleet() as members:
@@ -339,7 +339,7 @@ def test_what_is_remembered_is_forgotten_now_and_then(monkeypatch: pytest.Monkey
 
 
 def test_a_sweep_reads_so_many_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MOST_READ", 1)
+    monkeypatch.setattr(timing, "MAX_READ", 1)
 
     async def check() -> None:
         async with fleet() as members:
@@ -352,7 +352,7 @@ def test_a_sweep_reads_so_many_and_the_next_goes_on(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_next_sweep_goes_on_where_the_last_one_had_read_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MOST_READ", 1)
+    monkeypatch.setattr(timing, "MAX_READ", 1)
 
     async def check() -> None:
         async with fleet() as members:
