@@ -95,18 +95,18 @@ class Redriving(NamedTuple):
     """An ended task that is not published yet: of a rival, or of the job itself."""
 
 
-def redriven(seen: LocatedJob | None, spot: TaskLocation | None) -> Plan[Redriving]:
-    """Plan the redrive of an ended job; ``spot`` is the location of the task that has its name, if any."""
+def redriven(seen: LocatedJob | None, location: TaskLocation | None) -> Plan[Redriving]:
+    """Plan the redrive of an ended job; ``location`` is the location of the task that has its name, if any."""
     if seen is None or seen.state not in rules.sources(Event.REDRIVE):
         return None, Redriving(ops.Redriven(None if seen is None else seen.job(), redriven=False))
-    if seen.spot is not None and seen.spot.name.id != seen.id:
+    if seen.location is not None and seen.location.name.id != seen.id:
         # Another job got its name before its own publication.
         return None, Redriving(
-            ops.Redriven(seen.job(), redriven=False, rival=seen.spot.name.id or None), rival=seen.spot
+            ops.Redriven(seen.job(), redriven=False, rival=seen.location.name.id or None), rival=seen.location
         )
-    if spot is not None and spot.path:
-        refused = ops.Redriven(seen.job(), redriven=False, rival=spot.name.id)
-        return None, Redriving(refused, rival=spot if spot.state.ended else None)
+    if location is not None and location.path:
+        refused = ops.Redriven(seen.job(), redriven=False, rival=location.name.id)
+        return None, Redriving(refused, rival=location if location.state.ended else None)
     job = seen.job(whole=True)
     before = job.state
     job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = job.term = 0
@@ -115,16 +115,16 @@ def redriven(seen: LocatedJob | None, spot: TaskLocation | None) -> Plan[Redrivi
     task = paths.task_name(job.function, job.unique, job.id)
     record = records.encode_job(job, seen.handle)
     changes: list[Change]
-    if seen.spot is not None:
+    if seen.location is not None:
         # It is not published yet, so it still has its name. Its result is written even if that changes nothing: the job may
         # end again before a master publishes this end from memory, and the version then refuses that.
         live = live_result(job.id, task, seen.waiters, foreground=False)
-        changes = [Write(seen.path, live, seen.version), Delete(seen.spot.path, seen.spot.version)]
+        changes = [Write(seen.path, live, seen.version), Delete(seen.location.path, seen.location.version)]
     else:
         result = live_result(job.id, task, (), foreground=False)
-        name_record = locating.name_data(job.id, seen.handle, None if spot is None else spot.name.kept)
+        name_record = locating.name_data(job.id, seen.handle, None if location is None else location.name.kept)
         path = paths.name(task)
-        name = Create(path, name_record) if spot is None else Write(path, name_record, spot.name.version)
+        name = Create(path, name_record) if location is None else Write(path, name_record, location.name.version)
         changes = [name, Write(seen.path, result, seen.version)]
     changes.append(Create(paths.pending(task), record))
     counts = ((job.function, before, job.priority, -1), (job.function, job.state, job.priority, 1))
@@ -139,7 +139,7 @@ async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[o
     for places in rounds([operation.id for operation in operations]):
         left = list(places)
         while left:
-            decided = await decide(session, left, lambda _, seen, spot: redriven(seen, spot), named=True)
+            decided = await decide(session, left, lambda _, seen, location: redriven(seen, location), named=True)
             session.waiting([one.waiting for one in decided.values() if one.waiting is not None])
             left = []
             for job_id, one in decided.items():

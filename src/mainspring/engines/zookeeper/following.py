@@ -89,7 +89,7 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
 
     try:
         await session.meet([one.happening.job.term * TERM_SPAN for one in found.values()])
-        turns = await session.patiently(lambda: _turns(session, found))
+        turns = await session.retry_reads(lambda: _turns(session, found))
     except StoreFencedError:
         return [Fenced(paths.worker(session.who))] * len(happenings)
     await asyncio.gather(commit_others(), commit_owned(turns))

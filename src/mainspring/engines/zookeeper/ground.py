@@ -30,7 +30,7 @@ class ZookeeperGround:
         self._session = session
         self.transaction = Transaction(session.tree)
         self._jobs = NewJobs(session, self.transaction)
-        self._commits: list[Callable[[], object]] = [self._jobs.tell]
+        self._commits: list[Callable[[], object]] = [self._jobs.report]
         self._rollbacks: list[Callable[[], object]] = []
 
     @property

@@ -101,30 +101,30 @@ class LocatedJob(NamedTuple):
     version: int
     data: dict[str, Any]
     """The data of the result: ``task`` and ``waiters`` until the publication, then the record of the outcome."""
-    spot: TaskLocation | None
+    location: TaskLocation | None
     """The location of its task; None after the publication."""
 
     @property
     def state(self) -> State:
         """The job's state."""
-        return _STATES[self.data["state"]] if self.spot is None else self.spot.state
+        return _STATES[self.data["state"]] if self.location is None else self.location.state
 
     @property
     def waiters(self) -> list[int]:
         """The terms of the nodes whose clients wait for it."""
-        waiters: list[int] = self.data.get("waiters", []) if self.spot is not None else []
+        waiters: list[int] = self.data.get("waiters", []) if self.location is not None else []
         return waiters
 
     def job(self, *, whole: bool = False) -> Job:
         """Return the job, with its payload if ``whole``."""
-        spot = self.spot
-        record = dict(self.data if spot is None else spot.record)
+        location = self.location
+        record = dict(self.data if location is None else location.record)
         if not whole:
             record.pop("payload", None)
             record.pop("payload_base64", None)
         job = records.decode_job(record)
-        if spot is not None:
-            job.state, job.attempt = int(spot.state), spot.attempt
+        if location is not None:
+            job.state, job.attempt = int(location.state), location.attempt
             job.foreground = self.data.get("foreground", False)
         return job
 
@@ -138,7 +138,7 @@ async def locate(session: Session, tasks: Iterable[str]) -> dict[str, TaskLocati
     left = await _until_found(list(dict.fromkeys(tasks)), lambda left: _locate(session, left, found))
     if left:
         raise StoreCorruptError(f"{left[0]} has a name and no task")
-    names = [spot.name for spot in found.values()]
+    names = [location.name for location in found.values()]
     await session.meet([name.id for name in names if name.id] + [name.kept["id"] for name in names if name.kept])
     return found
 
@@ -167,22 +167,22 @@ async def _locate(session: Session, tasks: list[str], found: dict[str, TaskLocat
         name = name_of(node)
         if not name.id:
             found[task] = TaskLocation(task, name, "", 0, {}, State.SUCCEEDED, 0, "", 0)
-        elif (spot := _spot(task, name, paths.pending(task), pending)) is not None:
-            found[task] = spot
-        elif (spot := _spot(task, name, paths.running(task), running)) is not None:
-            held.append(spot)
-        elif (spot := _spot(task, name, paths.completed(task), completed)) is not None:
-            found[task] = spot
+        elif (location := _location(task, name, paths.pending(task), pending)) is not None:
+            found[task] = location
+        elif (location := _location(task, name, paths.running(task), running)) is not None:
+            held.append(location)
+        elif (location := _location(task, name, paths.completed(task), completed)) is not None:
+            found[task] = location
         else:
             delayed.append((task, name))
     if delayed:
         at = [paths.delayed(task, name.due_us, name.id) for task, name in delayed]
         for (task, name), path, node in zip(delayed, at, await session.get_many(at), strict=True):
-            spot = _spot(task, name, path, node)
-            if spot is None:
+            location = _location(task, name, path, node)
+            if location is None:
                 left.append(task)
             else:
-                found[task] = spot
+                found[task] = location
     if held:
         left += await _assigned(session, held, found)
     return left
@@ -195,7 +195,7 @@ def _places(task: str) -> tuple[str, str, str, str]:
     )  # fmt: skip
 
 
-def _spot(task: str, name: Name, path: str, node: Node | None) -> TaskLocation | None:
+def _location(task: str, name: Name, path: str, node: Node | None) -> TaskLocation | None:
     if node is None:
         return None
     record = records.decode(node.data)
@@ -207,16 +207,18 @@ def _spot(task: str, name: Name, path: str, node: Node | None) -> TaskLocation |
 
 async def _assigned(session: Session, held: list[TaskLocation], found: dict[str, TaskLocation]) -> list[str]:
     """Read the assignments of held tasks, and return the tasks whose assignment is gone."""
-    await session.meet(spot.record["term"] * TERM_SPAN for spot in held)
-    at = [paths.assignment(session.worker_of(spot.record["term"]), spot.task) for spot in held]
+    await session.meet(location.record["term"] * TERM_SPAN for location in held)
+    at = [paths.assignment(session.worker_of(location.record["term"]), location.task) for location in held]
     left = []
-    for spot, path, node in zip(held, at, await session.get_many(at), strict=True):
+    for location, path, node in zip(held, at, await session.get_many(at), strict=True):
         data = {} if node is None else records.decode(node.data)
-        if node is None or data["id"] != spot.name.id:
-            left.append(spot.task)
+        if node is None or data["id"] != location.name.id:
+            left.append(location.task)
         else:
-            state, attempt = _STATES[data["state"]], data.get("attempt", spot.attempt)
-            found[spot.task] = spot._replace(state=state, attempt=attempt, assignment=path, assigned=node.version)
+            state, attempt = _STATES[data["state"]], data.get("attempt", location.attempt)
+            found[location.task] = location._replace(
+                state=state, attempt=attempt, assignment=path, assigned=node.version
+            )
     return left
 
 
@@ -253,29 +255,29 @@ async def _look(session: Session, ids: list[int], seen: dict[int, LocatedJob]) -
             seen[job_id] = one
         else:
             live.append(one)
-    spots = await locate(session, [one.data["task"] for one in live]) if live else {}
+    locations = await locate(session, [one.data["task"] for one in live]) if live else {}
     unnamed = []
     for one in live:
-        spot = spots.get(one.data["task"])
-        if spot is None or spot.name.id != one.id:
+        location = locations.get(one.data["task"])
+        if location is None or location.name.id != one.id:
             unnamed.append(one)
         else:
-            seen[one.id] = one._replace(spot=spot)
-    return await _look_unnamed(session, unnamed, spots, seen) if unnamed else []
+            seen[one.id] = one._replace(location=location)
+    return await _look_unnamed(session, unnamed, locations, seen) if unnamed else []
 
 
 async def _look_unnamed(
-    session: Session, live: list[LocatedJob], spots: dict[str, TaskLocation], seen: dict[int, LocatedJob]
+    session: Session, live: list[LocatedJob], locations: dict[str, TaskLocation], seen: dict[int, LocatedJob]
 ) -> list[int]:
     """Search for ended, unpublished jobs whose names other jobs have got."""
     at = [paths.completed(one.data["task"]) for one in live]
     left = []
     for one, path, node in zip(live, at, await session.get_many(at), strict=True):
         task = one.data["task"]
-        name = spots[task].name if task in spots else Name(0, 0, "", 0, None)
-        spot = _spot(task, name._replace(id=one.id), path, node)
-        if spot is None:
+        name = locations[task].name if task in locations else Name(0, 0, "", 0, None)
+        location = _location(task, name._replace(id=one.id), path, node)
+        if location is None:
             left.append(one.id)
         else:
-            seen[one.id] = one._replace(spot=spot._replace(name=name))
+            seen[one.id] = one._replace(location=location._replace(name=name))
     return left

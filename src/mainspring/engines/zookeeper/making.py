@@ -112,28 +112,28 @@ class NewJobs:
 
         Return None if that job has ended; then the new one is stored.
         """
-        spot = (await locating.locate(self._session, [task])).get(task)
-        if spot is None or not spot.path:
+        location = (await locating.locate(self._session, [task])).get(task)
+        if location is None or not location.path:
             raise OvertakenError
-        self._transaction.expect(spot.path, spot.version)
-        other = records.decode_job(spot.record)
-        if spot.state.ended:
-            await self._store(job, task, await self._freed(spot.name, other))
+        self._transaction.expect(location.path, location.version)
+        other = records.decode_job(location.record)
+        if location.state.ended:
+            await self._store(job, task, await self._freed(location.name, other))
             return None
         seen = (await locating.look(self._session, [other.id])).get(other.id)
-        if seen is None or seen.spot is None or seen.spot.path != spot.path:
+        if seen is None or seen.location is None or seen.location.path != location.path:
             raise OvertakenError
         entry = joining(NewJob(job, task, 0, 0), seen.path, seen.version, seen.data)
         for change in () if entry is None else entry.changes:
             self._transaction.include(change)
         self._note_owner(other)
-        return Found(other.id, int(spot.state), spot.attempt)
+        return Found(other.id, int(location.state), location.attempt)
 
     def _note_owner(self, job: Job) -> None:
         whose = owner(job.options)
         if whose is not None:
             self.owners[job.id] = whose
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report the stored pending tasks after the write."""
         self._session.waiting(self._waiting)

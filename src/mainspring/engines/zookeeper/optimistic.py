@@ -89,11 +89,11 @@ async def _decide(
     """Missing index nodes of expiries: their deletion is left out, since the job's end does not need it."""
     while left:
         seen = await locating.look(session, left)
-        spots = await _namesakes(session, seen) if named else {}
+        locations = await _namesakes(session, seen) if named else {}
         writing: list[int] = []
         planned: list[tuple[Entry, T]] = []
         for job_id in left:
-            entry, outcome = plan(job_id, seen.get(job_id), spots.get(job_id))
+            entry, outcome = plan(job_id, seen.get(job_id), locations.get(job_id))
             if entry is None:
                 outcomes[job_id] = outcome
             else:
@@ -124,11 +124,11 @@ async def _namesakes(session: Session, seen: dict[int, LocatedJob]) -> dict[int,
     """Return the locations of the tasks that have the names of published jobs now."""
     tasks = {}
     for one in seen.values():
-        if one.spot is None:
+        if one.location is None:
             job = one.job()
             tasks[job.id] = paths.task_name(job.function, job.unique, job.id)
-    spots = await locating.locate(session, tasks.values())
-    return {job_id: spots[task] for job_id, task in tasks.items() if task in spots}
+    locations = await locating.locate(session, tasks.values())
+    return {job_id: locations[task] for job_id, task in tasks.items() if task in locations}
 
 
 # ---- parts of plans ----
@@ -149,15 +149,15 @@ def unmark(job: Job, task: str) -> list[Change]:
 
 def end_of_waiting(seen: LocatedJob, job: Job, who: str) -> tuple[Entry, Completion]:
     """Return the entry that ends a job without a holder, and its completion; ``job`` has its final state."""
-    spot = seen.spot
-    assert spot is not None
+    location = seen.location
+    assert location is not None
     record = records.encode_job(job, seen.handle, worker=who)
     changes: list[Change] = [
         # Another job of the same name may replace it with the same version; the check of its result shows that.
         Check(seen.path, seen.version),
-        Delete(spot.path, spot.version),
-        *unmark(job, spot.task),
-        Create(paths.completed(spot.task), record),
+        Delete(location.path, location.version),
+        *unmark(job, location.task),
+        Create(paths.completed(location.task), record),
     ]
-    counts = ((job.function, int(spot.state), job.priority, -1), (job.function, job.state, job.priority, 1))
-    return Entry(changes, counts), Completion(spot.task, job, record)
+    counts = ((job.function, int(location.state), job.priority, -1), (job.function, job.state, job.priority, 1))
+    return Entry(changes, counts), Completion(location.task, job, record)

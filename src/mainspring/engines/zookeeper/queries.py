@@ -84,13 +84,13 @@ async def _find_unique(
         for function, unique in keys
         if unique != NO_UNIQUE
     }
-    spots = await locating.locate(session, [task for some in tasks.values() for task in some])
+    locations = await locating.locate(session, [task for some in tasks.values() for task in some])
     found: dict[tuple[bytes | None, bytes], ops.Found] = {}
     for key, some in tasks.items():
         for task in some:
-            spot = spots.get(task)
-            if spot is not None and not spot.state.ended:
-                found[key] = ops.Found(spot.name.id, int(spot.state), spot.attempt)
+            location = locations.get(task)
+            if location is not None and not location.state.ended:
+                found[key] = ops.Found(location.name.id, int(location.state), location.attempt)
                 break
     return found
 

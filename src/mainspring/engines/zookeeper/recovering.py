@@ -149,7 +149,7 @@ class Recovery:
             dropping = [
                 one
                 for one in seen.values()
-                if one.spot is not None and one.spot.assignment and is_unwanted(one.data, self._living)
+                if one.location is not None and one.location.assignment and is_unwanted(one.data, self._living)
             ]
             self.dropped += (await self._commit([waiting.dropped(one) for one in dropping])).count(None)
             gone = {one.id for one in dropping}

@@ -188,7 +188,7 @@ class Session:
         """Load the nodes of some jobs' terms, but for terms that never existed. Raises StoreFencedError."""
         unknown = {job_id // TERM_SPAN for job_id in ids} - self.nodes.keys()
         if unknown:
-            await self.patiently(lambda: terms.meet(self.tree, self.nodes, unknown))
+            await self.retry_reads(lambda: terms.meet(self.tree, self.nodes, unknown))
 
     def worker_of(self, term: int) -> str:
         """Return the worker of a term, which must be loaded."""
@@ -201,21 +201,21 @@ class Session:
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
         """Return a node; None if there is none."""
-        return await self.patiently(lambda: self.tree.get(path, watch))
+        return await self.retry_reads(lambda: self.tree.get(path, watch))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """Return several nodes. Without paths nothing is sent."""
-        return await self.patiently(lambda: self.tree.get_many(paths)) if paths else []
+        return await self.retry_reads(lambda: self.tree.get_many(paths)) if paths else []
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of a node's children; none if there is no such node."""
-        return await self.patiently(lambda: self.tree.children(path, watch)) or []
+        return await self.retry_reads(lambda: self.tree.children(path, watch)) or []
 
     async def catch_up(self) -> None:
         """Wait until all writes so far, of all nodes, can be read here."""
-        await self.patiently(self.tree.sync)
+        await self.retry_reads(self.tree.sync)
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def retry_reads(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Run reads, and repeat all of them if the ensemble is away in one of them."""
         while True:
             try:

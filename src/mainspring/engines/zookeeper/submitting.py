@@ -152,27 +152,27 @@ class Submission:
 
     async def _race(self, new_jobs: list[NewJob]) -> list[NewJob]:
         """Read the names, and store or join the jobs; return those that had a conflict."""
-        spots = await locating.locate(self.session, [new.task for new in new_jobs])
+        locations = await locating.locate(self.session, [new.task for new in new_jobs])
         storing: list[NewJob] = []
         joining: list[tuple[NewJob, TaskLocation]] = []
         left: list[NewJob] = []
         for new in new_jobs:
-            spot = spots.get(new.task)
-            if spot is None:
+            location = locations.get(new.task)
+            if location is None:
                 storing.append(new)
-            elif spot.path:
-                joining.append((new, spot))
+            elif location.path:
+                joining.append((new, location))
             else:
-                rest = self._join_kept(new, spot.name)
+                rest = self._join_kept(new, location.name)
                 if rest is not None:
                     storing.append(rest)
         left += await self._join(joining)
         await self._parents(storing)
         planned = []
         for new in storing:
-            spot = spots.get(new.task)
+            location = locations.get(new.task)
             handle = self.session.handle(new.job.id)
-            planned.append(submission(new, handle, self.session.who, None if spot is None else spot.name))
+            planned.append(submission(new, handle, self.session.who, None if location is None else location.name))
         verdicts = await self.session.committer.commit([entry for entry, _ in planned])
         for new, verdict, (_, record) in zip(storing, verdicts, planned, strict=True):
             if not self._decided(new, verdict, record):
@@ -232,15 +232,15 @@ class Submission:
         """Join jobs whose names are in use; return those whose rivals have ended in the meantime."""
         left: list[NewJob] = []
         noting: list[NewJob] = []
-        for new, spot in new_jobs:
-            if spot.state.ended and await self._is_awaited(spot):
+        for new, location in new_jobs:
+            if location.state.ended and await self._is_awaited(location):
                 left.append(new)
-            elif new.waiters or (spot.record.get("foreground", False) and not new.foreground):
+            elif new.waiters or (location.record.get("foreground", False) and not new.foreground):
                 noting.append(new)
             else:
-                self._found(new, spot)
+                self._found(new, location)
         if noting:
-            left += await self._note(noting, {new.task: spot.name.id for new, spot in new_jobs})
+            left += await self._note(noting, {new.task: location.name.id for new, location in new_jobs})
         return left
 
     async def _note(self, new_jobs: list[NewJob], ids: dict[str, int]) -> list[NewJob]:
@@ -250,42 +250,42 @@ class Submission:
         noting: list[tuple[NewJob, TaskLocation, Entry]] = []
         for new in new_jobs:
             one = seen.get(ids[new.task])
-            if one is None or one.spot is None:
+            if one is None or one.location is None:
                 left.append(new)
             elif (entry := joining(new, one.path, one.version, one.data)) is None:
-                self._found(new, one.spot)
+                self._found(new, one.location)
             else:
-                noting.append((new, one.spot, entry))
+                noting.append((new, one.location, entry))
         verdicts = await self.session.committer.commit([entry for _, _, entry in noting])
-        for (new, spot, _), verdict in zip(noting, verdicts, strict=True):
+        for (new, location, _), verdict in zip(noting, verdicts, strict=True):
             if verdict is None:
-                self._found(new, spot)
+                self._found(new, location)
             elif isinstance(verdict, Fenced):
                 self._fail(new, self.session.over())
             else:
                 left.append(new)
         return left
 
-    def _found(self, new: NewJob, spot: TaskLocation) -> None:
-        found = ops.Found(spot.name.id, int(spot.state), spot.attempt)
+    def _found(self, new: NewJob, location: TaskLocation) -> None:
+        found = ops.Found(location.name.id, int(location.state), location.attempt)
         for one in (new, *(new.behind or ())):
             self.joined[one.job.id] = found
 
-    async def _is_awaited(self, spot: TaskLocation) -> bool:
+    async def _is_awaited(self, location: TaskLocation) -> bool:
         """Wait for the publication of a task that this node has completed; return False if it may be joined."""
-        if spot.record.get("worker") != self.session.who:
+        if location.record.get("worker") != self.session.who:
             return False
         now = asyncio.get_running_loop().time()
         self._until = self._until or now + PUBLICATION_TIMEOUT
-        return now < self._until and await published(self.session, spot, self._until - now)
+        return now < self._until and await published(self.session, location, self._until - now)
 
 
-async def published(session: Session, spot: TaskLocation, seconds: float) -> bool:
+async def published(session: Session, location: TaskLocation, seconds: float) -> bool:
     """Wait until a completed task is gone, or may be; return False if it still exists after ``seconds``."""
     changed = asyncio.Event()
     try:
         async with asyncio.timeout(seconds):
-            if await session.tree.get(spot.path, changed.set) is not None:
+            if await session.tree.get(location.path, changed.set) is not None:
                 await changed.wait()
     except TimeoutError:
         return False

@@ -82,7 +82,7 @@ class Expiring(NamedTuple):
 
 def expired(seen: LocatedJob | None, timed: Timed, now_us: int, who: str) -> Plan[Expiring]:
     """Plan to expire a job; guard: SCHEDULED or PENDING, and no attempt was counted."""
-    if seen is None or seen.spot is None or seen.state.ended:
+    if seen is None or seen.location is None or seen.state.ended:
         return None, Expiring()
     job = seen.job(whole=True)
     if job.expires_us != timed.time_us:

@@ -60,32 +60,32 @@ def _plan(
 
 def left(seen: LocatedJob | None, term: int) -> Plan[bool]:
     """Plan to remove a node from a job's waiters; the outcome is whether the job is dropped."""
-    if seen is None or seen.spot is None or seen.state.ended:
+    if seen is None or seen.location is None or seen.state.ended:
         return None, False
-    spot = seen.spot
+    location = seen.location
     waiters = [one for one in seen.waiters if one != term]
-    held = spot.state == State.LEASED and spot.record["term"] == term
-    if waiters or not seen.data.get("foreground", False) or not (spot.state < _LEASED or held):
+    held = location.state == State.LEASED and location.record["term"] == term
+    if waiters or not seen.data.get("foreground", False) or not (location.state < _LEASED or held):
         return (note(seen, waiters) if len(waiters) < len(seen.waiters) else None), False
     return dropped(seen), True
 
 
 def dropped(seen: LocatedJob) -> Entry:
     """Return the entry that removes all traces of a job."""
-    spot, job = seen.spot, seen.job()
-    assert spot is not None
-    name = paths.name(spot.task)
-    kept = spot.name.kept
+    location, job = seen.location, seen.job()
+    assert location is not None
+    name = paths.name(location.task)
+    kept = location.name.kept
     changes: list[Change] = [
         Delete(seen.path, seen.version),
-        Delete(name, spot.name.version)
+        Delete(name, location.name.version)
         if kept is None
-        else Write(name, records.encode({"kept": kept}), spot.name.version),
-        Delete(spot.path, spot.version),
-        *unmark(job, spot.task),
+        else Write(name, records.encode({"kept": kept}), location.name.version),
+        Delete(location.path, location.version),
+        *unmark(job, location.task),
     ]
-    if spot.assignment:
-        changes.append(Delete(spot.assignment, spot.assigned))
+    if location.assignment:
+        changes.append(Delete(location.assignment, location.assigned))
     return Entry(changes, ((job.function, job.state, job.priority, -1),))
 
 

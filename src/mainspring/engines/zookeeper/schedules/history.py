@@ -50,10 +50,10 @@ async def forget(session: Session, operations: Sequence[ops.ForgetFires]) -> lis
 
 async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten:
     before_us, left = operation.before_us, operation.rows
-    names = await session.patiently(partial(session.memory(ScheduleNames).after, operation.after))
+    names = await session.retry_reads(partial(session.memory(ScheduleNames).after, operation.after))
     number, before = 0, operation.after
     for name in names:
-        old = await session.patiently(partial(oldest, session.tree, name, before_us, left))
+        old = await session.retry_reads(partial(oldest, session.tree, name, before_us, left))
         dropped = await _forget_one(session, name, before_us, left) if retention.ripe(old.rows, before_us) else 0
         number += dropped
         left -= len(old.rows)

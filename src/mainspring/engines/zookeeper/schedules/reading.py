@@ -39,7 +39,7 @@ async def find_due(session: Session, operations: Sequence[ops.FindDue]) -> list[
     outcomes = []
     for operation in operations:
         until_us, limit = operation.until_us, operation.rows
-        outcomes.append(await session.patiently(partial(_find_due, session, until_us, limit)))
+        outcomes.append(await session.retry_reads(partial(_find_due, session, until_us, limit)))
     return outcomes
 
 

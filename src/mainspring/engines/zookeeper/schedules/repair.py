@@ -33,9 +33,9 @@ async def repair(session: Session, operations: Sequence[ops.RepairSchedules]) ->
 
 
 async def _repair(session: Session, now_us: int, limit: int) -> int:
-    found = await session.patiently(lambda: _list_candidates(session))
+    found = await session.retry_reads(lambda: _list_candidates(session))
     ends = await _ends(session, {one.job for one in found if one.kind == "j"})
-    cache = await session.patiently(session.memory(Specifications).now)
+    cache = await session.retry_reads(session.memory(Specifications).now)
     families: dict[str, list[Mendable]] = {}
     # The joined rows first: the other kinds may wait for their ends.
     for one in sorted(found):

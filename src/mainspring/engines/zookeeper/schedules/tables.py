@@ -211,8 +211,8 @@ class ZookeeperSchedules(ZookeeperGround):
             catalogue = Catalogue(after)
             if (parent := too_much_follows(catalogue, changed)) is not None:
                 raise UsageError(
-                    f"too much runs after schedule {parent!r}: what its end starts has to fit into one transaction, of which "
-                    "ZooKeeper takes about a megabyte; give the schedules after it smaller arguments"
+                    f"too much runs after schedule {parent!r}: the jobs that its end starts have to fit into one transaction of "
+                    "about a megabyte on ZooKeeper; give the schedules after it smaller arguments"
                 )
             self._cache = CatalogueCache(cache.version, catalogue, leaders(after))
 

@@ -50,7 +50,7 @@ async def _run(session: Session, operation: Operation) -> Any:
 
 async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -> list[Any]:
     """Run schedules by hand; see ``TriggerSchedule``. Schedules that other nodes have just added are included."""
-    await session.patiently(lambda: session.memory(Specifications).now(fresh=True))
+    await session.retry_reads(lambda: session.memory(Specifications).now(fresh=True))
     return await run(session, operations)
 
 
@@ -63,7 +63,7 @@ async def fire(session: Session, operations: Sequence[ops.FireSchedules]) -> lis
 
 
 async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops.Fired]:
-    specifications = await session.patiently(session.memory(Specifications).now)
+    specifications = await session.retry_reads(session.memory(Specifications).now)
     families: dict[str, list[ops.Due]] = {}
     for one in operation.due:
         families.setdefault(specifications.turn(one.name), []).append(one)
@@ -110,7 +110,7 @@ async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
         saved = ops.Saved(saved.schedules | changed.schedules, changed.error)
     left = [change.name for change in operation.changes if change.name not in saved.schedules]
     if left:
-        found = await session.patiently(lambda: reading.schedules(session, left))
+        found = await session.retry_reads(lambda: reading.schedules(session, left))
         now = dict.fromkeys(left) | {one.schedule.name: one for one in found}
         saved = ops.Saved(saved.schedules | now, saved.error)
     return saved
@@ -136,7 +136,7 @@ async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None
     """Fire schedules that are far behind in separate transactions: an edit would fire all due times in one."""
     left = set(names)
     for _ in range(CATCH_UP_TRANSACTIONS):
-        due = await session.patiently(partial(_far_behind, session, left, now_us))
+        due = await session.retry_reads(partial(_far_behind, session, left, now_us))
         if not due:
             return
         left = set(await _fire(session, ops.FireSchedules(due, now_us)))
