@@ -1,8 +1,8 @@
-"""Jobs that were running in workers which were lost: each in a process of its own, and few at a time.
+"""Isolation of jobs that ran in lost workers: each runs in a process of its own, and few run at a time.
 
-Workers of the extension that can do it (``worker.isolates``) run such a job in a process that has no other, so that they are not
-lost with it. Where a function has none of them, one such job of this node is under way at a time: what is lost then with other
-jobs beside it, is not lost because of two suspects.
+Workers of the extension that can isolate (``worker.isolates``) run such a job in a separate process, so that they are not lost
+with it. If a function has no such worker, the node runs one such job at a time: a worker that is then lost with other jobs had
+only one suspect.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Held
 
 JOBS_PER_WORKER: Final = 8
-"""Such jobs of one function that are under way at a time for each worker of it: a process of its own may take much memory."""
+"""Such jobs of one function that run at a time for each of its workers: each process may need much memory."""
 MAX_ISOLATED: Final = 1000
-"""Where so many of one function wait, nothing more of it is claimed: they are in memory."""
+"""Waiting jobs of one function at which claims for it stop: they are in memory."""
 
 
 class IsolationQueue:
-    """Those of a node. They are held, and stand in no queue before their turn.
+    """The isolated jobs of a node. They are held, and in no function queue before their turn.
 
-    ``serve`` calls ``next`` for a queue, and hands out what is in it: its workers may be asleep.
+    ``serve`` calls ``next`` for a queue, and hands out its jobs: its workers may be asleep.
     """
 
     def __init__(self, dispatch: Dispatch, serve: Callable[[FunctionQueue], None]) -> None:
@@ -35,7 +35,7 @@ class IsolationQueue:
         self._out: dict[FunctionQueue, dict[Held, None]] = {}
 
     def add(self, held: Held) -> None:
-        """Let a job wait for its turn; serving its queue begins it."""
+        """Add a job that waits for its turn; serving its queue begins the turn."""
         self.waiting.setdefault(held.queue, deque()).append(held)
 
     def of(self, queue: FunctionQueue) -> list[Held]:
@@ -43,11 +43,11 @@ class IsolationQueue:
         return list(self.waiting.get(queue, ()))
 
     def is_full(self, queue: FunctionQueue) -> bool:
-        """Return whether too many of a function wait."""
+        """Return whether too many jobs of a function wait."""
         return queue in self.waiting and len(self.waiting[queue]) >= MAX_ISOLATED
 
     def next(self, queue: FunctionQueue) -> None:
-        """Put those of a function into its queue whose turn it is."""
+        """Put the jobs of a function whose turn it is into its queue."""
         waiting = self.waiting.get(queue)
         while waiting and self._has_room(queue):
             held = waiting.popleft()
@@ -63,7 +63,7 @@ class IsolationQueue:
         return not self._out
 
     def left(self, held: Held) -> None:
-        """A job waits no longer, or its worker has it no longer; where it had its turn, the next one has it."""
+        """Remove a job that its worker has left, or that waits no longer; the end of its turn begins the next turn."""
         queue = held.queue
         waiting = self.waiting.get(queue)
         if waiting is not None and held in waiting:

@@ -1,4 +1,4 @@
-"""What waits of one function, in the order in which it is handed out."""
+"""The waiting jobs of one key, in the order in which they are handed out."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Waiting(Protocol):
-    """A job that waits here."""
+    """A waiting job."""
 
     job: Job
     queued: bool
-    """False once it was taken out: it is still met in its place, and passed over."""
+    """False once it was removed: its entry stays in its place, and is skipped."""
 
 
 W = TypeVar("W", bound=Waiting)
 
 
 class KeyQueue(Generic[W]):
-    """The jobs of one key that are here."""
+    """The jobs of one key that are in memory."""
 
     __slots__ = ("account", "in_flight", "key", "parked", "ready", "running", "size")
 
@@ -33,20 +33,20 @@ class KeyQueue(Generic[W]):
         self.account = account
         self.ready: tuple[deque[W], deque[W], deque[W]] = (deque(), deque(), deque())
         self.size = 0
-        """How many wait, without those that were taken out."""
+        """The number of waiting jobs, without removed ones."""
         self.in_flight = 0
-        """How many are on the way to the store that are leased to this node already."""
+        """The number of jobs in the commit queue that are leased to this node already."""
         self.running = 0
-        """How many have left for a worker, and their ends are not on disk."""
+        """The number of jobs handed to workers whose ends are not on disk."""
         self.parked = False
-        """None can start until tokens come back."""
+        """Whether no job can start until tokens come back."""
 
     def free(self, now_us: int) -> int:
         """Return how many may start."""
         return UNBOUNDED if self.account is None else self.account.free(self.running, now_us)
 
     def clear(self) -> None:
-        """Forget those that were taken out."""
+        """Free the entries of removed jobs."""
         for ready in self.ready:
             waiting = [held for held in ready if held.queued]
             ready.clear()
@@ -54,13 +54,13 @@ class KeyQueue(Generic[W]):
 
 
 def merge_by_age(ready: deque[W], new: deque[W]) -> None:
-    """Put jobs that came in order into their places among those that wait; ``new`` is used up.
+    """Insert jobs that come in order among the waiting jobs by age; ``new`` is empty afterwards.
 
-    What waits need not be in order: what had its turn already is before the others.
+    The waiting jobs need not be in order: requeued jobs are before the others.
     """
     before: list[W] = []
     if ready and new and ready[-1].job.id > new[0].job.id:
-        # What is passed here is handed out before the last of what was claimed, and so before the next claim.
+        # The jobs passed here are handed out before the last claimed job, and so before the next claim.
         while new and ready:
             if not ready[0].queued:
                 ready.popleft()

@@ -1,4 +1,4 @@
-"""What limits a job in memory: how long it may wait there, how long a worker may take, how long it may be silent."""
+"""Time limits of jobs in memory: the expiry of waiting jobs, and the timeout and heartbeat of running ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """Sets the timers of jobs: one ends when its job gets a worker, leaves it or is released.
+    """Sets the timers of jobs. A timer ends when its job gets a worker, leaves it or is released.
 
-    ``expired`` is called with a job that has waited for too long; ``timed_out`` with one whose worker has had it for so many
-    seconds, and whether that requeues it; ``silent`` with one whose worker has not reported for so many.
+    ``expired`` is called with a job that has waited too long; ``timed_out`` with a job, its timeout in seconds, and whether the
+    timeout requeues it; ``silent`` with a job and the seconds for which its worker has not reported.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class Limits:
         self._silent = silent
 
     def waits(self, held: Held) -> None:
-        """Expire a job in time that waits here: the store does that only to what waits there."""
+        """Set the expiry of a job that waits in memory: the store expires only jobs that wait there."""
         if not rules.was_tried(held.job):
             wait = held.job.expires_us / 1_000_000 - self._clock.wall()
             self._limit(held, max(wait, 0), lambda: self._expired(held))
 
     def started(self, held: Held) -> None:
-        """A worker has a job: its time runs, and its heart has to beat."""
+        """Set the timeout and heartbeat of a job that a worker has started."""
         options, ability = held.job.options, held.ability
         timeout = options.timeout if options is not None else None
         heartbeat = options.heartbeat if options is not None else None
@@ -68,7 +68,7 @@ class Limits:
         held.timers = [*waiting, self._timers.at(self._clock.monotonic() + seconds, function)]
 
     def end(self, held: Held) -> None:
-        """Nothing limits a job any more."""
+        """Cancel the timers of a job."""
         for timer in held.timers or ():
             self._timers.cancel(timer)
         held.timers = None

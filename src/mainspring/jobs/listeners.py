@@ -1,4 +1,4 @@
-"""Who waits for which job, and how they are told."""
+"""Listeners: the clients that wait for jobs, and their notification."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 SHARED_RESULT_BYTES: Final = 65_536
-"""Bytes of a result of which there is one copy, for as long as it is being sent to anybody."""
+"""Bytes of a result from which on all clients share one copy while it is being sent."""
 
 
 class Listener(Protocol):
-    """A client that waits for a job: how it hears of its progress and its end."""
+    """A client that waits for a job: the calls with its progress and its end."""
 
     gone: bool
-    """It has left, and waits for nothing any more, whatever it asked for is still under way."""
+    """It has left, and waits for no job, even if its requests are still in progress."""
 
     def data(self, handle: bytes, data: bytes) -> None:
         """Part of the result."""
@@ -30,20 +30,20 @@ class Listener(Protocol):
         """A warning."""
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
-        """How far the worker is."""
+        """The progress of the worker."""
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
-        """The job has its outcome: ``job.state``, ``job.result``, ``job.error``; ``exception`` as a plain worker sent it."""
+        """The job has ended: ``job.state``, ``job.result``, ``job.error``; ``exception`` as a plain worker sent it."""
 
     def unknown(self, handle: bytes) -> None:
-        """The job had ended while there was no room to tell it, and its outcome is no longer kept."""
+        """The job ended while the client had no room for its outcome, which is no longer kept."""
 
     def has_room(self) -> bool:
-        """Return whether it can be sent the outcome of another job: not while it has too much to read."""
+        """Return whether another outcome may be sent: not while the client has too much to read."""
 
 
 class Listeners:
-    """Job ids to listeners; also the way back, for a listener that leaves."""
+    """Maps job ids to listeners, and listeners to their jobs."""
 
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
@@ -51,12 +51,12 @@ class Listeners:
         self._by_listener: dict[Listener, set[int]] = {}
         self._large: WeakValueDictionary[int, Job] = WeakValueDictionary()
         self.withheld: dict[Listener, dict[int, None]] = {}
-        """The jobs that have ended, or may have, and of which listeners are told once they have room."""
+        """By listener, the jobs that have ended, or may have, and that are looked up once the listener has room."""
 
     def add(self, job_id: int, listener: Listener, *, repeat: bool = False) -> None:
-        """A listener waits for a job, unless it is gone.
+        """Add a listener of a job, unless it is gone.
 
-        It is told once, or, where it waits ``repeat``, once for each time it said so.
+        It is notified once, or, with ``repeat``, once for each call.
         """
         if listener.gone:
             return
@@ -72,15 +72,15 @@ class Listeners:
             jobs.add(job_id)
 
     def jobs(self) -> list[int]:
-        """Return the jobs that somebody waits for."""
+        """Return the jobs that have listeners."""
         return list(self._by_job)
 
     def of(self, job_id: int) -> list[Listener]:
-        """Return who waits for a job."""
+        """Return the listeners of a job."""
         return self._by_job.get(job_id, [])
 
     def listens(self, job_id: int, listener: Listener) -> bool:
-        """Return whether a listener still waits for a job."""
+        """Return whether a listener waits for a job."""
         return job_id in self._by_listener.get(listener, ())
 
     def waits(self, *listeners: Listener) -> bool:
@@ -88,7 +88,7 @@ class Listeners:
         return any(listener in self._by_listener for listener in listeners)
 
     def remove(self, job_id: int, listener: Listener) -> None:
-        """A listener no longer waits for a job."""
+        """Remove a listener of a job."""
         jobs = self._by_listener.get(listener)
         if jobs is None or job_id not in jobs:
             return
@@ -102,7 +102,7 @@ class Listeners:
             del self._by_job[job_id]
 
     def pop(self, job_id: int) -> list[Listener]:
-        """Return who waits for a job, for the last time."""
+        """Remove and return the listeners of a job."""
         listeners = self._by_job.pop(job_id, None)
         if listeners is None:
             return []
@@ -115,7 +115,7 @@ class Listeners:
         return listeners
 
     def leave(self, listener: Listener, most: int) -> list[int]:
-        """A listener that is gone waits for fewer jobs, by so many at most; returns those that nobody waits for any more."""
+        """Remove a departed listener from at most ``most`` jobs; return those without listeners now."""
         alone: list[int] = []
         jobs = self._by_listener.get(listener)
         if jobs is None:
@@ -141,11 +141,11 @@ class Listeners:
         asked: int | None = None,
         is_kept: bool = True,
     ) -> None:
-        """Tell everybody who waits for a job that it has ended, and has room for it.
+        """Notify the listeners of a job that it has ended, if they have room for the outcome.
 
-        From others a result that the store keeps is withheld: they go on waiting, and it is looked up again when they have room.
-        ``handle`` is the job's, where it is known. ``asked`` is the id under which they wait, where that one has joined the job.
-        The outcome of a job that no store has is told to all: ``is_kept`` is False.
+        From the others the outcome is withheld: they continue to wait, and it is looked up again when they have room. A job that
+        is in memory alone (``is_kept`` is False) is reported to all. ``handle`` is the job's handle, if the caller has it.
+        ``asked`` is the id under which the listeners wait, if that job has joined this one.
         """
         if asked is not None and asked != job.id:
             job = msgspec.structs.replace(job, id=asked)
@@ -169,11 +169,11 @@ class Listeners:
             self.withheld.setdefault(listener, {})[job_id] = None
 
     def under_way(self, job_id: int) -> Job | None:
-        """Return an ended job whose large result is being sent to somebody, by the id that was asked for."""
+        """Return an ended job whose large result is being sent to a client, by the id that was requested."""
         return self._large.get(job_id)
 
     def tidy(self) -> None:
-        """Give back the memory of what nobody waits for any more."""
+        """Free the memory of deleted entries."""
         compact(self._by_job)
 
     def __len__(self) -> int:

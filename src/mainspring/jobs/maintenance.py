@@ -1,4 +1,4 @@
-"""What a node looks after again and again: due jobs, old ones, windows, long runs and silent workers."""
+"""Periodic work of a node: due jobs, old jobs, windows, long runs and silent workers."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from mainspring.jobs.serving import Serving
 
 TICK_INTERVAL = 0.25
-"""Seconds between looks at what needs no exact time: windows, silent workers, what runs for long."""
+"""Seconds between runs of work without an exact time: windows, silent workers, records of long runs."""
 RECORD_AFTER = 1.0
-"""A job that runs for so many seconds is recorded as running."""
+"""Seconds after which a job is recorded as running."""
 SILENT_AFTER = 1.0
-"""A worker that was woken and did nothing for so many seconds no longer keeps others asleep."""
+"""Seconds after which a woken worker that sent nothing no longer keeps others asleep."""
 SWEEP_INTERVAL = 10.0
 SHARED_SWEEP_INTERVAL = 60.0
-"""Where several nodes have the store: each of them sweeps for all."""
+"""Seconds between sweeps on a shared store, where each node sweeps for all."""
 FUNCTIONS_PER_STEP = 1000
-"""Functions that are looked at in one step."""
+"""Functions that one step processes."""
 PAUSE_FACTOR = 10
-"""A look at all functions takes at most about one part in so many of the time."""
+"""The pause after a pass over all functions, as a multiple of the duration of the pass."""
 
 
 class Maintenance:
-    """Does what has to be done again and again.
+    """Does a node's periodic work.
 
     ``retention`` and ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``shared``: other nodes
     have the store too.
@@ -60,11 +60,11 @@ class Maintenance:
         self._adapted = self._swept = self._looked = self._clock.monotonic()
         self._woken: dict[Worker, float] = {}
         self._passing = False
-        """A pass over the functions is under way."""
+        """Whether a pass over the functions is in progress."""
         self._pass_at = self._adapted
 
     def tick(self) -> float:
-        """Do what is due; returns the monotonic time of the next tick that is wanted."""
+        """Do the work that is due; return the monotonic time of the next tick."""
         now = self._clock.monotonic()
         self._timers.run(now)
         if now - self._adapted >= TICK_INTERVAL:
@@ -86,7 +86,7 @@ class Maintenance:
         return min(now + TICK_INTERVAL, following) if following is not None else now + TICK_INTERVAL
 
     def _look_at_functions(self, now: float) -> None:
-        """Fit the windows of all functions to their workers, and serve each: where they are many, a part in each turn."""
+        """Fit the windows of all functions to their workers, and serve each; many functions are processed in steps."""
         if self._passing or now < self._pass_at:
             return
         serving = self._serving
@@ -97,7 +97,7 @@ class Maintenance:
             start = 0
             while part := order[
                 start : start + FUNCTIONS_PER_STEP
-            ]:  # no copy of all: it would keep those that are forgotten meanwhile
+            ]:  # no copy: it would keep functions that are forgotten meanwhile
                 for queue in part:
                     if queue.is_active():
                         serving.look_after(queue, seconds)
@@ -117,7 +117,7 @@ class Maintenance:
                 pass
             looked()
 
-    # ---- what runs, who is silent, what is old ----
+    # ---- running jobs, silent workers, old jobs ----
 
     def _record_running(self) -> None:
         before_us = round((self._clock.wall() - RECORD_AFTER) * 1_000_000)
@@ -138,7 +138,7 @@ class Maintenance:
             held.recorded = False
 
     def _pass_over_silent(self, now: float) -> None:
-        """A woken worker that stays silent must not strand a job: wake the next one in its place."""
+        """Wake the next worker in place of a woken one that stays silent, so that its job does not wait."""
         dispatch = self._dispatch
         woken = {worker: self._woken.get(worker, now) for worker in dispatch.workers if worker.woken_for is not None}
         for worker, since in list(woken.items()):

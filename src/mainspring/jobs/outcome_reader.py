@@ -1,7 +1,7 @@
-"""Outcomes that are looked up in the store for those who wait for them.
+"""Lookups of outcomes in the store for waiting clients.
 
-Clients may wait for any number of results, of any size, and read none. So one look-up is under way at a time; it asks for each
-job once, however many wait for it, and only where somebody has room for the outcome; and its results have a bound in bytes,
+Clients may wait for any number of results, of any size, and read none. So only one lookup is in progress at a time. It reads each
+job once, however many clients wait for it, and only if a client has room for the outcome. Its results have a limit in bytes,
 which is applied before they are read. A single larger result is read alone.
 """
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     FindJobs = Callable[
         [list[int], Callable[[dict[int, Job]], None], Callable[[StoreError], None], int], Find | Subscribe
     ]
-    """Puts a look-up for ids with room for so many bytes of results, and returns it."""
+    """Puts a lookup of ids with a limit of bytes of results, and returns it."""
 
 RETRY_DELAY: Final = 0.25
-"""Seconds after which the store is asked again where it could not answer."""
+"""Seconds after which a failed query is repeated."""
 JOBS_PER_LOOKUP: Final = 256
-"""Jobs of one look-up."""
+"""Jobs of one lookup."""
 RESULTS_BYTES: Final = 16 * 2**20
-"""Bytes of the results of one look-up, unless one alone is larger."""
+"""Bytes of the results of one lookup, unless a single result is larger."""
 
 
 class _Wait(NamedTuple):
-    """What is to be done once a job is looked up."""
+    """The functions to call once a job is looked up."""
 
     unknown: Callable[[], None]
-    """Called where the store has no such job."""
+    """Called if the store has no such job."""
     looked_up: Callable[[], None]
-    """Called once, when the store need not be asked any more."""
+    """Called once, when the lookup is done or not needed."""
     of_all: bool
-    """Whether ``unknown`` is for all who wait: then it comes after those who have asked for themselves."""
+    """Whether ``unknown`` is for all listeners: then it is called after the callbacks of single listeners."""
 
 
 def _nothing() -> None:
@@ -52,9 +52,9 @@ def _nothing() -> None:
 
 
 class OutcomeReader:
-    """Looks jobs up, and has those who wait for ended ones told.
+    """Looks jobs up, and notifies the listeners of ended ones.
 
-    ``find`` puts a look-up where the store is shared: it is also noted there that somebody waits.
+    ``find`` puts the lookups on a shared store, where they also subscribe this node to the jobs.
     """
 
     def __init__(self, context: Context, find: FindJobs | None = None) -> None:
@@ -65,11 +65,11 @@ class OutcomeReader:
         self._queue: dict[int, list[_Wait]] = {}
         self._under_way: dict[int, list[_Wait]] = {}
         self._open: Find | Subscribe | None = None
-        """The look-up under way, while ids may still be added."""
+        """The lookup in progress, while ids may still be added."""
         self._withheld: dict[int, list[_Wait]] = {}
-        """What is to be done for jobs that nobody has room for now."""
+        """The waits of jobs for which no listener has room now."""
         self._sizes: dict[int, int] = {}
-        """Results that had no room in a look-up, as large as it has found them."""
+        """The sizes of results that did not fit into a lookup."""
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._under_way) + len(self._withheld)
@@ -82,16 +82,16 @@ class OutcomeReader:
         *,
         of_all: bool = False,
     ) -> None:
-        """Look a job up, and have those told who wait for it if it has ended."""
+        """Look a job up, and notify its listeners if it has ended."""
         self._add(job_id, _Wait(unknown, looked_up, of_all))
         self._go_on()
 
     def will_look(self, job_id: int) -> bool:
-        """Return whether a job is going to be looked up, be it once somebody has room for it."""
+        """Return whether a job will be looked up, at once or when a listener has room."""
         return job_id in self._queue or job_id in self._withheld
 
     def has_room(self, listener: Listener) -> None:
-        """A listener has room again: look up what was withheld from it."""
+        """Look up the withheld outcomes of a listener that has room again."""
         jobs = self._listeners.withheld.pop(listener, None)
         if jobs:
             for job_id in jobs:
@@ -99,7 +99,7 @@ class OutcomeReader:
             self._go_on()
 
     def gone(self, listener: Listener) -> None:
-        """A listener has left: nothing is looked up for it any more."""
+        """Cancel the lookups of a departed listener."""
         for job_id in self._listeners.withheld.pop(listener, ()):
             if not self._listeners.of(job_id):
                 self._end(self._withheld.pop(job_id, ()))
@@ -120,7 +120,7 @@ class OutcomeReader:
                 operation.ids.append(job_id)
                 operation.rows += 1
                 return
-        # One under way may have been answered by the store before this was asked: it is looked up again.
+        # The store may have answered a lookup in progress before this request: the job is looked up again.
         self._queue.setdefault(job_id, []).append(wait)
 
     def _is_wanted(self, job_id: int) -> bool:
@@ -132,7 +132,7 @@ class OutcomeReader:
             for job_id in list(islice(self._queue, JOBS_PER_LOOKUP)):
                 size = self._sizes.get(job_id, 0)
                 if size > RESULTS_BYTES and self._under_way:
-                    continue  # it has a look-up of its own
+                    continue  # it gets its own lookup
                 self._sizes.pop(job_id, None)
                 self._begin(job_id, self._queue.pop(job_id))
                 if size > RESULTS_BYTES and self._under_way:
@@ -143,7 +143,7 @@ class OutcomeReader:
                 self._open = operation if room == RESULTS_BYTES else None
 
     def _begin(self, job_id: int, waits: list[_Wait]) -> None:
-        """Let a job be part of the next look-up, unless that is of no use now."""
+        """Add a job to the next lookup, unless no listener has room or its result is in memory."""
         if not self._is_wanted(job_id):
             for listener in self._listeners.of(job_id):
                 self._listeners.withhold(job_id, listener)
@@ -189,11 +189,11 @@ class OutcomeReader:
             return
         for wait in sorted(waits, key=lambda wait: wait.of_all):
             if wait.of_all and job_id in self._queue:
-                self._queue[job_id].append(wait)  # somebody has asked meanwhile, and is answered first
+                self._queue[job_id].append(wait)  # a later request is answered first
             else:
                 wait.unknown()
         if not waits:
-            # Its end was withheld, and what it was has been forgotten meanwhile.
+            # Its outcome was withheld, and has been deleted meanwhile.
             for listener in self._listeners.pop(job_id):
                 listener.unknown(handle)
 
@@ -206,7 +206,7 @@ class OutcomeReader:
         self._listeners.notify(self._listeners.under_way(job_id) or job, exception_of(job), asked=job_id)
 
     def _failed(self, error: StoreError) -> None:
-        # What cannot be looked up now is not unknown: who is told that submits the job again.
+        # A failed lookup does not mean an unknown job: a client would submit that job again.
         del error
         self._open = None
         self._timers.at(self._clock.monotonic() + RETRY_DELAY, self._retry)

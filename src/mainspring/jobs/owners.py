@@ -1,8 +1,8 @@
-"""Who owns a job: the slice that made it, and follows what becomes of it in the transaction in which it happens.
+"""Owners of jobs: slices that create jobs and process their changes of state in the same transaction.
 
-The jobs slice knows no other one. An owner is derived from what is stored with a job; engines note what happens to owned jobs
-while they run the operations that do it, and hand these notices to the slice that is registered for the owner's kind
-(``jobs.slices``). So what follows is committed with its cause.
+The jobs slice does not depend on other slices. The owner of a job is derived from its stored options. While an engine runs
+operations, it records notices about owned jobs, and passes them to the slice that is registered for the owner's kind
+(``jobs.slices``). So the consequences are committed with their cause.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Owner(NamedTuple):
-    """The slice that made a job, and what it is the job of there."""
+    """The slice that created a job, and the job's key in that slice."""
 
     kind: str
     key: Any
@@ -25,11 +25,11 @@ class Owner(NamedTuple):
 
 
 def owner(options: Options | None) -> Owner | None:
-    """Return who owns a job; None where nobody does."""
+    """Return the owner of a job; None if it has none."""
     if options is None:
         return None
     if options.schedule is not None:
-        # Stored and sent in fields of its own since before there were owners; nodes of versions before follow it too.
+        # Schedules have fields of their own, which are older than owners and which nodes of older versions read.
         return Owner("schedules", (options.schedule, options.fire_us))
     return None if options.owner is None else Owner(*options.owner)
 
@@ -40,7 +40,7 @@ class Ended(NamedTuple):
     id: int
     state: int
     term: int
-    """The lease under which it ended; 0 where nobody held it."""
+    """The term under which it ended; 0 if no node held it."""
     attempt: int
     worker: str
     started_us: int
@@ -48,7 +48,7 @@ class Ended(NamedTuple):
     error: bytes
     options: Options | None = None
     result: bytes = b""
-    """Empty also where the end was found later, and not in the transaction that ended it."""
+    """Empty if the end was found later, not in the transaction that ended the job."""
 
     @classmethod
     def of(cls, job: Job, worker: str = "") -> Ended:
@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
     @classmethod
     def by(cls, settlement: Settlement, state: int) -> Ended:
-        """Return the end that a settlement brings about, with the state that follows from its event."""
+        """Return the end that a settlement causes, with the state that follows from its event."""
         job, (started_us, ended_us) = settlement.job, (settlement.started_us, settlement.ended_us)
         error = settlement.error or job.error
         return cls(
@@ -76,28 +76,28 @@ class Ended(NamedTuple):
 
 
 class AttemptEnded(NamedTuple):
-    """An attempt at a job has ended, and the job goes on: it failed and has more attempts, or it was lost or given back."""
+    """An attempt has ended and the job has not: the attempt failed and more are left, or it was lost or given back."""
 
     id: int
     event: str
     """``rules.Event``: RETRY, SNOOZE, RELEASE or LOSE."""
     term: int
     attempt: int
-    """Attempts that count so far."""
+    """Attempts counted so far."""
     due_us: int
     error: bytes
     options: Options | None
 
     @classmethod
     def by(cls, settlement: Settlement) -> AttemptEnded:
-        """Return what a settlement brings about."""
+        """Return the notice of a settlement."""
         job = settlement.job
         error = settlement.error or job.error
         return cls(job.id, settlement.event, job.term, settlement.counted, settlement.due_us, error, job.options)
 
 
 class Started(NamedTuple):
-    """A job is recorded as running. One that ends soon is never recorded so; one that is recorded again is noted again."""
+    """A job was recorded as running. Short jobs are never recorded; a repeated record causes another notice."""
 
     id: int
     term: int
@@ -107,22 +107,22 @@ class Started(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> Started:
-        """Return the start of a job that runs."""
+        """Return the start of a running job."""
         return cls(job.id, job.term, job.attempt, job.options)
 
 
 Notice = Ended | AttemptEnded | Started
 Notices = dict[str, list[Notice]]
-"""What has happened in a group and was not followed yet, by the kinds of owners."""
+"""The notices of a group that are not processed yet, by the kinds of owners."""
 
 
 def note(notices: Notices, notice: Notice) -> None:
-    """Note what has happened to a job, for its owner where it has one."""
+    """Record a notice for the owner of its job, if it has one."""
     whose = owner(notice.options)
     if whose is not None:
         notices.setdefault(whose.kind, []).append(notice)
 
 
 def noticed(settlement: Settlement, state: int) -> Notice:
-    """Return what a settlement brings about, with the state that follows from its event."""
+    """Return the notice of a settlement, with the state that follows from its event."""
     return Ended.by(settlement, state) if state >= State.SUCCEEDED else AttemptEnded.by(settlement)
