@@ -1,7 +1,7 @@
-"""Plain workers that have asked for a job where none is in memory, and wait for the answer.
+"""Pending grabs: requests for jobs of plain workers that found none in memory and wait for the answer.
 
-They wait while the store is looked at, and who has just ended a job waits for a moment without that. A job that comes meanwhile
-is handed over as the answer; otherwise they are told that there is none.
+A request waits for a claim from the store. A worker that has just ended a job also waits for a moment. A job that comes meanwhile
+is the answer; otherwise the answer is NO_JOB.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Worker
 
 GRAB_WAIT = 0.002
-"""Seconds that a worker which has just ended a job waits for the next one before it is told that there is none."""
+"""Seconds that a worker which has just ended a job waits for the next one before NO_JOB."""
 GRAB_WAIT_FUNCTIONS = 8
-"""A worker of more functions is told at once: waiting for each of them would cost more than it saves."""
+"""The most functions of such a worker: waiting for more of them would cost more than it saves."""
 
 
 class PendingGrabs:
-    """The workers that wait for an answer: ``worker.grabbing`` says for how many."""
+    """The workers that wait for an answer; ``worker.grabbing`` is the number of their requests."""
 
     def __init__(self, context: Context, claiming: Claiming) -> None:
         self._dispatch, self._timers, self._clock = context.dispatch, context.timers, context.clock
         self._claiming = claiming
         self.since: dict[Worker, float] = {}
-        """Workers that wait a moment, and since when, the longest first."""
+        """Workers that wait for a moment, with the start of the wait, the longest wait first."""
 
     def for_the_store(self, worker: Worker) -> bool:
-        """Have the store looked at for a worker that found nothing in memory; True where it waits for that."""
+        """Claim jobs for a worker that found none in memory; return True if it waits for a claim."""
         asks = not worker.streams
         if asks:
-            # Before the look: whoever asks is a place for a job, also where he never sleeps and is one at no other time.
+            # Before the claim: a worker with a request is a place for a job, even if it never sleeps.
             self._wait(worker)
         for queue in worker.abilities:
             self._claiming.refill(queue)
@@ -45,7 +45,7 @@ class PendingGrabs:
         return waits
 
     def for_a_moment(self, worker: Worker) -> bool:
-        """Let a worker that has just ended a job, and found no other one, wait a moment for its answer; False for others.
+        """Let a worker that has just ended a job and found no other wait for a moment; return False for other workers.
 
         A client that waited for that job often sends its next one at once: it is then handed over as the answer, without the
         four packets by which the worker would go to sleep and be woken.
@@ -69,7 +69,7 @@ class PendingGrabs:
     def _end(self) -> None:
         now = self._clock.monotonic()
         for worker, since in list(self.since.items()):
-            if now < since + GRAB_WAIT:  # in the same words as the timer's time, or rounding makes it ask for now again
+            if now < since + GRAB_WAIT:  # the same expression as the timer's time: rounding could set a timer for now
                 self._timers.at(since + GRAB_WAIT, self._end)
                 break
             del self.since[worker]
@@ -77,12 +77,12 @@ class PendingGrabs:
                 self.answer(worker)
 
     def answer_all(self, queue: FunctionQueue) -> None:
-        """Answer those who asked while the store was being looked at for a function, where nothing was found for them."""
+        """Answer the workers that waited for a claim of a function and got no job."""
         for worker in [one for one in queue.takers if one.grabbing]:
             self.answer(worker)
 
     def answer(self, worker: Worker) -> None:
-        """Tell a worker that there is no job for it, unless a look at the store is still under way."""
+        """Send NO_JOB to a waiting worker, unless another claim for it is in progress."""
         if worker.grabbing and not any(queue.claiming for queue in worker.abilities):
             asked, worker.grabbing = worker.grabbing, 0
             self._dispatch.withdraw(worker)

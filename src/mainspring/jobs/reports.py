@@ -1,4 +1,4 @@
-"""What workers report of jobs that run: clients that wait for them are told, here and at other nodes."""
+"""Progress reports of workers, for waiting clients here and at other nodes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held
 
 SUBSCRIBERS_TTL: Final = 1.0
-"""Seconds for which the nodes that want to know of a job's progress are remembered."""
+"""Seconds for which the subscribers of a job's progress are cached."""
 
 
 class Reports:
-    """Passes on what is reported. ``relay`` is given where other nodes have the store too."""
+    """Forwards progress reports. ``relay`` is given if the store is shared."""
 
     def __init__(self, context: Context, relay: Relay | None) -> None:
         self._table, self._commits, self._clock = context.table, context.commits, context.clock
@@ -35,7 +35,7 @@ class Reports:
         self._report(held, Progress(held.job.id, "warning", data, b""))
 
     def status(self, held: Held, numerator: bytes, denominator: bytes) -> None:
-        """How far a worker is."""
+        """The progress of a worker."""
         held.numerator, held.denominator = numerator, denominator
         self._report(held, Progress(held.job.id, "status", numerator, denominator))
 
@@ -46,7 +46,7 @@ class Reports:
             self._send(self._relay, held, progress)
 
     def reported_elsewhere(self, progress: Progress) -> None:
-        """Tell those who wait here for a job that runs at another node."""
+        """Notify listeners of a job that runs at another node."""
         self._tell(self._handles.of(progress.id), progress)
 
     def _tell(self, handle: bytes, progress: Progress) -> None:
@@ -59,7 +59,7 @@ class Reports:
                 listener.warning(handle, progress.first)
 
     def _send(self, relay: Relay, held: Held, message: Progress) -> None:
-        """Tell other nodes whose clients wait for a job how far it is."""
+        """Send a job's progress to the other nodes whose clients wait for it."""
         now = self._clock.monotonic()
         subscribers = held.subscribers
         if subscribers is None:

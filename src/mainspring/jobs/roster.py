@@ -1,7 +1,7 @@
-"""All functions of a node: those that it has to do with, and those that are rows of its store alone.
+"""All functions of a node: those in its memory, and those that are rows of its store alone.
 
-Pages of them are made as they are asked for. How many they are, and which of the store's are the busiest, is read now and then:
-page by page, one after the other, and seldom, for nobody waits for it.
+Pages of functions are built on request. The counts and the busiest of the store's functions are read periodically: page by page,
+and at long intervals, because no request waits for them.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
 PAGE_SIZE: Final = 500
-"""Functions of a page at most: it is made in about a millisecond."""
+"""The most functions of a page: it is built in about a millisecond."""
 BUSIEST: Final = 1000
-"""Functions that are known by name: those with the most waiting jobs."""
+"""Functions of the store that are listed by name: those with the most waiting jobs."""
 READ_INTERVAL: Final = 5.0
-"""Seconds between two readings at least."""
+"""The shortest time in seconds between two readings."""
 PAUSE_FACTOR: Final = 20
-"""Reading takes at most about one part in so many of the time."""
+"""The pause after a reading, as a multiple of the duration of the reading."""
 LOG_INTERVAL: Final = 60.0
-"""Seconds between two lines of the log about refused functions."""
+"""Seconds between two log lines about refused functions."""
 
 _serial = attrgetter("serial")
 log = structlog.get_logger("mainspring.functions")
 
 
 class Page(NamedTuple):
-    """Some functions. Those that are rows of the store are queues that nobody else has."""
+    """A page of functions. Rows of the store are represented by new queues."""
 
     functions: Sequence[FunctionQueue]
     next: Place | None
-    """Where the next page begins; None where this was the last."""
+    """Where the next page begins; None on the last page."""
 
 
 class Place(NamedTuple):
-    """A place between two pages. The functions in memory come first, in the order in which the node has met them."""
+    """A place between two pages. The functions in memory come first, by their serials."""
 
     serial: int = 0
-    """Behind this one of those in memory."""
+    """The last function in memory before the place."""
     row: bytes | None = None
-    """Behind this one of the store's, where those in memory, up to ``serial``, are done."""
+    """The last row of the store before the place, if all functions in memory, up to ``serial``, are before it."""
 
 
 FIRST_PLACE: Final = Place()
 
 
 class Roster:
-    """Makes pages, and counts.
+    """Builds pages of functions, and counts functions.
 
-    A function that is there from the first page to the last is in one of them, unless it moves meanwhile. What is counted of the
-    store is as of the last reading; where all functions are in memory, nothing is read.
+    A function that exists from the first page to the last is on one of them, unless it moves meanwhile. Counts of the store's rows
+    are as of the last reading; if all functions are in memory, nothing is read.
     """
 
     def __init__(self, dispatch: Dispatch, commits: CommitQueue, reads: Reads, clock: Clock) -> None:
@@ -76,10 +76,10 @@ class Roster:
         self._clock = clock
         self._refusals = LogLimit(LOG_INTERVAL)
         self._next = float("-inf")
-        """The monotonic time of the next reading; infinite while one is under way."""
+        """The monotonic time of the next reading; infinite while one is in progress."""
         self._rows: dict[bytes, FunctionQueue] = {}
         self.jobs = self.waiting = 0
-        """How many live jobs the functions have that are rows of the store alone, and how many of these wait."""
+        """The numbers of live and of waiting jobs of the functions that are rows of the store alone."""
 
     # ---- pages ----
 
@@ -91,7 +91,7 @@ class Roster:
     def page(
         self, place: Place, then: Callable[[Page], None], failed: Callable[[StoreError], None], limit: int = PAGE_SIZE
     ) -> None:
-        """Make the page that begins at a place; at once as long as it is of functions in memory."""
+        """Build the page that begins at a place; a page of functions in memory is passed on at once."""
         if place.row is None:
             then(self._in_memory(place.serial, limit))
             return
@@ -124,7 +124,7 @@ class Roster:
         then: Callable[[Mapping[bytes, FunctionQueue]], None],
         failed: Callable[[StoreError], None],
     ) -> None:
-        """Look some functions up: those that are in memory, or have jobs in the store."""
+        """Look functions up; the result has those that are in memory or have stored jobs."""
         queues = self._dispatch.queues
         here = {name: queues[name] for name in names if name in queues}
         others = [name for name in names if name not in here]
@@ -149,11 +149,11 @@ class Roster:
 
     @property
     def number(self) -> int:
-        """How many functions there are, about."""
+        """The approximate number of functions."""
         return len(self._dispatch.queues) + self._dispatch.rows.number
 
     def too_many(self) -> str:
-        """Return why a new function is refused, and say so to whoever can change it."""
+        """Return the reason for refusing a new function, and log it for the operator."""
         most = self._dispatch.most
         if self._refusals.left_out(self._clock.monotonic()) is not None:
             log.warning(
@@ -164,7 +164,7 @@ class Roster:
         return f"this server has {most} functions, and takes no more (--max-functions): use fewer names"
 
     def tick(self, now: float) -> None:
-        """Begin a reading where it is time."""
+        """Begin a reading if it is time."""
         if not self._dispatch.complete and now >= self._next:
             self._next = float("inf")
             self._dispatch.rows.begin()
@@ -195,7 +195,7 @@ class Roster:
 
 
 class _Sums:
-    """What a reading has found so far."""
+    """The sums of a reading so far."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -216,7 +216,7 @@ class _Sums:
 
 
 def _rows_of(counts: Mapping[tuple[bytes, int, int], int]) -> list[FunctionQueue]:
-    """Return functions as the store counts them, in its order, as queues that nobody else has."""
+    """Return new queues with the store's counts of functions, in its order."""
     rows: dict[bytes, FunctionQueue] = {}
     for (name, state, priority), number in counts.items():
         row = rows.get(name)

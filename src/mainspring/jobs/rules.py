@@ -1,13 +1,13 @@
-"""The life of a job: one table of states, and the decisions on what becomes of a job when an attempt ends.
+"""The state machine of jobs: one table of states, and the decisions about a job when an attempt ends.
 
 Everything here is pure. The engines derive the guards of their statements from the table, the documentation's diagram is drawn
-from it, and the tests walk it.
+from it, and the tests check every transition of it.
 
-An attempt is *counted* when a worker really had the job: it failed, it was lost with its connection, its time ran out, or its
+An attempt is *counted* when a worker really had the job: it failed, it was lost with its connection, it timed out, or its
 node was lost after it had recorded the job as running. A polite release and a snooze are not counted.
 
-A worker of the extension runs many jobs in one process. Where that is lost, each of them may be the cause: it counts a *suspect*,
-not an attempt. A job of two such losses gets a process of its own from then on, and what ends that is the job's own attempt.
+A worker of the extension runs many jobs in one process. If the process is lost, each of them may be the cause: each counts a
+*suspect*, not an attempt. After two such losses a job runs in a process of its own, and the loss of that one counts an attempt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Event(StrEnum):
-    """What can happen to a stored job."""
+    """The events of a stored job."""
 
     DUE = "due"
     CLAIM = "claim"
@@ -44,19 +44,19 @@ class Event(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a worker's attempt at a job ended; the job may go on after it."""
+    """How a worker's attempt at a job ended; the job may be retried after it."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     """The worker reported an error, or a result that cannot be stored."""
     TIMED_OUT = "timed_out"
     LOST = "lost"
-    """The worker, its connection or its node was lost, or it was silent for too long."""
+    """The worker, its connection or its node was lost, or the worker was silent for too long."""
     CANCELLED = "cancelled"
     RELEASED = "released"
     """The worker or the node handed the job back; the attempt is not counted."""
     SNOOZED = "snoozed"
-    """The worker put the job off; the attempt is not counted."""
+    """The worker postponed the job; the attempt is not counted."""
 
 
 _S, _E = State, Event
@@ -75,7 +75,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (_S.CANCELLED, _E.REDRIVE): _S.PENDING,
     (_S.EXPIRED, _E.REDRIVE): _S.PENDING,
 } | {
-    # Running is recorded only after a while, so whatever ends a run must be legal from both held states.
+    # Running is recorded only after a while, so every end of a run must be legal from both held states.
     (held, event): target
     for held in (_S.LEASED, _S.RUNNING)
     for event, target in {
@@ -92,7 +92,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def step(state: State, event: Event) -> State:
-    """Return the state that follows; raises IllegalTransitionError where the table has no row."""
+    """Return the state that follows; raise IllegalTransitionError if the table has no such transition."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:
@@ -108,27 +108,27 @@ _TARGETS = {event: after for (_, event), after in TRANSITIONS.items()}
 
 
 def target(event: Event) -> State:
-    """Return the state that an event leads to: it is one and the same from wherever the event is legal."""
+    """Return the target state of an event: it is the same from every state in which the event is legal."""
     return _TARGETS[event]
 
 
-# To look a member of an enumeration up takes longer than all that a settlement notes of it.
+# The lookup of an enumeration's member would take longer than the rest of a settlement.
 _SUCCEED: Final = Event.SUCCEED
 _SUCCEEDED: Final = Outcome.SUCCEEDED
 
 
 class Settlement:
-    """The end of a lease: what becomes of a held job, as the store has to record it.
+    """The settlement of a held job: the change that the store has to record.
 
-    The store takes it only while the job is held under ``job.term``. ``counted`` is the job's number of counted attempts
-    afterwards, ``due_us`` says when it is due again after RETRY and SNOOZE. ``worker`` is the name of the worker that had it,
-    where somebody keeps it.
+    The store records it only while the job is held under ``job.term``. ``counted`` is the job's number of counted attempts
+    afterwards, ``due_us`` is when it is due again after RETRY and SNOOZE. ``worker`` is the name of its worker, if the job has an
+    owner.
 
-    The rest is for logs and metrics and is not stored. ``outcome`` says how the attempt ended; None: no worker had the job.
-    ``ran_us`` is how long the attempt ran, 0 where that is not known. ``waited_us`` is how long the job had waited before, -1
-    where that is not known, and after a success, where the job itself tells. ``why`` is the reason for a loss that leaves the
-    job's error as it is. ``reported``: a worker of the protocol extension reported the failure, and has logged it itself.
-    ``suspected``: the delivery was lost and counts no attempt, for another job may be the cause.
+    The rest is for logs and metrics and is not stored. ``outcome`` is how the attempt ended; None: no worker had the job.
+    ``ran_us`` is how long the attempt ran, 0 if unknown. ``waited_us`` is how long the job had waited before; -1 if unknown, and
+    after a success, where the job has the times. ``why`` is the reason for a loss that leaves the job's error unchanged.
+    ``reported``: a worker of the protocol extension reported the failure, and has logged it itself. ``suspected``: the delivery
+    was lost and counts no attempt, because another job may be the cause.
     """
 
     __slots__ = (
@@ -190,7 +190,7 @@ def succeeded(job: Job, result: bytes, started_us: int, now_us: int) -> Settleme
 def failed(
     job: Job, policy: Retry | None, error: bytes, started_us: int, now_us: int, *, final: bool, chance: float
 ) -> Settlement:
-    """Settle a failed attempt: again after a backoff where the policy has an attempt left, otherwise a dead letter.
+    """Settle a failed attempt: retry after a backoff if the policy has an attempt left, otherwise a dead letter.
 
     ``chance`` is a random number from 0 to 1 for the jitter.
     """
@@ -206,7 +206,7 @@ _MAX_DURATION_US = 2**61
 
 
 def duration_us(seconds: float) -> int:
-    """Turn a duration that somebody chose, however long, into microseconds that a store can hold."""
+    """Convert a duration of any length into microseconds that a store can hold."""
     return round(min(seconds * 1_000_000, _MAX_DURATION_US))
 
 
@@ -227,34 +227,34 @@ def out_of_attempts(job: Job, policy: Retry | None, lost_limit: int | None) -> b
 
 
 WORKER_LOST: Final = 1 << 16
-"""What a lost worker adds to ``Job.suspects``, to which a lost node adds 1.
+"""The number that a lost worker adds to ``Job.suspects``; a lost node adds 1.
 
-One number, because stores have a place for one. Nodes of version 1.0 and before add only for lost nodes, and take more than one
-loss of either kind for many lost nodes: they run such a job with more care than it needs.
+One number, because stores have one column. Nodes of version 1.0 and before add only lost nodes, and read lost workers as many
+lost nodes: they run such a job with more care than it needs.
 """
 MAX_LOST: Final = (1 << 15) - 1
-"""Lost workers of one job that are counted; the number has a place of 32 bits in PostgreSQL."""
+"""The most lost workers of one job that are counted; the column in PostgreSQL has 32 bits."""
 
 SUSPECTS_ALONE: Final = 2
-"""A job that was under way in so many lost nodes is run alone and recorded first: it may be what kills them. One that was under
-way in so many lost workers has a process of its own."""
+"""Losses after which a job is isolated, because it may be their cause. After so many lost nodes it runs alone and is recorded
+first; after so many lost workers it runs in a process of its own."""
 
 LOST_DELIVERIES: Final = 5
-"""Deliveries that a job may lose with workers of the extension. Where it has no policy, ``--job-retries`` says otherwise."""
+"""Deliveries that a job may lose with workers of the extension. ``--job-retries`` overrides it for jobs without a policy."""
 
 
 def was_tried(job: Job) -> bool:
-    """Return whether a worker has had a job, and lost or failed it: it does not expire any more."""
+    """Return whether a worker has lost or failed a job: it does not expire any more."""
     return job.attempt > 0 or job.suspects >= WORKER_LOST
 
 
 def may_kill_nodes(job: Job) -> bool:
-    """Return whether a job may be what its nodes were lost by."""
+    """Return whether a job may be the cause of its lost nodes."""
     return job.suspects % WORKER_LOST >= SUSPECTS_ALONE
 
 
 def may_kill_workers(job: Job) -> bool:
-    """Return whether a job may be what its workers were lost by: it has a process of its own."""
+    """Return whether a job may be the cause of its lost workers: it runs in a process of its own."""
     return job.suspects >= SUSPECTS_ALONE * WORKER_LOST
 
 
@@ -271,7 +271,7 @@ def lost_with_process(
 ) -> Settlement:
     """Settle a delivery to a worker of the extension whose process is lost, or hangs.
 
-    ``own``: only jobs that had processes of their own were there, so that it counts as an attempt, too.
+    ``own``: the worker ran only jobs in processes of their own, so that the loss counts as an attempt, too.
     """
     number = min(job.suspects // WORKER_LOST + 1, MAX_LOST)
     job.suspects = job.suspects % WORKER_LOST + number * WORKER_LOST
@@ -300,9 +300,9 @@ def _given_back(job: Job, why: str) -> Settlement:
 
 
 def recovered(jobs: Iterable[Job]) -> list[Settlement]:
-    """Give back the jobs of a node that is gone, each to its place.
+    """Return the settlements that give back the jobs of a lost node.
 
-    What it had recorded as running counts an attempt; the rest may or may not have reached a worker and counts a *suspect*.
+    A job that was recorded as running counts an attempt; any other may or may not have reached a worker and counts a *suspect*.
     """
     settlements = []
     for job in jobs:

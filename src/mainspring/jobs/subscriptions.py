@@ -1,7 +1,7 @@
-"""What a node notes in a shared store: for which jobs clients wait here.
+"""Subscriptions of a node to jobs in a shared store: its clients wait for these jobs.
 
-The node that settles a job then knows which nodes to tell, and none drops a foreground job for which somebody waits at another
-node. What the relay loses is asked for again now and then.
+The node that settles a job reads which nodes to notify, and no node drops a foreground job for which a client of another node
+waits. Messages that the relay loses are replaced by periodic lookups.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from mainspring.jobs.serving import Serving
 
 JOBS_PER_QUERY: Final = 1000
-"""Jobs that are asked for at once."""
+"""Jobs of one query."""
 LOST_ERROR: Final = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
 
 
 class Subscriptions:
-    """Notes who waits and who has left, and asks what has become of what clients here wait for.
+    """Subscribes this node to the jobs of its clients, and looks up the outcomes of these jobs.
 
-    ``noted`` is called once all that was waited for is noted under a new term.
+    ``noted`` is called once all subscriptions are stored under a new term.
     """
 
     def __init__(self, context: Context, serving: Serving, noted: Callable[[], None]) -> None:
@@ -41,28 +41,28 @@ class Subscriptions:
         self._noted = noted
         self.outcomes = OutcomeReader(context, self.find)
         self._unsubscribes: dict[Unsubscribe, list[Held]] = {}
-        """Operations under way about clients that have left, with the jobs that are not handed out before the answer."""
+        """Operations in progress for departed clients, with the jobs that are not handed out before the answer."""
         self._questions = 0
-        """Questions under way since the node has had its term, for all that somebody waits for here."""
+        """The number of queries in progress that renew the subscriptions under a new term."""
 
     @property
     def under_way(self) -> bool:
-        """Whether what is waited for is being noted under a new term."""
+        """Whether the subscriptions are being renewed under a new term."""
         return bool(self._questions)
 
     def ask_all(self) -> None:
-        """Ask the store for all that somebody waits for here, and note it again."""
+        """Look up all jobs that clients of this node wait for, and renew their subscriptions."""
         for ids in self._waited_elsewhere():
             self.ask(ids)
 
     def _waited_elsewhere(self) -> Iterable[list[int]]:
-        """Return the jobs that somebody here waits for and that are not in memory here, in parts."""
+        """Return the jobs with listeners here that are not in memory here, in parts."""
         held, handle = self._table.held, self._handles.of
         waited = [job_id for job_id in self._listeners.jobs() if handle(job_id) not in held]
         return [waited[start : start + JOBS_PER_QUERY] for start in range(0, len(waited), JOBS_PER_QUERY)]
 
     def ask(self, ids: Sequence[int]) -> None:
-        """Ask the store for jobs that somebody here waits for, and note again that they do."""
+        """Look up those of the jobs that have listeners here, and renew their subscriptions."""
         for job_id in self._askable(ids):
             self._look_up(job_id)
 
@@ -70,7 +70,7 @@ class Subscriptions:
         self.outcomes.look(job_id, lambda: self._tell_gone(job_id), of_all=True)
 
     def _askable(self, ids: Sequence[int]) -> list[int]:
-        """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up anyway."""
+        """Return the jobs with listeners that need a lookup: others are being stored, or looked up already."""
         on_the_way, will_look = self._table.on_the_way, self.outcomes.will_look
         waited = [job_id for job_id in ids if self._listeners.of(job_id)]
         return [job_id for job_id in waited if job_id not in on_the_way and not will_look(job_id)]
@@ -82,7 +82,7 @@ class Subscriptions:
         failed: Callable[[StoreError], None],
         room: int = 0,
     ) -> Find | Subscribe:
-        """Look jobs up, and note that somebody here waits for them, once this node has a term to note it under."""
+        """Look jobs up, and subscribe this node to them if it has a term."""
         term = self._table.term
 
         def noted(jobs: dict[int, Job]) -> None:
@@ -95,15 +95,15 @@ class Subscriptions:
         return operation
 
     def waited(self, job_id: int, term: int) -> None:
-        """Somebody here waits for a job, which was noted under a term."""
+        """Confirm a subscription to a job that was stored under a term."""
         for leave in self._unsubscribes:
             if leave.open and job_id in leave.ids:
-                leave.ids.remove(job_id)  # it was put while somebody else was on the way to the job
+                leave.ids.remove(job_id)  # a new listener came after this operation was put
         if term != self._table.term:
-            self.ask([job_id])  # the note has ended with its term
+            self.ask([job_id])  # the subscription ended with its term
 
     def begin_again(self) -> None:
-        """Note under the node's new term what its clients wait for, before what it has noted under the last one is forgotten."""
+        """Renew the subscriptions under the node's new term, before those of its last term are deleted."""
 
         def asked() -> None:
             self._questions -= 1
@@ -129,12 +129,12 @@ class Subscriptions:
                 self._look_up(job_id)
 
     def _tell_gone(self, job_id: int) -> None:
-        """Tell who waits for a foreground job that it is gone: this node's lease had ended, and with it what it had noted."""
+        """Notify the listeners of a lost foreground job: this node's lease had ended, and with it its subscriptions."""
         job = Job(job_id, b"", b"", state=int(State.FAILED), error=LOST_ERROR)
         self._listeners.notify(job, is_kept=False)
 
     def left(self, ids: list[int]) -> None:
-        """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""
+        """Unsubscribe from jobs without listeners here; waiting foreground jobs without other subscribers are dropped."""
         leaving = []
         withdrawn: list[Held] = []
         for job_id in ids:
@@ -150,7 +150,7 @@ class Subscriptions:
             self._leave(leaving, withdrawn, self._dropped)
 
     def _leave(self, ids: list[int], withdrawn: list[Held], dropped: Callable[[set[int]], None]) -> None:
-        """Have the store drop jobs for which nobody waits; the withdrawn ones that it does not drop wait again."""
+        """Unsubscribe from jobs; withdrawn jobs that the store does not drop are queued again."""
 
         def done(gone: set[int]) -> None:
             dropped(gone)
@@ -165,24 +165,24 @@ class Subscriptions:
         self._commits.put(operation, done, failed)
 
     def drop(self, settlement: Settlement) -> None:
-        """Drop a foreground job that its worker has left, as if its last client had left only now."""
+        """Unsubscribe from an abandoned foreground job that is requeued, so that the store drops it."""
         job = settlement.job
         serving = self._serving
 
         def dropped(gone: set[int]) -> None:
             queue = self._dispatch.tracked(job.function) if gone else None
             if queue is None:
-                pass  # it goes on, or the store alone counts it
+                pass  # the job was not dropped, or the store alone counts it
             elif rules.target(settlement.event) is State.PENDING:
                 serving.no_longer_pending(queue, job.priority)
             else:
                 serving.no_longer_away(queue)
 
-        # Where it fails, the settlement has failed as well: the job is dropped when that is tried again.
+        # If it fails, the settlement has failed as well: the job is dropped with the retry.
         self._leave([job.id], [], dropped)
 
     def withholds(self, held: Held) -> bool:
-        """Return whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""
+        """Return whether a claimed job may be about to be dropped: it then waits for the store's answer."""
         for operation, withdrawn in self._unsubscribes.items():
             if held.job.id in operation.ids:
                 withdrawn.append(held)
@@ -204,7 +204,7 @@ class Subscriptions:
     def _stay(self, withdrawn: Iterable[Held]) -> None:
         serving = self._serving
         for held in withdrawn:
-            # Another answer of this kind may have come before, and it may run since.
+            # Another answer of this kind may have come before, and the job may be running.
             if self._table.held.get(held.handle) is held and held.worker is None and not held.queued:
                 self._dispatch.restore(held)
                 serving.serve(held.queue)

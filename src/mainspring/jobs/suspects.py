@@ -1,11 +1,11 @@
-"""Jobs that were under way in nodes which were lost: they begin one after the other, for one of them may be what kills nodes.
+"""Suspects: jobs of lost nodes. They begin one after the other, because one of them may kill nodes.
 
-Each is recorded as running before it is handed out: where the node does not survive it, an attempt of that job is counted. The
-next one begins when it has ended, or has run for a while: what kills a node mostly does so at once, and a job that runs for an
-hour must not hold up the others. What still runs then counts an attempt as well if the node is lost, as any other job that
-runs.
+Each is recorded as running before it is handed out: if the node does not survive it, an attempt of that job is counted. The
+next one begins when it has ended, or has run for a while: a job that kills a node mostly does so at once, and a job that runs for
+an hour must not delay the others. Suspects that are still running then count an attempt if the node is lost, as any other
+running job does.
 
-Functions take turns, and one whose workers are all busy passes its turn on.
+Functions take turns, and a function whose workers are all busy passes its turn on.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 ALONE_FOR: Final = 10.0
 """Seconds for which no other suspect begins after one has begun."""
 WORKER_WAIT: Final = 1.0
-"""Seconds that one waits for a worker before those of another function have their turn."""
+"""Seconds that a suspect waits for a worker before another function has its turn."""
 MAX_RUNNING: Final = 8
-"""Suspects that run at the same time."""
+"""The most suspects that run at the same time."""
 
 
 class Suspects:
-    """The suspects of a node. They are held, and stand in no queue before their turn. ``serve`` hands out what is in a queue."""
+    """The suspects of a node. They are held, and in no function queue before their turn. ``serve`` hands out a queue's jobs."""
 
     def __init__(self, context: Context, serve: Callable[[FunctionQueue], None]) -> None:
         self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
         self._clock = context.clock
         self._serve = serve
         self._waiting: dict[FunctionQueue, deque[Held]] = {}
-        """By function, the one whose turn is next first."""
+        """By function, in the order of the turns."""
         self._running: dict[Held, None] = {}
-        """Those that run on after their turn."""
+        """The suspects that run on after their turn."""
         self.alone: Held | None = None
-        """The one whose turn it is: it is being recorded, waits for its worker, or has not run for long."""
+        """The suspect whose turn it is: it is being recorded, waits for its worker, or has not run for long."""
 
     def add(self, held: Held) -> None:
-        """Let a job wait for its turn; ``next`` begins it."""
+        """Add a job that waits for its turn; ``next`` begins the turn."""
         self._waiting.setdefault(held.queue, deque()).append(held)
 
     def of(self, queue: FunctionQueue) -> list[Held]:
@@ -53,7 +53,7 @@ class Suspects:
         return list(self._waiting.get(queue, ()))
 
     def next(self) -> None:
-        """Record the next one as running, unless another one has its turn, and hand it out then."""
+        """Record the next suspect as running, unless another one has its turn, and then hand it out."""
         if self.alone is not None or not self._waiting or len(self._running) >= MAX_RUNNING or self._dispatch.paused:
             return
         queue = next(iter(self._waiting))
@@ -75,7 +75,7 @@ class Suspects:
             self._admit(held)
 
     def _not_recorded(self, held: Held) -> None:
-        """The store could not take the record: upkeep asks for the next one again after a while."""
+        """Postpone a suspect whose record failed; periodic work begins the next turn."""
         if self.alone is held:
             held.recorded = False
             self._put_off(held)
@@ -98,7 +98,7 @@ class Suspects:
             self._timers.at(now + WORKER_WAIT, lambda: self._look_for_worker(held))
 
     def _put_off(self, held: Held) -> None:
-        """Let a job wait again: the first of its function, which is the last of all."""
+        """Let a job wait again: as the first of its function, which has the last turn."""
         self.alone = None
         waiting = self._waiting.pop(held.queue, deque())
         waiting.appendleft(held)
@@ -111,7 +111,7 @@ class Suspects:
             self.next()
 
     def left(self, held: Held) -> None:
-        """A job is no longer held; where it had its turn, or was one of the most that may run, the next one has its turn."""
+        """Remove a job that is no longer held; if it had its turn or was running, begin the next turn."""
         waiting = self._waiting.get(held.queue)
         if held is self.alone:
             self.alone = None

@@ -1,6 +1,6 @@
-"""The jobs that a node has in memory: leased from the store or in the foreground, waiting for its workers or with them.
+"""The table of the jobs in a node's memory: leased from the store or in the foreground, waiting or running.
 
-The table is passive. What goes out to workers, what comes from the store and what goes back is decided above it.
+The table is passive. Its callers decide which jobs are assigned, claimed or given back.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class JobTable:
-    """Jobs by handle, foreground jobs by their uniques, and gates in front of queues.
+    """Jobs by handle, foreground jobs by their uniques, and admission queues.
 
-    ``accounts`` says how a function's tokens are come by.
+    ``accounts`` returns the function that opens a function's accounts.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class JobTable:
         self._handles = handles
         self._accounts = accounts
         self.term = Term(0)
-        """The number under which the node holds stored jobs; 0 while it has none."""
+        """The term under which the node holds stored jobs; 0 while it has none."""
         self.next_id: Callable[[], int] = job_ids(self.term)
-        """Returns the id of a new job. One under the last term is right also while the node has none."""
+        """Returns the id of a new job. While the node has no term, ids of its last term remain valid."""
         self.held: dict[bytes, Held] = {}
         self.foreground: dict[tuple[bytes, bytes], Held] = {}
         """Foreground jobs with a unique, by function and unique."""
         self.foreground_bytes = 0
-        """Payloads of jobs that are nowhere but in memory."""
+        """Bytes of the payloads of foreground jobs that are in memory alone."""
         self.on_the_way: set[int] = set()
         """Foreground jobs that have left the table and are not in the store yet."""
 
@@ -66,14 +66,14 @@ class JobTable:
         return self.held.get(self._handles.of(job_id))
 
     def foreground_of(self, unique: bytes) -> Held | None:
-        """Return a foreground job by its unique, whatever its function; looks at the functions or the jobs, which are fewer."""
+        """Return a foreground job by its unique, whatever its function; searches functions or jobs, whichever is fewer."""
         queues = self._dispatch.queues
         if len(self.foreground) < len(queues):
             return next((held for (_, other), held in self.foreground.items() if other == unique), None)
         return next((self.foreground[name, unique] for name in queues if (name, unique) in self.foreground), None)
 
     def hold(self, job: Job, *, stored: bool) -> Held:
-        """Take a job into memory; it stands in no queue yet."""
+        """Take a job into memory; it is in no queue yet."""
         handle = self._handles.of(job.id)
         queue = self._dispatch.queue(job.function)
         if job.key and queue.admission is None:
@@ -85,7 +85,7 @@ class JobTable:
         return held
 
     def release(self, held: Held) -> None:
-        """Forget a job that stands in no queue."""
+        """Forget a job that is in no queue."""
         del self.held[held.handle]
         if not held.stored:
             job = held.job
@@ -95,7 +95,7 @@ class JobTable:
                 del self.foreground[job.function, job.unique]
 
     def has_been_stored(self, held: Held) -> None:
-        """A foreground job is a background one from now on."""
+        """Turn a foreground job that was stored into a background one."""
         job = held.job
         del self.foreground[job.function, job.unique]
         held.stored = True
@@ -104,7 +104,7 @@ class JobTable:
         self.foreground_bytes -= len(job.payload)
 
     def admission_of(self, queue: FunctionQueue) -> AdmissionQueue[Held]:
-        """Return a function's gate, made where there is none; the jobs that are here pass through it from now on."""
+        """Return a function's admission queue; create it if there is none, and move the function's waiting jobs into it."""
         admission = queue.admission
         if admission is None:
             admission = AdmissionQueue(self._clock, self._accounts(queue))
@@ -124,13 +124,13 @@ class JobTable:
 
     @staticmethod
     def remove_admission(queue: FunctionQueue) -> None:
-        """Nothing limits a function any more, and its jobs have no keys: they go on without a gate."""
+        """Remove the admission queue of a function without limits, pause and keys; its jobs return to the plain queue."""
         admission, queue.admission = queue.admission, None
         if admission is not None:
             for held in sorted(admission.queued(), key=lambda held: held.job.id):
                 queue.ready_queues()[held.job.priority].append(held)
 
     def tidy(self) -> None:
-        """Give back the memory of jobs that are gone."""
+        """Free the memory of deleted entries."""
         compact(self.held)
         compact(self.foreground)

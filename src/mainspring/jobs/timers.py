@@ -1,4 +1,4 @@
-"""What has to happen at a time: one heap of monotonic times and functions."""
+"""Timers: one heap of monotonic times and functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MIN_CANCELLED = 64
-"""So many cancelled timers are not worth a clearing."""
+"""The number of cancelled timers above which the heap may be cleared of them."""
 
 
 class Timer:
-    """A function that waits for its time; None once it was called or cancelled, so that nothing it holds stays in memory."""
+    """A function with a time; None once it was called or cancelled, so that its closure is freed."""
 
     __slots__ = ("function",)
 
@@ -24,10 +24,10 @@ class Timer:
 class Timers:
     """Functions to call at monotonic times.
 
-    Most limits end with their job long before their time, so that timers can be cancelled: what the heap holds is bounded by
-    what may still happen.
+    Most limits end with their job long before their time, so that timers can be cancelled: the number of active timers bounds
+    the size of the heap.
 
-    ``earlier`` is called when a timer comes before all others, so that the owner can look sooner than it meant to.
+    ``earlier`` is called when a timer comes before all others, so that the owner can wake up sooner.
     """
 
     def __init__(self, earlier: Callable[[float], object]) -> None:
@@ -60,7 +60,7 @@ class Timers:
             self._cancelled = 0
 
     def run(self, now: float) -> None:
-        """Call everything whose time has come."""
+        """Call all functions that are due."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             timer = heapq.heappop(heap)[2]

@@ -1,4 +1,4 @@
-"""Questions to the store, whether a job of some function and unique is live there."""
+"""Queries for live stored jobs by function and unique."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class _Question:
     def __init__(self, first: tuple[Answer, Failed]) -> None:
         self.asking = [first]
         self.overtaken = False
-        """A job of this unique was sent to the store after the question."""
+        """A job with this unique was sent to the store after the query."""
 
 
 class Uniques:
-    """Asks for each unique once, however many want to know, and again where the answer may be from before."""
+    """Sends one query for each unique, however many callers wait for it, and repeats it if the answer may be outdated."""
 
     def __init__(self, commits: CommitQueue) -> None:
         self._commits = commits
         self.questions: dict[Key, _Question] = {}
 
     def ask(self, key: Key, answer: Answer, failed: Failed) -> None:
-        """Ask the store; those who ask meanwhile with the same key are answered with it, in their order."""
+        """Query the store; further calls with the same key share the answer, in their order."""
         question = self.questions.get(key)
         if question is not None:
             question.asking.append((answer, failed))
@@ -63,9 +63,9 @@ class Uniques:
         self._commits.put(FindUnique([key]), found, not_found)
 
     def overtake(self, key: Key) -> None:
-        """A job of this function and unique is on its way to the store; it counts among the live ones already.
+        """Note that a job of this function and unique was sent to the store; the counts include it already.
 
-        Whoever is asking the store for that unique has to ask again: the answer may be from before.
+        A query in progress for that unique has to be repeated: its answer may be older.
         """
         question = self.questions.get(key)
         if question is not None:

@@ -1,4 +1,4 @@
-"""Workers that come, take jobs as they come, and leave."""
+"""Registration, readiness and departure of workers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.settling import Settling
 
 FUNCTIONS_AT_ONCE: Final = 100
-"""Functions that a worker may leave at once; of more, a part in each turn of the loop."""
+"""The most functions that a worker leaves at once; more are left in steps."""
 
 
 class Workers:
-    """Registers workers for functions, and sees to what they leave behind."""
+    """Registers workers for functions, and requeues the jobs of departed workers."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Workers:
         self._slices = context.slices
 
     def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
-        """A worker can run a function."""
+        """Register a worker for a function."""
         if ability.limits is not None:
             self._functions.declare(function, ability.limits)
         self._serving.serve(self._dispatch.register(worker, function, ability))
 
     def unregister(self, worker: Worker, function: bytes) -> None:
-        """A worker can no longer run a function; what it runs of it goes to another one, as in Gearman."""
+        """Unregister a worker from a function; its running jobs of it go to another worker, as in Gearman."""
         queue = self._dispatch.queues.get(function)
         if queue is None or queue not in worker.abilities:
             return
@@ -55,7 +55,7 @@ class Workers:
         self._left(queue)
 
     def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
-        """A worker can no longer run anything; ``then`` is called once that is so."""
+        """Unregister a worker from all functions; ``then`` is called at the end."""
 
         def forget() -> Iterator[None]:
             for queue in list(worker.abilities):
@@ -65,7 +65,7 @@ class Workers:
         self._forget(worker, forget(), then)
 
     def _forget(self, worker: Worker, functions: Iterator[None], then: Callable[[], None] = lambda: None) -> None:
-        """Have functions forget a worker, one with each step: at once where they are few."""
+        """Remove a worker from its functions, one with each step; at once if they are few."""
         if len(worker.abilities) > FUNCTIONS_AT_ONCE:
             self._slices.run(functions, then)
             return
@@ -74,7 +74,7 @@ class Workers:
         then()
 
     def ready(self, worker: Worker, places: int) -> None:
-        """A streaming worker takes so many more jobs."""
+        """Add to the credit of a streaming worker, and assign jobs to it."""
         worker.streams = True
         worker.credit += places
         while worker.credit > 0:
@@ -88,8 +88,8 @@ class Workers:
         self._serving.refill(worker)
 
     def gone(self, worker: Worker) -> None:
-        """A worker's connection has ended."""
-        self._dispatch.leave(worker)  # first, so that it is not given back what it leaves behind
+        """Remove a worker whose connection has ended."""
+        self._dispatch.leave(worker)  # first, so that it does not get its own jobs back
         self._settling.worker_gone(worker, "its worker's connection ended")
 
         def forget() -> Iterator[None]:
@@ -101,14 +101,14 @@ class Workers:
         self._forget(worker, forget())
 
     def _left(self, queue: FunctionQueue) -> None:
-        """A worker no longer runs a function: others take over what it was woken for, or nobody does."""
+        """Serve a function that a worker has left, or give its jobs back if it was the last one."""
         if queue.workers:
             self._serving.serve(queue)
         else:
             self.give_back(queue)
 
     def give_back(self, queue: FunctionQueue) -> None:
-        """No worker here can run a function's waiting jobs: they go back to the store, which bounds them."""
+        """Give a function's waiting jobs back to the store, because no worker here can run them."""
         for held in self._serving.waiting_apart(queue) + queue.queued():
             if held.stored:
                 self._settling.released(held)
