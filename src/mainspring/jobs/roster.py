@@ -65,7 +65,7 @@ FIRST_PLACE: Final = Place()
 class Roster:
     """Builds pages of functions, and counts functions.
 
-    A function that exists from the first page to the last is on one of them, unless it moves meanwhile. Counts of the store's rows
+    A function that exists from the first page to the last is on one of them, unless it moves meanwhile. Counts of rows
     are as of the last reading; if all functions are in memory, nothing is read.
     """
 

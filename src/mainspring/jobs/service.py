@@ -1,4 +1,4 @@
-"""What the faces call: the jobs of one node, from submission to settlement."""
+"""The jobs service of one node, which the faces call: from submission to settlement."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 class JobService:
     """The jobs slice of a node.
 
-    ``earlier`` is called with a monotonic time when ``tick`` is wanted sooner than it said. ``retention`` and
+    ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
-    ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` says whether the store keeps what is
-    said of functions. ``shared`` is given where other nodes have the store open too.
+    ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` is whether the store keeps limits
+    of functions. ``shared`` is given if the store is shared.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class JobService:
         self.handles = handles
         self.hub = hub
         alone = shared is None
-        # The parts below call those above by methods of the service alone, and not before all is put together.
+        # The parts call later ones through methods of the service alone, and not before all are created.
         self.dispatch = dispatch = Dispatch(
             round_robin=round_robin,
             wakeup=wakeup,
@@ -171,7 +171,7 @@ class JobService:
         self.lifecycle = NodeJobLifecycle(context, intake, clients)
         self._ends = False
 
-        # What faces and the server call; the promises are where these are made.
+        # The methods that faces and the server call; their docstrings are at their definitions.
         self.monotonic, self.wall = clock.monotonic, clock.wall
         self.next_id = table.next_id
         self.handle_of, self.id_of = handles.of, handles.parse
@@ -210,9 +210,9 @@ class JobService:
         self.change_limits = self.functions.change
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
-        """Give back what an earlier run of this node held, and count the waiting jobs; then call ``ready`` with how many.
+        """Give back the jobs that an earlier run of this node held, and count the waiting jobs; then call ``ready``.
 
-        On a shared store nothing is given back here: who gives back what, and when, is for the nodes to agree on.
+        ``ready`` takes the number of jobs given back. On a shared store it is 0: the nodes agree on who recovers jobs, and when.
         """
 
         def loaded() -> None:
@@ -237,17 +237,17 @@ class JobService:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is handed out: the node ends, drains or has no term."""
+        """Whether no job is handed out: the node shuts down, drains or has no term."""
         return self.dispatch.paused
 
     @property
     def settles(self) -> bool:
-        """Whether settlements were reported that are not even on their way to the store."""
+        """Whether any reported settlements are not in the commit queue."""
         return self.ends.waits
 
     @property
     def unsettled(self) -> bool:
-        """Whether there are settlements that the store could not take."""
+        """Whether any settlements failed in the store and will be retried."""
         return bool(self.ends.unsettled)
 
     @property
@@ -256,17 +256,17 @@ class JobService:
         return self.functions.kept
 
     def registered_elsewhere(self) -> frozenset[bytes] | None:
-        """Return the functions of the other nodes' workers; None where this node cannot know them at present."""
+        """Return the functions of the other nodes' workers; None while they are unknown."""
         return self.registered.elsewhere()
 
     @property
     def number_of_functions(self) -> int:
-        """How many functions there are, about."""
+        """The approximate number of functions."""
         return self.roster.number
 
     @property
     def jobs_of_others(self) -> tuple[int, int]:
-        """How many live jobs the functions have that are rows of the store alone, and how many of these wait."""
+        """The numbers of live and waiting jobs of the functions that are rows of the store alone."""
         return self.roster.jobs, self.roster.waiting
 
     @property
@@ -279,7 +279,7 @@ class JobService:
         return (function, unique) in self.table.foreground
 
     def workers(self) -> list[Worker]:
-        """Return those who have registered, asked or slept."""
+        """Return the workers that have registered, requested a job or slept."""
         return list(self.dispatch.workers)
 
     def forget_function(self, name: bytes) -> None:
@@ -287,7 +287,7 @@ class JobService:
         self.dispatch.queues.pop(name, None)
 
     def tick(self) -> float:
-        """Do what is due; returns the monotonic time of the next tick that is wanted."""
+        """Do the work that is due; return the monotonic time of the next tick."""
         if self.sharing is not None:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
@@ -308,7 +308,7 @@ class JobService:
         self.sharing.recover(terms)
 
     def set_node_count(self, nodes: int) -> None:
-        """Learn how many nodes have the store open, with this one."""
+        """Set the number of nodes that have the store open, including this one."""
         assert self.sharing is not None
         self.sharing.set_node_count(nodes)
 
@@ -320,21 +320,21 @@ class JobService:
         self.serving.serve_all()
 
     def hand_back(self) -> None:
-        """Hand out nothing more, and give back what waits here: a node that ends politely leaves no job under suspicion."""
+        """Stop handing out jobs, and give waiting jobs back: a clean shutdown leaves no job as a suspect."""
         self.dispatch.pause()
         for held in list(self.table.held.values()):
             if held.stored and held.worker is None:
                 self.settling.released(held)
 
     def end(self) -> None:
-        """Hand out nothing any more: the node ends, whatever becomes of its lease until then."""
+        """Stop handing out jobs for good: the node shuts down, whatever happens to its lease meanwhile."""
         self._ends = True
         self.hand_back()
 
     def counted(self, then: Callable[[], None]) -> None:
         """Call a function when the counts of jobs are at most a second old; at once where this node alone has the store.
 
-        Where the store does not answer, it is called after a second with the counts as they are known.
+        If the store does not answer, the function is called after a second with the last counts.
         """
         if self.sharing is None:
             then()
@@ -342,14 +342,14 @@ class JobService:
             self.sharing.counted(then)
 
     def _on_new_queue(self, queue: FunctionQueue) -> None:
-        """This node has to do with a function that it did not know, or had left to the store."""
+        """Set up the queue of a function that this node begins to use."""
         self.functions.apply(queue.name)
         if self.dispatch.complete:
             return
         if self.sharing is None:
             self._counting.ask(queue)
         else:
-            queue.uncounted = True  # the next look counts; a worker need not wait for it
+            queue.uncounted = True  # the next reading counts; a worker need not wait for it
 
     def _give_back(self, queue: FunctionQueue) -> None:
         self._workers.give_back(queue)
@@ -375,5 +375,5 @@ class JobService:
 
     @staticmethod
     def pass_over(worker: Worker | None, handle: bytes) -> bool:
-        """Return whether what a plain worker reports of a job is passed over, because it was cancelled while it ran."""
+        """Return whether a plain worker's reports about a job are ignored, because it was cancelled while it ran."""
         return worker is not None and handle in worker.ignored_results

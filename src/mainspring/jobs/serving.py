@@ -1,7 +1,7 @@
-"""How jobs go out to workers, and come back: this serves queues whenever a job, a worker or a token has come.
+"""Delivery of jobs to workers: queues are served whenever a job, a worker or a token has come.
 
-What is in memory stands in a `table`. What may be there, and how it comes from the store, is in `claiming`; who waits for it
-while it comes, in `pending_grabs`; which of it waits for its turn to be alone, in `suspects` and `isolation`.
+Jobs in memory are in a `table`. `claiming` bounds them and claims them from the store; `pending_grabs` are the workers that wait
+for a claim; jobs that wait for their turn to run alone are in `suspects` and `isolation`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ if TYPE_CHECKING:
     from mainspring.jobs.token_grants import GrantedAccounts
 
 MIN_DELAY = 0.001
-"""Seconds before a queue is served again because of the time alone."""
+"""The shortest delay in seconds before a queue is served again because of the time alone."""
 
 
 class Serving:
     """Serves the queues of a node.
 
-    ``give_back`` is called where no worker here could run a function's jobs soon, ``hand_back`` where stored jobs have come to a
-    node that hands out none. ``refused`` settles a claimed job that may not
-    be handed out any more, and says whether it did. Where the store is shared, ``withheld`` says whether a claimed foreground job
-    is held back, because its last client here has left; ``leased`` are the tokens of limits, and ``share`` says what this node
-    may take of a function's jobs, where that is not all.
+    ``give_back`` is called if no worker here can run a function's jobs soon, ``hand_back`` if stored jobs have come to a paused
+    node. ``refused`` settles a claimed job that may not be handed out any more, and returns whether it did. If the store is
+    shared, ``withheld`` returns whether a claimed foreground job is held back, because its last client here has left; ``leased``
+    are the granted tokens of limits, and ``share`` returns this node's quota of a function's jobs, if there is one.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Serving:
         self._withheld = withheld
         self._deliveries = 0
         self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
-        """When queues are served again because time lets more of their jobs start."""
+        """Times and timers of queues that are served again because time lets more of their jobs start."""
         self.suspects = Suspects(context, self._serve_or_give_back)
         self.isolation = IsolationQueue(context.dispatch, self.serve)
         self.token_grants = None
@@ -90,7 +89,7 @@ class Serving:
         return held
 
     def _accept_claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
-        """Let claimed jobs wait, each in its place, and hand out what may start."""
+        """Queue claimed jobs, each in its place, and hand out those that may start."""
         claimed: list[Held] = []
         for job in jobs:
             held = self.hold(job)
@@ -112,12 +111,12 @@ class Serving:
             self.arrived()
 
     def arrived(self) -> None:
-        """Jobs have come that were leased to this node. If it drains by now, they go back: other nodes may have free workers."""
+        """Give back jobs that were leased to this node if it drains by now: other nodes may have free workers."""
         if self._dispatch.paused:
             self._hand_back()
 
     def requeue(self, held: Held) -> None:
-        """Let a job wait again that had its turn, before the others of its priority."""
+        """Queue a job that was handed out, before the others of its priority."""
         if rules.may_kill_workers(held.job):
             self.isolation.add(held)
         else:
@@ -125,23 +124,23 @@ class Serving:
         self.serve(held.queue)
 
     def waiting_apart(self, queue: FunctionQueue) -> list[Held]:
-        """Return the jobs of a function that are here and stand in no queue before their turn."""
+        """Return the jobs of a function that are in memory and in no queue before their turn."""
         return self.suspects.of(queue) + self.isolation.of(queue)
 
     def release(self, held: Held) -> None:
-        """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
+        """Forget a job that has ended or goes back to the store, and detach it from its worker."""
         if held.queued:
             self._dispatch.drop(held)
             self.claiming.refill(held.queue)
         self._table.release(held)
         self.detach(held)
-        if held.job.suspects:  # others never wait for their turn to be alone
+        if held.job.suspects:  # other jobs never wait for a turn to run alone
             self.suspects.left(held)
 
     def fenced(self) -> None:
-        """This node's lease has ended: other nodes have its stored jobs, and it hands out nothing until it has a new term.
+        """Release all stored jobs, because this node's lease has ended; no job is handed out until there is a new term.
 
-        Streaming workers are asked to stop; of others, what they report of these jobs is passed over.
+        Streaming workers are asked to stop; reports of other workers about these jobs are ignored.
         """
         self._dispatch.pause()
         self._table.fenced()
@@ -182,29 +181,29 @@ class Serving:
         self.claiming.refill(queue)
 
     def hint(self, queue: FunctionQueue) -> None:
-        """Another node has stored jobs of a function."""
+        """Claim jobs of a function that another node has stored."""
         queue.hinted = True
         self.claiming.hint(queue)
 
     def refill(self, worker: Worker) -> None:
-        """Claim more of what a worker runs, where there is room."""
+        """Claim more jobs of a worker's functions, if there is room."""
         for queue in worker.abilities:
             self.claiming.refill(queue)
 
     def next_suspect(self) -> None:
-        """Let the next suspect begin where one waits for its turn."""
+        """Begin the next suspect, if one waits for its turn."""
         self.suspects.next()
 
     def has_left(self, worker: Worker) -> None:
-        """Answer a worker that runs fewer functions, where it waits for a look at one of those."""
+        """Answer a worker that has left functions, if it waits for a claim of one of them."""
         self.pending_grabs.answer(worker)
 
     def answer(self, queue: FunctionQueue) -> None:
-        """Answer those who wait for a look at the store that has brought nothing."""
+        """Answer the workers that wait for a claim that brought no job."""
         self.pending_grabs.answer_all(queue)
 
     def look_after(self, queue: FunctionQueue, seconds: float) -> None:
-        """Fit what a function may have here to what its workers got through in the last so many seconds, and serve it."""
+        """Fit a function's window to the jobs that its workers finished in the last ``seconds``, and serve it."""
         if self.claiming.adapt(queue, seconds):
             self._give_back(queue)
         self.serve(queue)
@@ -220,12 +219,12 @@ class Serving:
             self._give_back(queue)
 
     def start(self, held: Held, worker: Worker) -> None:
-        """Note that a worker has a job from now on."""
+        """Record the start of a job at a worker."""
         self._deliveries += 1
         queue = held.queue
         held.worker = worker
         held.ability = worker.abilities.get(queue)
-        if worker.streams:  # others have no word for it
+        if worker.streams:  # the plain protocol has no token
             held.token = b"%d.%d.%d" % (self._table.term, held.job.attempt + 1, self._deliveries)
         queue.running += 1
         worker.running[held.handle] = held
@@ -237,9 +236,9 @@ class Serving:
         self._limits.started(held)
 
     def ask(self, worker: Worker) -> Held | bool:
-        """A plain worker asks for a job.
+        """Process a plain worker's request for a job.
 
-        Returns one that is in memory, or whether the answer comes later: ``assign`` or ``no_job`` of its face.
+        Return a job in memory, or whether the answer comes later, through ``assign`` or ``no_job`` of its connection.
         """
         held = self.grab(worker)
         if held is not None:
@@ -247,7 +246,7 @@ class Serving:
         return self.pending_grabs.for_the_store(worker) or self.pending_grabs.for_a_moment(worker)
 
     def grab(self, worker: Worker) -> Held | None:
-        """Give a plain worker that asks a job that is in memory."""
+        """Start a job in memory at a plain worker, and return it; None if there is none."""
         woken_for = None
         if worker.asleep or worker.woken_for is not None:
             woken_for = self._dispatch.answered(worker)
@@ -259,21 +258,21 @@ class Serving:
             if queue.backlog[0] or queue.backlog[1] or queue.backlog[2] or queue.uncounted:
                 self.claiming.refill(queue)
         if woken_for is not None and (held is None or held.queue is not woken_for):
-            self.serve(woken_for)  # it was woken for a job that it did not take: somebody else has to
+            self.serve(woken_for)  # another worker has to run the job for which it was woken
         return held
 
     def sleep(self, worker: Worker) -> bool:
-        """A plain worker goes to sleep; True where it must be woken at once, because there is work for it."""
+        """Put a plain worker to sleep; return True if it must be woken at once, because there is a job for it."""
         woken_for = worker.woken_for
         work = self._dispatch.sleep(worker)
         if woken_for is not None and worker.woken_for is not woken_for:
-            self.serve(woken_for)  # it was woken for a job that it did not ask for: somebody else has to
+            self.serve(woken_for)  # another worker has to run the job for which it was woken
         if not work:
             self.refill(worker)
         return work
 
     def detach(self, held: Held) -> None:
-        """A worker no longer has the job, and nothing limits it any more."""
+        """Detach a job from its worker, and cancel its timers."""
         if held.timers:
             self._limits.end(held)
         worker = held.worker
@@ -286,23 +285,23 @@ class Serving:
         if held.job.suspects:
             self.isolation.left(held)
 
-    # ---- what is in the store ----
+    # ---- counts of stored jobs ----
 
     def no_longer_pending(self, queue: FunctionQueue, priority: int) -> None:
-        """A job of the store is not pending any more. Where another node submitted it, it may not have been counted."""
+        """Uncount a pending job. A job that another node submitted may not have been counted."""
         queue.backlog[priority] -= 1
         if queue.backlog[priority] < 0:
             self._commits.after_answers(queue.clamp_counts)
 
     def no_longer_away(self, queue: FunctionQueue, number: int = 1) -> None:
-        """Jobs of the store have become due, or those of another node have come back. They may not have been counted."""
+        """Uncount jobs that became due, or that another node gave back. They may not have been counted."""
         queue.away -= number
         if queue.away < 0:
             # The operation that counts them may be answered in the same group.
             self._commits.after_answers(queue.clamp_counts)
 
     def now_pending(self, pending: Mapping[tuple[bytes, int], int], *, were_away: bool) -> None:
-        """Jobs of the store are pending now, by function and priority: have workers here get them."""
+        """Count jobs that became pending, by function and priority, and serve their queues."""
         for (function, priority), number in pending.items():
             queue = self._dispatch.tracked(function)
             if queue is not None:

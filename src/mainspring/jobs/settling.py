@@ -1,4 +1,4 @@
-"""What workers report of their attempts, what happens to these otherwise, and what follows for the job."""
+"""Settles attempts: reported results, releases, timeouts, losses and cancellations."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def _waited_us(held: Held) -> int:
-    """Return how long a job had waited for its attempt. To be asked before the job is changed for another one."""
+    """Return how long a job had waited for its attempt. Call it before the job is changed for the next attempt."""
     return waited_us(held.job, held.started_us) if held.started_us else -1
 
 
 def _note_attempt(held: Held, settlement: Settlement, outcome: Outcome, now_us: int, waited: int) -> None:
-    """Say in a settlement how the attempt ended, how long it ran, and how long its job had waited before."""
+    """Set in a settlement how the attempt ended, how long it ran, and how long its job had waited before."""
     settlement.outcome, settlement.waited_us = outcome, waited
     if held.started_us:
         settlement.ran_us = now_us - held.started_us
 
 
 class Settling:
-    """Settles jobs that are held.
+    """Settles held jobs.
 
     ``lost_limit`` bounds how often a job without a policy is given to another worker after one was lost; None is no limit.
     """
@@ -47,7 +47,7 @@ class Settling:
         self._chance = chance
 
     def succeeded(self, held: Held, result: bytes, acknowledge: Acknowledge | None = None) -> None:
-        """A worker has completed a job."""
+        """Settle a job that its worker has completed."""
         now_us = round(self._clock.wall() * 1_000_000)
         self._end(held, rules.succeeded(held.job, result, held.started_us, now_us), None, acknowledge)
 
@@ -62,7 +62,7 @@ class Settling:
         outcome: Outcome | None = Outcome.FAILED,
         reported: bool = False,
     ) -> None:
-        """An attempt has failed. ``exception`` is what a plain worker sent; the rest is as in `Settlement`."""
+        """Settle a failed attempt. ``exception`` is the data of a plain worker; the rest is as in `Settlement`."""
         now_us = round(self._clock.wall() * 1_000_000)
         settlement = rules.failed(
             held.job, self.policy(held), error, held.started_us, now_us, final=final, chance=self._chance()
@@ -76,7 +76,7 @@ class Settling:
             self._end(held, settlement, exception, acknowledge)
 
     def released(self, held: Held, acknowledge: Acknowledge | None = None) -> None:
-        """A worker hands a job back; the delivery is not counted."""
+        """Settle a job that its worker gives back; the delivery is not counted."""
         if held.cancelled:
             self.cancelled(held, held.cancelled, acknowledge)
         else:
@@ -87,7 +87,7 @@ class Settling:
             self._end(held, settlement, None, acknowledge)
 
     def snoozed(self, held: Held, delay: float, acknowledge: Acknowledge | None = None) -> None:
-        """A worker puts a job off; the delivery is not counted."""
+        """Settle a job that its worker postpones; the delivery is not counted."""
         if held.cancelled:
             self.cancelled(held, held.cancelled, acknowledge)
             return
@@ -98,7 +98,7 @@ class Settling:
         self._end(held, settlement, None, acknowledge)
 
     def cancelled(self, held: Held, reason: str, acknowledge: Acknowledge | None = None) -> None:
-        """A job is cancelled, whether it waits in memory or a worker has stopped it."""
+        """Settle a job as cancelled, whether it waits in memory or its worker has stopped it."""
         counted = held.job.attempt + (held.worker is not None)
         now_us = round(self._clock.wall() * 1_000_000)
         error = failure("Cancelled", reason)
@@ -110,12 +110,12 @@ class Settling:
         self._end(held, settlement, None, acknowledge)
 
     def expired(self, held: Held) -> None:
-        """A job has waited for too long."""
+        """Settle a job as expired."""
         now_us = round(self._clock.wall() * 1_000_000)
         self._end(held, Settlement(held.job, Event.EXPIRE, held.job.attempt, ended_us=now_us), None, None)
 
     def refuses(self, held: Held) -> bool:
-        """Settle a claimed job that may not be handed out any more, and say whether that was so."""
+        """Settle a claimed job if it may not be handed out any more; return whether it was settled."""
         job = held.job
         if not rules.was_tried(job):
             if job.expires_us and job.expires_us <= round(self._clock.wall() * 1_000_000):
@@ -129,7 +129,7 @@ class Settling:
         return False
 
     def timed_out(self, held: Held, timeout: float, requeue: bool) -> None:
-        """A worker has had a job for longer than so many seconds."""
+        """Settle an attempt that ran longer than ``timeout`` seconds."""
         assert held.worker is not None
         held.worker.connection.stop(held, b"timeout")
         if requeue:
@@ -139,14 +139,14 @@ class Settling:
             self.failed(held, error, outcome=Outcome.TIMED_OUT)
 
     def silent(self, held: Held, heartbeat: float) -> None:
-        """A worker has sent no heartbeat of a job for so many seconds."""
+        """Settle a job whose worker has sent no heartbeat for ``heartbeat`` seconds."""
         assert held.worker is not None
         held.worker.connection.stop(held, b"lost")
         why = f"its worker sent no heartbeat for {format_duration(heartbeat)}"
         self.lost_with_process(held.worker, [held], why)
 
     def lost(self, held: Held, why: str, *, outcome: Outcome = Outcome.LOST) -> None:
-        """A worker had a job and will not end it: the delivery counts, and another worker gets the job."""
+        """Settle a lost delivery: it counts, and another worker gets the job."""
         if held.cancelled:
             self.cancelled(held, f"{held.cancelled}; {why}")
             return
@@ -157,7 +157,7 @@ class Settling:
         self._end(held, settlement, None, None)
 
     def lost_with_process(self, worker: Worker, lost: Sequence[Held], why: str) -> None:
-        """A worker is gone or silent, and these of its jobs with it: others get them."""
+        """Settle the jobs that were lost with a departed or silent worker: other workers get them."""
         if not worker.streams:
             for held in lost:
                 self.lost(held, why)
@@ -176,7 +176,7 @@ class Settling:
             self._end(held, settlement, None, None)
 
     def worker_gone(self, worker: Worker, why: str) -> None:
-        """A worker's connection has ended: its jobs go to others."""
+        """Settle the jobs of a worker whose connection has ended."""
         # In reverse, so that each is put before the ones that came after it.
         self.lost_with_process(worker, [*worker.running.values()][::-1], why)
 

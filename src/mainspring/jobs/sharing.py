@@ -1,7 +1,7 @@
-"""What a node does because other nodes have the same store open: what they say, what they put there, what they leave behind.
+"""A node's part in a fleet with a shared store: messages, the backlog of other nodes' jobs, and recovery.
 
-Other nodes put jobs into it, and take them, and so do users' own transactions. Hints of the relay say so at once, if they arrive;
-a look every second is what can be relied on.
+Other nodes and users' own transactions submit jobs, and other nodes claim them. Hints of the relay announce that at once, but may
+be lost; the node also reads the backlog every second.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
     from mainspring.jobs.token_grants import TokenGrants
 
 BACKLOG_INTERVAL = 1.0
-"""Seconds between looks at the store's waiting jobs. Nodes that have nothing to do share them: together they look so often."""
+"""Seconds between readings of the backlog. Idle nodes share the readings, so that one of them reads in this interval."""
 MAX_IDLE_NODES: Final = 5
-"""Among so many nodes at most."""
+"""The most idle nodes that share the readings."""
 COUNTS_MAX_AGE: Final = 1.0
-"""Seconds after which the counts of jobs are read again before they are shown."""
+"""Seconds after which counts of jobs are read again before they are shown."""
 COUNTS_TIMEOUT: Final = 1.0
-"""Seconds to wait for that at most."""
+"""The most seconds to wait for fresh counts."""
 REFRESH_INTERVAL = 5.0
-"""Seconds between questions for the jobs that clients here wait for: what the relay has lost is found then."""
+"""Seconds between lookups of the jobs that clients here wait for; they replace messages that the relay lost."""
 
 
 class Shared(NamedTuple):
-    """How a node reaches the others that have its store open, and what it knows of them."""
+    """A node's connection to the other nodes of its store."""
 
     relay: Relay
     lease_valid: Callable[[], bool]
-    """Says whether the jobs here may be believed to be this node's. A node that was stopped learns from its workers that it runs
-    again, before its timers tell it that its lease has ended."""
+    """Returns whether the node's lease is valid. A suspended node may receive messages of workers before its timers run and
+    end its lease."""
     elsewhere: Callable[[], frozenset[bytes] | None]
-    """Returns the functions of the other nodes' workers; None where this node cannot know them at present."""
+    """Returns the functions of the other nodes' workers; None while they are unknown."""
     share: Callable[[FunctionQueue], ClaimQuota] | None = None
-    """Says what this node may take of a function's stored jobs at this moment; None: always everything."""
+    """Returns this node's present quota of a function's stored jobs; None: there are no quotas."""
 
 
 class Sharing:
-    """This node's part among the others. ``wake_at`` is called with the time at which a job of the store is due."""
+    """This node's part in the fleet. ``wake_at`` is called with the time at which a stored job is due."""
 
     def __init__(
         self,
@@ -82,20 +82,20 @@ class Sharing:
         self._wake_at = wake_at
         self._looking = self._draining = False
         self._idle = False
-        """Nothing waited in the store at the last look."""
+        """Whether no job waited in the store at the last reading."""
         self._nodes = 1
-        """How many there are, with this one."""
+        """The number of nodes, including this one."""
         self._looked = self._asked = self._clock.monotonic()
         self._counted = float("-inf")
-        """When the present counts were asked for, by the monotonic clock."""
+        """The monotonic time at which the present counts were requested."""
         self._counting: list[Callable[[], None]] = []
-        """Called when newer counts have come."""
+        """Functions to call when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
-        """Ended terms whose jobs are given back once all that is waited for is noted: this node's last one may be among them."""
+        """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
         relay.listen(self.receive)
 
     def receive(self, message: Message) -> None:
-        """Take a message of another node, or of this one."""
+        """Process a message of another node, or of this one."""
         match message:
             case Pending(functions):
                 for name in functions:
@@ -120,9 +120,9 @@ class Sharing:
                     self._clients.cancel_held(held, reason, lambda _: None)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         self._token_grants.tick()
-        # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
+        # With an empty backlog, new jobs are announced by hints; only a lost hint costs the time until the next reading.
         every = BACKLOG_INTERVAL * (min(self._nodes, MAX_IDLE_NODES) if self._idle else 1)
         if now - self._looked >= every and not self._looking:
             self.look()
@@ -131,19 +131,19 @@ class Sharing:
             self._subscriptions.ask_all()
 
     def set_node_count(self, nodes: int) -> None:
-        """Learn how many nodes have the store, with this one."""
+        """Set the number of nodes, including this one."""
         self._nodes = nodes
 
-    # ---- what others leave behind ----
+    # ---- recovery ----
 
     def noted(self) -> None:
-        """What is waited for is noted under the node's new term: what others leave behind may be given back."""
+        """Recover the waiting terms, because the subscriptions are stored under the node's new term."""
         unrecovered, self._unrecovered = self._unrecovered, []
         for terms in unrecovered:
             self.recover(terms)
 
     def recover(self, terms: Sequence[int]) -> None:
-        """Give the jobs of ended terms back, a part at a time."""
+        """Give back the jobs of ended terms, in parts."""
         if self._subscriptions.under_way:
             self._unrecovered.append(terms)
             return
@@ -154,10 +154,10 @@ class Sharing:
             if outcome.more:
                 self.recover(terms)
 
-        # What could not be given back now is found abandoned again.
+        # Terms that could not be recovered now are reported as abandoned again.
         self._commits.put(Recover(self._table.term, terms), recovered, lambda _: None)
 
-    # ---- what waits in the store ----
+    # ---- backlog ----
 
     def look(self, then: Callable[[], None] = lambda: None, failed: Callable[[StoreError], None] | None = None) -> None:
         """Count the waiting jobs."""
@@ -236,7 +236,7 @@ class Sharing:
             self._drain_inbox()
 
     def _drain_inbox(self) -> None:
-        """Move on what users' own transactions have submitted."""
+        """Move jobs that users submitted in their own transactions from the inbox to the queue."""
 
         def taken(outcome: DrainedInbox) -> None:
             self._draining = False
@@ -247,7 +247,7 @@ class Sharing:
                 self._drain_inbox()
 
         def not_taken(error: StoreError) -> None:
-            del error  # the next look finds it again
+            del error  # the next reading finds them again
             self._draining = False
 
         self._draining = True

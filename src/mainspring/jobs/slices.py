@@ -1,12 +1,12 @@
-"""The seam for slices that make jobs and follow what becomes of them.
+"""The interface of slices that create jobs and process their changes of state.
 
-A slice has operations of its own, and a part in each group: what its operations and the notices of the group lead to is gathered
-in one unit of work, and written once. So what a settlement causes and what an operation of the same group does can meet. Slices
-are registered where an engine is made, which is ``server.build`` alone; an engine calls what is registered, and knows none of
-them. Each brings its tables for each kind of engine, on what that engine gives it (``Ground``).
+A slice has operations of its own, and a part in each group: the consequences of its operations and of the group's notices are
+gathered in one unit of work, and written once. So a settlement and an operation of the same group can affect the same rows.
+``server.build`` alone registers slices when it creates an engine; an engine calls the registered slices, and depends on none of
+them. Each slice has its tables for each kind of engine, and uses the engine's services for slices (``Ground``).
 
-Order, in each group: locks; what may end jobs; then slice by slice, in the order of their registration, what follows from the
-notices, its operations, its writes; then submissions, claims and the rest (``storage.phases``).
+Order, in each group: locks; operations that may end jobs; then slice by slice, in the order of registration, the notices, the
+slice's operations, its writes; then submissions, claims and the rest (``storage.phases``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Op = TypeVar("Op", bound="Operation")
 
 
 class JobLifecycle(Protocol):
-    """What a node does for the jobs that a store makes by itself in a transaction, because others have ended or a time has come.
+    """A node's handling of jobs that a store creates in a transaction, because other jobs have ended or a time has come.
 
     All methods are called on the node's thread.
     """
@@ -42,44 +42,44 @@ class JobLifecycle(Protocol):
         """Return the id of a new job."""
 
     def reserve(self, job: Job, term: int) -> bool:
-        """Hear of a new job before it is written; False where it may not be: a job in this node's memory has its unique.
+        """Reserve a new job before it is written; return False if it may not be: a job in this node's memory has its unique.
 
-        Where a worker of the node waits for it, a pending job becomes one that is leased to the node under ``term``, which is
-        ``Ground.term``; it is to be written as it is then. After True exactly one of the following two is called with it.
+        If a worker of the node waits for it, a pending job is leased to the node under ``term``, which is ``Ground.term``; the
+        engine writes it as it is afterwards. After True exactly one of ``stored`` and ``dropped`` is called with it.
         """
 
     def stored(self, jobs: Sequence[Job]) -> None:
-        """Hear that jobs are committed, before the outcomes of their group are."""
+        """Process committed jobs, before the outcomes of their group are delivered."""
 
     def dropped(self, jobs: Sequence[Job]) -> None:
-        """Hear that jobs were not written after all: they joined others, or their transaction failed."""
+        """Release jobs that were not written after all: they joined others, or their transaction failed."""
 
     def stop(self, ids: Sequence[int], why: str) -> None:
-        """Cancel jobs, as after a commit that has replaced them; ``why`` is for people."""
+        """Cancel jobs, as after a commit that has replaced them; ``why`` is a text for users."""
 
 
 class Ground(Protocol):
-    """What each engine gives a slice inside a transaction.
+    """The services of an engine for a slice inside a transaction.
 
     Methods are coroutines for engines behind a network; others never suspend (``storage.synchronous``).
     """
 
     @property
     def lifecycle(self) -> JobLifecycle:
-        """The node's own."""
+        """The node's lifecycle."""
 
     @property
     def term(self) -> int:
-        """The term under which new jobs may be leased to this node in the transaction; 0 where none may be."""
+        """The term under which new jobs may be leased to this node in the transaction; 0 if none may be."""
 
     def node(self, term: int) -> str:
-        """Return the name of the node that has or had a term; empty where it is not known."""
+        """Return the name of the node that has or had a term; empty if it is unknown."""
 
     def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function on the node's thread once the transaction is committed, before its outcomes are told."""
+        """Call a function on the node's thread once the transaction is committed, before its outcomes are delivered."""
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function on the node's thread where the transaction is not committed."""
+        """Call a function on the node's thread if the transaction is not committed."""
 
     async def submit(self, jobs: list[Job]) -> dict[int, Found]:
         """Store new jobs, as ``jobs.store.Submit`` does."""
@@ -89,19 +89,19 @@ class Unit(Protocol):
     """A slice's side of one transaction. It may be attempted more than once: each attempt has a unit of its own."""
 
     async def lock(self, plan: Plan) -> None:
-        """Take the locks that a group will need, as far as its operations tell: before anything else happens in it.
+        """Acquire the locks that a group will need by its operations, before anything else happens in it.
 
         Only where transactions run side by side under locks.
         """
 
     async def follow(self, notices: Sequence[Notice]) -> None:
-        """Do what follows from what has happened to jobs that this slice owns."""
+        """Process the notices about jobs that this slice owns."""
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
-        """Run one of its operations; returns what gives its outcome once all is written."""
+        """Run one of its operations; return a function that returns the outcome once all is written."""
 
     async def flush(self) -> None:
-        """Write what the rest has led to. It may make jobs, and end them."""
+        """Write all changes of the unit. It may create and end jobs."""
 
 
 class Slice(Protocol[T_contra]):
@@ -113,7 +113,7 @@ class Slice(Protocol[T_contra]):
 
     @property
     def follows(self) -> Collection[type[Notice]]:
-        """What it is told of."""
+        """The kinds of notices that it processes."""
 
     @property
     def writes(self) -> Collection[type[Operation]]:
@@ -125,14 +125,14 @@ class Slice(Protocol[T_contra]):
 
     @property
     def readers(self) -> Mapping[type[Query[Any]], Callable[..., Any]]:
-        """What answers its queries, as the engine's own readers do."""
+        """Readers of its queries, as the engine's own are."""
 
     def unit(self, tx: T_contra) -> Unit:
         """Begin a unit of work."""
 
 
 async def run_alone(unit: Unit, operation: Operation) -> Any:
-    """Run one operation as all that a unit does; returns its outcome."""
+    """Run one operation as the only work of a unit; return its outcome."""
     outcome = await unit.run(operation)
     await unit.flush()
     return outcome()
@@ -146,14 +146,14 @@ def of_kind(plan: Plan, kind: type[Op]) -> Iterator[Op]:
 
 
 def settled_keys(plan: Plan, kind: str) -> set[Any]:
-    """Return the keys of the owners of one kind whose jobs a group settles: what it may have to be locked for."""
+    """Return the keys of the owners of one kind whose jobs a group settles: these may have to be locked."""
     settlements = (one for operation in of_kind(plan, Settle) for one in operation.settlements)
     owners = (owner(one.job.options) for one in settlements if one.job.options is not None)
     return {one.key for one in owners if one is not None and one.kind == kind}
 
 
 def concerns(plan: Plan, notices: Notices) -> bool:
-    """Return whether a group has anything to do with slices; most have not."""
+    """Return whether a group concerns slices; most do not."""
     return bool(notices) or any(kind.phase is Phase.SLICES for kind in plan)
 
 
@@ -172,12 +172,12 @@ class Units(Generic[T]):
         return unit
 
     async def lock(self, plan: Plan) -> None:
-        """Take the locks of all slices, in their order."""
+        """Acquire the locks of all slices, in their order."""
         for one in self._slices:
             await self._unit(one).lock(plan)
 
     async def run(self, plan: Plan, notices: Notices, outcomes: list[Any]) -> None:
-        """Follow the notices, run the operations of all slices, and write. What is written may lead to further notices."""
+        """Process the notices, run the operations of all slices, and write. The writes may cause further notices."""
         if not concerns(plan, notices):
             return
         for one in self._slices:

@@ -1,11 +1,11 @@
-"""Tokens and starts that a node leases of a store which others share, so that a limit holds for all of them together.
+"""Grants of tokens and starts to a node of a fleet by the shared store, so that a limit applies to all nodes together.
 
-A node asks for as much as its waiting jobs and its free workers could use now. What it has it uses again and again; what it has
-not used for a second it gives back, and where another node has asked in vain, it keeps no more than an even share, from the next
-end of a job on. Who is refused asks again, after pauses that grow up to a second, or when it is told that there may be some.
-Where there are fewer tokens than nodes that want one, they go round in this way.
+A node requests as many tokens as its waiting jobs and free workers can use now. It reuses its tokens, and returns those that it
+has not used for a second. If another node was refused, it keeps no more than an even share, from the next end of a job on. A
+refused node repeats its request after pauses that grow up to a second, or at a hint. So tokens rotate if there are fewer tokens
+than nodes that need one.
 
-A start, of a rate, is for now: it lapses where it is not used at once.
+A start, of a rate, is for immediate use: it expires soon after its grant.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ MIN_PAUSE_US: Final = 50_000
 MAX_PAUSE_US: Final = 1_000_000
 """The first and the longest pause after a refusal."""
 REVIEW_INTERVAL_US: Final = 1_000_000
-"""Between two looks at a pool that a node has tokens of: what was not used meanwhile goes back, and others may want some."""
+"""The time between two reviews of a pool with tokens: unused tokens are returned, and other nodes may need some."""
 POOLS_PER_OPERATION: Final = 1000
 """Pools in one operation."""
 
 
 class GrantedAccount:
-    """What a node has of one pool. Times are microseconds of its monotonic clock."""
+    """A node's tokens of one pool. Times are microseconds of its monotonic clock."""
 
     __slots__ = (
         "_keep",
@@ -64,13 +64,13 @@ class GrantedAccount:
         """When the starts lapse."""
         self.asking = False
         self.retry_us = 0
-        """Not before is it asked again, after a refusal."""
+        """The earliest time of the next request after a refusal."""
         self.reviewed_us = now_us
         self._pause_us = MIN_PAUSE_US
         self._peak = 0
-        """The most that ran at the same time since the last look."""
+        """The most jobs that ran at the same time since the last review."""
         self._keep: int | None = None
-        """No more may run than so many, because others want some."""
+        """The most tokens to use, because other nodes need some; None: all."""
 
     # ---- as the gate sees it ----
 
@@ -96,7 +96,7 @@ class GrantedAccount:
             self.starts -= 1
 
     def next_us(self, running: int, now_us: int) -> int | None:
-        """Time alone brings nothing: it has to be asked for."""
+        """Return None: time alone brings no tokens, they have to be requested."""
         del running, now_us
         return None
 
@@ -107,13 +107,13 @@ class GrantedAccount:
         self.retry_us = 0
 
     def is_new(self, now_us: int) -> bool:
-        """Return whether nothing is leased, and no answer is waited for."""
+        """Return whether the account has no tokens, and no request is in progress or paused."""
         return not self.leased and not self.asking and now_us >= self.retry_us
 
     # ---- asking ----
 
     def lacks(self, running: int, more: int, now_us: int) -> bool:
-        """Return whether ``more`` jobs are worth a question now."""
+        """Return whether a request for ``more`` jobs is needed now."""
         if more <= 0 or self.asking or now_us < self.retry_us:
             return False
         if self._keep is not None:
@@ -124,14 +124,14 @@ class GrantedAccount:
         return self.rate is not None and room > 0 and (now_us >= self.expiry_us or self.starts < min(more, room))
 
     def ask(self, function: bytes, pool: bytes, running: int, more: int, now_us: int) -> TokenRequest:
-        """TokenRequest for tokens and starts for ``more`` jobs; from now on no more is used than is asked for."""
+        """Return a request for tokens and starts for ``more`` jobs; from now on no more is used than is requested."""
         self.asking = True
         self.reviewed_us = now_us
         tokens = 0
         if self.concurrency is not None:
             tokens = max(min(running + more, self.concurrency), running)
             if not more:
-                tokens = max(tokens, min(self._peak, self.leased))  # what was in use of late may be so again
+                tokens = max(tokens, min(self._peak, self.leased))  # recently used tokens may be used again
             if self._keep is not None:
                 tokens = max(min(tokens, self._keep), running)
             self.leased = min(self.leased, tokens)
@@ -145,7 +145,7 @@ class GrantedAccount:
         return TokenRequest(function, pool, tokens, self.concurrency or 0, starts, rate)
 
     def granted(self, ask: TokenRequest, grant: Grant, now_us: int, store_us: int) -> None:
-        """Take an answer. ``store_us`` is the store's time now."""
+        """Apply a grant. ``store_us`` is the store's time now."""
         self.asking = False
         kept, self._keep = self._keep, None
         refused = False
@@ -155,10 +155,10 @@ class GrantedAccount:
             refused = grant.tokens < ask.tokens
             fair = rules.fair_share(ask.limit, grant.claimants)
             if grant.short and self.leased > fair and not fresh:
-                # What has just come is used first: where nodes are more than tokens, it would only go round otherwise.
+                # New tokens are used first: with more nodes than tokens, they would only rotate otherwise.
                 self._keep = fair
             elif kept is not None:
-                # Those who wanted what was given back come first, also who asks again only after the longest pause.
+                # Nodes that needed the returned tokens come first, even after the longest pause.
                 self.retry_us = now_us + MAX_PAUSE_US + MIN_PAUSE_US
                 return
         if ask.rate is not None and ask.starts:
@@ -185,18 +185,18 @@ class GrantedAccount:
         return self._keep is not None and self.leased > max(self._keep, running)
 
     def hint(self) -> None:
-        """There may be some again."""
+        """Allow a request at once: there may be tokens again."""
         self.retry_us = 0
 
     def forget(self) -> None:
-        """The node's term has ended, and with it all that was leased."""
+        """Forget all tokens, because the node's term has ended."""
         self.leased = self.starts = self.retry_us = 0
         self.asking = False
         self._keep = None
 
 
 class GrantedAccounts:
-    """What a node has of all pools: the accounts of queues that have gates, by key; None is the function's own."""
+    """A node's accounts of all pools, by queue and key; the key None is the function's own pool."""
 
     def __init__(self) -> None:
         self.of: dict[FunctionQueue, dict[bytes | None, GrantedAccount]] = {}
@@ -218,7 +218,7 @@ class GrantedAccounts:
 
 
 class TokenGrants:
-    """Asks the store for what gates need. ``serve`` and ``serve_at`` hand out what may start then."""
+    """Requests the tokens that admission queues need. ``serve`` and ``serve_at`` hand out the jobs that may start then."""
 
     def __init__(
         self,
@@ -233,12 +233,12 @@ class TokenGrants:
         self._serve = serve
         self._serve_at = serve_at
         self._run = 0
-        """How often the node has lost its term: answers to what was asked before are of no use."""
+        """The number of lost terms: answers to earlier requests are ignored."""
 
     # ---- what is needed ----
 
     def serve(self, queue: FunctionQueue) -> None:
-        """TokenRequest for what keeps waiting jobs from free workers."""
+        """Request the tokens that waiting jobs need to start at free workers."""
         admission = queue.admission
         accounts = self._accounts.get(queue)
         if admission is None or accounts is None or self._dispatch.paused or admission.paused:
@@ -271,7 +271,7 @@ class TokenGrants:
         accounts: dict[bytes | None, GrantedAccount],
         now_us: int,
     ) -> None:
-        """Look again when the first pause after a refusal is over."""
+        """Serve the queue again when the first pause after a refusal is over."""
         waiting = [accounts[key] for key in admission.short if key in accounts]
         if admission.own is not None and None in accounts:
             waiting.append(accounts[None])
@@ -310,7 +310,7 @@ class TokenGrants:
     def _not_granted(
         self, queue: FunctionQueue, asks: Iterable[tuple[bytes | None, TokenRequest]], error: StoreError, run: int
     ) -> None:
-        del error  # it is asked again
+        del error  # the request is repeated
         if run == self._run:
             accounts = self._accounts.get(queue, {})
             for key, _ in asks:
@@ -320,13 +320,13 @@ class TokenGrants:
     # ---- time ----
 
     def hint(self, queue: FunctionQueue) -> None:
-        """Another node has given back what somebody had asked for in vain."""
+        """Request tokens again, because another node has returned tokens that this node was refused."""
         for account in self._accounts.get(queue, {}).values():
             account.hint()
         self.serve(queue)
 
     def tick(self) -> None:
-        """Give back what is not used, or what others want, and hear who wants some."""
+        """Return tokens that are unused or that other nodes need, and learn whether others need some."""
         if not self._table.term:
             return
         now_us = to_us(self._clock.monotonic())
