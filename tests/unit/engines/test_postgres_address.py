@@ -6,7 +6,7 @@ from mainspring.engines.postgres.address import parse
 from mainspring.errors import SettingsError
 
 
-def test_what_is_ours_is_taken_out_and_the_rest_left_to_the_library() -> None:
+def test_own_parameters_are_removed_and_the_rest_is_left_to_the_library() -> None:
     address = parse("postgresql://me:secret@db:5433/app?schema=jobs&unsafe=fsync,synchronous_commit&sslmode=require")
     assert address.dsns == ("postgresql://me:secret@db:5433/app?sslmode=require",)
     assert address.schema == "jobs"
@@ -41,10 +41,10 @@ def test_the_schema_has_a_default(url: str) -> None:
         ("postgresql://db/app?schema", "cannot be read"),
     ],
 )
-def test_what_cannot_be_right_is_refused(url: str, message: str) -> None:
+def test_an_invalid_address_is_refused(url: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         parse(url)
 
 
-def test_schemas_have_locks_and_channels_of_their_own() -> None:
+def test_each_schema_has_its_own_locks_and_channels() -> None:
     assert parse("postgresql:///a?schema=one").checksum != parse("postgresql:///a?schema=two").checksum

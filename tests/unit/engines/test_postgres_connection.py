@@ -1,4 +1,4 @@
-"""Attempts to connect that come to nothing."""
+"""Failed attempts to connect."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mainspring.errors import StoreUnavailableError
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
-def test_an_attempt_that_is_given_up_leaves_nothing_unsaid(turns: int) -> None:
-    """The server hangs up; the attempt ends after so many turns of the loop, in the middle of whatever it is at."""
-    said: list[object] = []
+def test_a_cancelled_attempt_leaves_no_unretrieved_exception(turns: int) -> None:
+    """The server hangs up; the attempt is cancelled after a number of iterations of the loop, at any of its steps."""
+    reported: list[object] = []
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: said.append(context))
+        loop.set_exception_handler(lambda _, context: reported.append(context))
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
@@ -32,8 +32,8 @@ def test_an_attempt_that_is_given_up_leaves_nothing_unsaid(turns: int) -> None:
                 await attempt
             del attempt
             for _ in range(5):
-                await asyncio.sleep(0)  # what was dropped is closed
+                await asyncio.sleep(0)  # the loop closes dropped sockets
             gc.collect()
 
     asyncio.run(test())
-    assert said == []
+    assert reported == []

@@ -13,7 +13,7 @@ ADDRESS = parse("postgresql://me:secret@db/app")
 def server_error(code: str, **fields: str) -> asyncpg.PostgresError:
     names = {"constraint_name": "n"}
     return asyncpg.PostgresError.new(
-        {"C": code, "M": "what it says", "S": "ERROR"} | {names[k]: v for k, v in fields.items()}
+        {"C": code, "M": "the message", "S": "ERROR"} | {names[k]: v for k, v in fields.items()}
     )
 
 
@@ -25,7 +25,7 @@ def server_error(code: str, **fields: str) -> asyncpg.PostgresError:
         ("40001", Verdict.BUSY),  # serialization
         ("40P01", Verdict.BUSY),  # deadlock
         ("55P03", Verdict.BUSY),  # lock timeout
-        ("57014", Verdict.BUSY),  # somebody cancelled the statement
+        ("57014", Verdict.BUSY),  # the statement was cancelled
         ("25006", Verdict.AWAY),  # the primary is a standby now
         ("25P03", Verdict.AWAY),  # idle in a transaction for too long
         ("53300", Verdict.AWAY),
@@ -41,11 +41,11 @@ def server_error(code: str, **fields: str) -> asyncpg.PostgresError:
         ("42601", Verdict.DEFECT),
     ],
 )
-def test_what_an_error_says_of_its_group(code: str, verdict: Verdict) -> None:
+def test_the_verdict_on_an_error(code: str, verdict: Verdict) -> None:
     assert judge(server_error(code), connected=True) is verdict
 
 
-def test_the_journals_key_says_that_the_group_was_committed() -> None:
+def test_a_conflict_in_the_journal_means_that_the_group_was_committed() -> None:
     assert judge(server_error("23505", constraint_name="journal_pkey"), connected=True) is Verdict.COMMITTED
     assert judge(server_error("23505", constraint_name="jobs_pkey"), connected=True) is Verdict.RACE
 
@@ -60,28 +60,28 @@ def test_the_journals_key_says_that_the_group_was_committed() -> None:
         asyncpg.exceptions.InternalClientError("cannot switch to state 15"),
     ],
 )
-def test_a_lost_connection_is_no_answer(error: Exception) -> None:
+def test_a_lost_connection_is_not_an_answer(error: Exception) -> None:
     assert judge(error, connected=False) is Verdict.AWAY
     assert is_away(error)
 
 
-def test_a_farewell_that_nobody_has_asked_for_is_no_answer() -> None:
+def test_an_unexpected_message_of_the_server_is_not_an_answer() -> None:
     assert judge(asyncpg.exceptions.InternalClientError("cannot switch to state 15"), connected=True) is Verdict.AWAY
 
 
-def test_whatever_came_with_the_loss_of_the_connection_is_no_answer() -> None:
+def test_an_error_with_a_lost_connection_is_not_an_answer() -> None:
     assert judge(asyncpg.InterfaceError("something"), connected=False) is Verdict.AWAY
     assert judge(server_error("22003"), connected=False) is Verdict.AWAY
     assert judge(server_error("MS001"), connected=False) is Verdict.FENCED
 
 
-def test_a_defect_of_ours_is_one() -> None:
+def test_an_unknown_error_is_a_defect() -> None:
     assert judge(KeyError("x"), connected=True) is Verdict.DEFECT
     assert "a defect" in str(explain(KeyError("x"), ADDRESS))
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "says"),
+    ("error", "kind", "advice"),
     [
         (server_error("28P01"), StoreError, "PGPASSWORD"),
         (server_error("28000"), StoreError, "pg_hba.conf"),
@@ -96,9 +96,9 @@ def test_a_defect_of_ours_is_one() -> None:
         (server_error("42601"), StoreError, "SQLSTATE 42601"),
     ],
 )
-def test_people_are_told_what_to_do(error: Exception, kind: type[StoreError], says: str) -> None:
-    told = explain(error, ADDRESS)
-    assert type(told) is kind
-    assert says in str(told)
-    assert "postgresql://me@db/app" in str(told)
-    assert "secret" not in str(told)
+def test_messages_contain_advice(error: Exception, kind: type[StoreError], advice: str) -> None:
+    explained = explain(error, ADDRESS)
+    assert type(explained) is kind
+    assert advice in str(explained)
+    assert "postgresql://me@db/app" in str(explained)
+    assert "secret" not in str(explained)

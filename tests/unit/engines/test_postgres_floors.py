@@ -1,4 +1,4 @@
-"""The rule of floors: how they rise, and when a scan is whole."""
+"""The rule of floors: how they rise, and when a scan is a full one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mainspring.engines.postgres.floors import LOWEST, SCAN_SHARE, SLOW_SCAN, Floor, Scans, risen
 
 
-def test_whole_scans_take_a_share_of_the_time() -> None:
+def test_full_scans_take_a_share_of_the_time() -> None:
     scans = Scans()
     now, whole, all_of_it = 0.0, 0.0, 0.0
     for _ in range(1000):
@@ -21,7 +21,7 @@ def test_whole_scans_take_a_share_of_the_time() -> None:
     assert 0.5 / SCAN_SHARE < whole / all_of_it < 1.5 / SCAN_SHARE
 
 
-def test_as_long_as_scans_are_quick_all_are_whole() -> None:
+def test_while_scans_are_quick_all_are_full_ones() -> None:
     scans = Scans()
     for now in range(10):
         assert scans.whole(now)
@@ -38,10 +38,10 @@ places = st.integers(0, 50)
     limit=st.integers(1, 40),
     settled=places,
 )
-def test_a_floor_rises_above_nothing_that_is_pending(
+def test_a_floor_never_rises_above_a_pending_job(
     begin: list[int], pending: set[tuple[int, int]], limit: int, settled: int
 ) -> None:
-    """A claim takes what is above its floors, in order, up to its limit; what it left is not below the new floors."""
+    """A claim takes the jobs above its floors, in order, up to its limit; the others are not below the new floors."""
     seen = sorted(one for one in pending if one[1] >= begin[one[0]])
     taken, left = seen[:limit], seen[limit:]
     after = risen(begin, taken, settled, full=len(taken) == limit)
@@ -50,7 +50,7 @@ def test_a_floor_rises_above_nothing_that_is_pending(
     assert all(new <= max(old, settled) for new, old in zip(after, begin, strict=True))
 
 
-def test_what_is_forgotten_is_the_lowest() -> None:
+def test_a_forgotten_floor_is_the_lowest() -> None:
     floor = Floor(3)
     floor.places = [5, 6, 7]
     floor.lower(3, 1)

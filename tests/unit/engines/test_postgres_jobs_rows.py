@@ -20,12 +20,12 @@ def test_portions_are_as_few_as_they_can_be(sizes: list[int], most: int) -> None
     assert all(sum(one) + next_one[0] > most for one, next_one in pairwise(portions))
 
 
-def test_a_column_of_nothing_is_sent_empty() -> None:
+def test_a_column_of_nulls_is_sent_empty() -> None:
     assert rows.sparse([None, None]) == []
     assert rows.sparse([None, 0]) == [None, 0]
 
 
-def test_ids_that_no_row_can_have_are_not_asked_for() -> None:
+def test_ids_that_no_row_can_have_are_left_out() -> None:
     assert rows.known_ids([5, -1, 0, 2**63, 5, 2**63 - 1]) == [5, 2**63 - 1]
 
 

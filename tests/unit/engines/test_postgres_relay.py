@@ -28,22 +28,22 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(st.lists(MESSAGES))
-def test_what_is_encoded_is_decoded(messages: list[Message]) -> None:
+def test_decoding_reverts_encoding(messages: list[Message]) -> None:
     assert decode(encode(messages)) == messages
 
 
-def test_what_a_newer_version_says_is_passed_over() -> None:
+def test_messages_of_a_newer_version_are_ignored() -> None:
     newer = base64.b85encode(msgspec.msgpack.encode([[99, "what"], [3, 5, "stop"]])).decode()
     assert decode(newer) == [Stop(5, "stop")]
 
 
 class Wire:
-    """A server as far as notifications go: it keeps what is sent, and gives it to those who listen."""
+    """A server for notifications only: it keeps sent ones, and delivers them to listeners."""
 
     def __init__(self) -> None:
         self.channels: list[str] = []
         self.payloads: list[str] = []
-        self.heard: dict[str, Callable[[Any, int, str, Any], None]] = {}
+        self.listeners: dict[str, Callable[[Any, int, str, Any], None]] = {}
 
     async def run(self, do: Callable[[Wire], Awaitable[object]], _seconds: float) -> None:
         await do(self)
@@ -52,8 +52,8 @@ class Wire:
         self.channels += channels
         self.payloads += payloads
 
-    async def add_listener(self, channel: str, heard: Callable[[Any, int, str, Any], None]) -> None:
-        self.heard[channel] = heard
+    async def add_listener(self, channel: str, listeners: Callable[[Any, int, str, Any], None]) -> None:
+        self.listeners[channel] = listeners
 
 
 class Member:
@@ -67,27 +67,27 @@ class Member:
         asyncio.run(self.relay.greet(self.wire, term))
 
     def sent(self) -> list[str]:
-        """Send what waits; returns the payloads."""
+        """Send the queued messages; return the payloads."""
         self.wire.channels, self.wire.payloads = [], []
         asyncio.run(self.relay.send_once())
         payloads: list[str] = self.wire.payloads
         return payloads
 
-    def hear(self, payloads: list[str]) -> list[Message]:
-        """Have payloads arrive; returns what was heard so far."""
-        for heard in [*self.wire.heard.values()][:1]:
+    def receive(self, payloads: list[str]) -> list[Message]:
+        """Deliver payloads; return all messages so far."""
+        for listeners in [*self.wire.listeners.values()][:1]:
             for payload in payloads:
-                heard(None, 0, "", payload)
+                listeners(None, 0, "", payload)
         return self.messages
 
 
 def content(payloads: list[str]) -> list[Message]:
-    """What a listener of term 4 makes of payloads."""
-    return Member(4).hear(payloads)
+    """Return the messages that a listener of term 4 decodes from payloads."""
+    return Member(4).receive(payloads)
 
 
 @given(st.lists(MESSAGES, min_size=1), st.integers(0, 5))
-def test_a_batch_in_pieces_is_put_together_and_half_a_one_is_passed_over(messages: list[Message], missed: int) -> None:
+def test_a_batch_in_pieces_is_joined_and_an_incomplete_one_is_ignored(messages: list[Message], missed: int) -> None:
     sender = Member()
     big = Progress(1, "data", b"\0" * 30_000)
     for message in (big, *messages):
@@ -96,7 +96,7 @@ def test_a_batch_in_pieces_is_put_together_and_half_a_one_is_passed_over(message
     sender.relay.send(4, Stop(7, "the next batch"))
     second = sender.sent()
     assert len(first) > 4
-    assert len(set(first)) == len(first), "PostgreSQL would drop what is the same"
+    assert len(set(first)) == len(first), "PostgreSQL would drop duplicates"
     assert all(len(payload.encode()) < 8000 for payload in first)
     expected = [Stop(7, "the next batch")] if missed else [big, *messages, Stop(7, "the next batch")]
     # a listener that connects in the middle has missed the first pieces
@@ -112,17 +112,17 @@ def test_a_batch_whose_end_is_missing_does_not_spoil_the_next() -> None:
 
 
 @pytest.mark.parametrize("payload", ["", "1 2 3", "a 1 0 1 x", "9 1 0 1 \x01"])
-def test_what_strangers_say_is_passed_over(payload: str) -> None:
+def test_foreign_payloads_are_ignored(payload: str) -> None:
     assert content([payload]) == []
 
 
-def test_a_node_does_not_hear_itself() -> None:
+def test_a_node_ignores_its_own_messages() -> None:
     one = Member()
     one.relay.notify_pending([b"f"])
-    assert one.hear(one.sent()) == []
+    assert one.receive(one.sent()) == []
 
 
-def test_what_gathers_is_bounded() -> None:
+def test_the_queue_of_messages_is_bounded() -> None:
     one = Member()
     piece = BACKLOG_LIMIT // 10
     for _ in range(30):
@@ -130,14 +130,14 @@ def test_what_gathers_is_bounded() -> None:
     assert one.relay.dropped > 15
     assert sum(map(len, one.sent())) < 1.3 * BACKLOG_LIMIT
     one.relay.send(4, Stop(1, ""))
-    assert one.sent(), "there is room again"
+    assert one.sent(), "the queue has space again"
 
 
-def test_many_ended_jobs_are_told_in_several_messages() -> None:
+def test_many_ended_jobs_are_sent_in_several_messages() -> None:
     one = Member()
     one.relay.notify_settled({4: list(range(2000))})
-    told = content(one.sent())
-    assert [len(message.ids) for message in told if isinstance(message, Settled)] == [500] * 4
+    messages = content(one.sent())
+    assert [len(message.ids) for message in messages if isinstance(message, Settled)] == [500] * 4
     one.relay.notify_settled({5: [1]})
     assert content(one.sent()) == [Settled([1])]
 
@@ -148,27 +148,27 @@ class InCluster:
     id = "c"
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, Message]] = []
+        self.sent: list[tuple[int, Message]] = []
 
     def joined(self, term: int) -> bool:
         return term == 3
 
     def send(self, to: int, message: Message) -> bool:
         if to == 4:
-            self.told.append((to, message))
+            self.sent.append((to, message))
         return to == 4
 
     def broadcast(self, message: Message) -> None:
-        self.told.append((0, message))
+        self.sent.append((0, message))
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_the_cluster_carries_what_is_for_its_nodes_and_notify_the_rest(*, mixed: bool) -> None:
+def test_the_cluster_carries_messages_for_its_nodes_and_notify_the_others(*, mixed: bool) -> None:
     cluster = InCluster()
     one = Member(cluster=cluster)
     one.relay.observe([NodeRow(term=5, name="n5", counter=1, cluster="" if mixed else "c")])
     one.relay.send(4, Settled([1]))
     one.relay.send(5, Settled([2]))
     one.relay.notify_pending({b"f"})
-    assert cluster.told == [(4, Settled([1])), (0, Pending([b"f"]))]
+    assert cluster.sent == [(4, Settled([1])), (0, Pending([b"f"]))]
     assert content(one.sent()) == [Settled([2]), *([Pending([b"f"])] if mixed else [])]

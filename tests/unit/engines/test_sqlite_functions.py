@@ -1,4 +1,4 @@
-"""Names of functions and their numbers in a SQLite store, of which some are remembered."""
+"""Names and numbers of functions in a SQLite store, and the cache of them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_functions_are_listed_while_another_program_writes(tmp_path: Path) -> No
         store.close()
 
 
-def test_of_very_many_functions_few_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_functions_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "CACHE_LIMIT", 3)
     engine = SqliteEngine(tmp_path / "j.db")
     store = Store(lambda: engine)
     try:
         jobs = [store.submitted(function=b"%d" % number, unique=b"u%d" % number) for number in range(20)]
-        assert len(engine._tx.functions._names) <= 3  # noqa: SLF001 - how many are remembered shows nowhere else
+        assert len(engine._tx.functions._names) <= 3  # noqa: SLF001 - the size of the cache shows nowhere else
         assert [job.id for job in store.claim(b"7")] == [jobs[7].id]
         assert store.find_unique((b"9", b"u9"), (None, b"u11"), (None, b"none")) == [
             (jobs[9].id, State.PENDING, 0),
@@ -46,6 +46,6 @@ def test_of_very_many_functions_few_are_remembered(tmp_path: Path, monkeypatch: 
         ]
         pending = {(job.function, State.PENDING, Priority.NORMAL): 1 for job in jobs if job is not jobs[7]}
         assert store.counts() == pending | {(b"7", State.LEASED, Priority.NORMAL): 1}
-        assert len(engine._tx.functions._names) <= 3  # noqa: SLF001 - how many are remembered shows nowhere else
+        assert len(engine._tx.functions._names) <= 3  # noqa: SLF001 - the size of the cache shows nowhere else
     finally:
         store.close()

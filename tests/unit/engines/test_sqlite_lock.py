@@ -1,4 +1,4 @@
-"""One node per store, whatever names and lock files say; and a file that is taken away from its node."""
+"""One node per store, by any name of the file and with any lock file; and a file that is removed under its node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _short_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of the time of a test would be spent on a log of 32 MB."""
+    """Writing a log of 32 MB would take most of the time of a test."""
     monkeypatch.setattr(opening, "lay_out_log", lambda *_: None)
 
 
@@ -58,13 +58,13 @@ def ids(store: Store) -> list[int]:
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o640), (0o000, 0o640), (0o077, 0o600)])
 def test_other_users_may_not_read_a_store(path: Path, umask: int, mode: int) -> None:
-    usual = os.umask(umask)
+    before = os.umask(umask)
     try:
         with store_at(path) as store:
             store.submitted()
             found = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     finally:
-        os.umask(usual)
+        os.umask(before)
     assert found == {f"jobs.db{end}": mode for end in (*ENDS, ".lock")}
 
 
@@ -76,10 +76,10 @@ def test_a_store_that_every_user_may_read_is_named_with_the_repair() -> None:
         with capture_logs() as private, store_at(path):
             pass
         Path(directory).chmod(0o755)
-        with capture_logs() as said, store_at(path):
+        with capture_logs() as logged, store_at(path):
             pass
-    assert private == [], "nobody gets into its directory"
-    (line,) = said
+    assert private == [], "no other user can open its directory"
+    (line,) = logged
     assert line["event"] == "every user of this machine can read the jobs in the store"
     assert line["repair"] == f"chmod o-rwx {path} {path}-wal {path}-shm"
 
@@ -114,9 +114,9 @@ def test_a_second_node_is_refused_by_any_name_of_the_file(path: Path) -> None:
             migrate_file(link)
         assert not beside(link, "-wal").exists()
         assert ids(store) == [job]
-    with capture_logs() as said, store_at(path) as store:
+    with capture_logs() as logged, store_at(path) as store:
         assert ids(store) == [job]
-    assert [(line["event"].split(":")[0], line["names"]) for line in said] == [
+    assert [(line["event"].split(":")[0], line["names"]) for line in logged] == [
         ("the store's file has several names", 2)
     ]
 
@@ -129,14 +129,14 @@ def test_a_second_node_is_refused_though_the_lock_file_was_deleted(path: Path) -
         store.submitted()
 
 
-def test_a_file_system_without_such_locks_is_told_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_such_locks_is_logged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_descriptor: int) -> None:
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr("mainspring.engines.sqlite.lock._lock_byte", refuse)
-    with capture_logs() as said, store_at(path) as store:
+    with capture_logs() as logged, store_at(path) as store:
         store.submitted()
-    assert [line["why"] for line in said] == ["[Errno 22] Invalid argument"]
+    assert [line["why"] for line in logged] == ["[Errno 22] Invalid argument"]
 
 
 # ---- a file that is taken away ----
@@ -160,7 +160,7 @@ def test_nothing_is_stored_in_a_file_that_was_moved_away(path: Path) -> None:
         assert ids(store) == [before, after]
 
 
-def test_a_store_whose_directory_is_taken_away(tmp_path: Path) -> None:
+def test_a_store_whose_directory_is_moved_away(tmp_path: Path) -> None:
     place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
     place.mkdir()
     with store_at(place / "jobs.db") as store:
@@ -216,7 +216,7 @@ def test_a_log_is_not_written_over_a_restored_copy(path: Path) -> None:
 
 
 def test_files_that_are_copied_together_belong_together(path: Path, tmp_path: Path) -> None:
-    """As a kill leaves them: copies have other numbers than the ones that the lock file remembers."""
+    """As a kill leaves them: the copies have other inode numbers than those in the lock file."""
     place = tmp_path / "copies"
     place.mkdir()
     with store_at(path) as store:
@@ -227,7 +227,7 @@ def test_files_that_are_copied_together_belong_together(path: Path, tmp_path: Pa
         assert ids(store) == [job]
 
 
-def test_a_deleted_file_is_saved_as_the_message_says(path: Path) -> None:
+def test_the_advice_of_the_message_saves_a_deleted_file(path: Path) -> None:
     with store_at(path) as store:
         first = store.submitted().id
         path.unlink()

@@ -1,4 +1,4 @@
-"""The write-ahead log has its size from the start, where there is room."""
+"""The write-ahead log has its full size from the start, if there is space."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def usual_log() -> Iterator[None]:
-    """Other tests lay out less: ``tests/conftest.py``."""
+def full_log() -> Iterator[None]:
+    """Lay out the whole log; other tests lay out less (``tests/conftest.py``)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opening, "LOG_BYTES", opening.LOG_PAGES * (4096 + 24))
         yield
@@ -63,7 +63,7 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
     asyncio.run(engine.close())
 
 
-def test_nothing_is_laid_out_where_another_program_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_laid_out_while_another_program_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "jobs.db"
     monkeypatch.setattr(opening, "FREE_SPACE_FACTOR", 10**9)
     engine, _ = opened(path)
@@ -80,7 +80,7 @@ def test_nothing_is_laid_out_where_another_program_writes(tmp_path: Path, monkey
 
 
 def test_a_probe_is_written_to_the_log(tmp_path: Path) -> None:
-    """A change that leaves each page as it was would be committed without a word to the disk."""
+    """SQLite would commit a change that leaves all pages as they were without a write."""
     path = tmp_path / "jobs.db"
     engine, _ = opened(path)
     for _ in range(3):
@@ -90,11 +90,11 @@ def test_a_probe_is_written_to_the_log(tmp_path: Path) -> None:
     asyncio.run(engine.close())
 
 
-def test_what_was_committed_is_found_before_the_zeros(tmp_path: Path) -> None:
+def test_committed_jobs_are_found_before_the_zeros(tmp_path: Path) -> None:
     engine, term = opened(tmp_path / "jobs.db")
     job = Job(job_ids(term)(), b"f", b"payload")  # type: ignore[arg-type]
     engine.commit([ops.Submit([job])], lambda _: None, apart)
-    # A copy of the files as they are is what a kill leaves.
+    # A copy of the present files is the state after a kill.
     copy = tmp_path / "copy.db"
     copy.write_bytes((tmp_path / "jobs.db").read_bytes())
     copy.with_name("copy.db-wal").write_bytes((tmp_path / "jobs.db-wal").read_bytes())
@@ -117,7 +117,7 @@ def test_a_small_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 PAGES = 20
 
 
-def test_a_log_that_cannot_be_folded_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_folded_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.engines.sqlite.engine.Folding", functools.partial(Folding, pages=PAGES))
     path = tmp_path / "jobs.db"
     engine, term = opened(path)
@@ -131,24 +131,24 @@ def test_a_log_that_cannot_be_folded_is_told_of(tmp_path: Path, monkeypatch: pyt
         assert outcomes == [[{}]] * groups
         return outcomes
 
-    with capture_logs() as said:
+    with capture_logs() as logged:
         store(5 * PAGES)
-        assert said == []
+        assert logged == []
         reader = apsw.Connection(str(path))
         reader.execute("BEGIN; SELECT count(*) FROM jobs").fetchall()
         store(5 * PAGES)
-        told = [(one["event"], one["why"]) for one in said]
-        assert set(told) == {("the log of the store grows", FOREIGN_READER)}
-        assert len(told) < 5, "not for every group"
+        warnings = [(one["event"], one["why"]) for one in logged]
+        assert set(warnings) == {("the log of the store grows", FOREIGN_READER)}
+        assert len(warnings) < 5, "not for every group"
         reader.close()
         store(PAGES)
-        assert len(said) == len(told)
+        assert len(logged) == len(warnings)
     asyncio.run(engine.close())
 
 
 @pytest.fixture
 def folding(tmp_path: Path) -> Iterator[tuple[Folding, Callable[[], None]]]:
-    """The folding of a file, and what adds some pages to its log."""
+    """Return the folding of a file, and a function that adds some pages to its log."""
     connection = apsw.Connection(str(tmp_path / "jobs.db"))
     opening.prepare(connection, tmp_path / "jobs.db", synchronous="normal")
     connection.execute("CREATE TABLE filled (text)")
@@ -165,7 +165,7 @@ def folding(tmp_path: Path) -> Iterator[tuple[Folding, Callable[[], None]]]:
 def test_reads_one_after_the_other_let_the_log_be_folded(
     folding: tuple[Folding, Callable[[], None]], tmp_path: Path
 ) -> None:
-    """There is no commit without a read beside it."""
+    """A read is under way during each commit."""
     log, fill = folding
     reader = apsw.Connection(str(tmp_path / "jobs.db"), flags=apsw.SQLITE_OPEN_READONLY)
     for _ in range(100):

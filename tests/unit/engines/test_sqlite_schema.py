@@ -1,4 +1,4 @@
-"""What the migrations make is the schema that stands here, to the letter."""
+"""The migrations give exactly the schema in this file."""
 
 from __future__ import annotations
 
