@@ -1,4 +1,4 @@
-"""The engine as production runs it, driven until it is quiescent: for suites that compare each step with what it has to lead to.
+"""The engine as production runs it, driven until it is quiescent: for suites that check the result of each step.
 
 What a node wants stays open: tasks arrive in parts, and later ones are assigned to it without being asked for. Here a claim is
 answered when nothing more arrives for it, and what it wanted is withdrawn before anything else happens.
@@ -32,18 +32,18 @@ SLICES = (ZookeeperScheduleSlice(),)
 
 
 def in_memory(content: MemoryContent | None = None) -> Callable[[], DrivenEngine]:
-    """Return how to make an engine on an ensemble in memory; nothing is due there, for its clock stands before all times."""
+    """Return a factory of engines on an ensemble in memory. Nothing is due there: its clock stands before all times."""
     there = content or MemoryContent(now_us=lambda: 0)
     return lambda: DrivenEngine(lambda: MemoryTree(there), slices=SLICES)
 
 
 def on(url: str) -> Callable[[], DrivenEngine]:
-    """Return how to make an engine on a real ensemble."""
+    """Return a factory of engines on a real ensemble."""
     return lambda: DrivenEngine(lambda: KazooTree(address.parse(url), LEASE), lease=LEASE, slices=SLICES)
 
 
 class DrivenEngine(ZookeeperEngine):
-    """Answers claims with all that is there for them."""
+    """Answers claims with all matching jobs."""
 
     _driving: asyncio.Task[None] | None = None
 
@@ -84,7 +84,7 @@ class DrivenEngine(ZookeeperEngine):
             answer(place, jobs)
 
     async def _all(self, claim: Claim, jobs: list[list[Job]]) -> list[list[Job]]:
-        """Claim what is left of a claim until nothing comes, and withdraw the rest."""
+        """Repeat a claim for its missing jobs until none comes, and withdraw the rest."""
         found = jobs
         while True:
             left = [want._replace(limit=want.limit - len(some)) for want, some in zip(claim.wants, jobs, strict=True)]
@@ -96,7 +96,7 @@ class DrivenEngine(ZookeeperEngine):
                 some += more
 
     async def _nothing(self, claim: Claim) -> None:
-        """Want no more of a claim's functions, and wait until the master knows."""
+        """Withdraw the requests for a claim's functions, and wait until the master has read that."""
         if claim.wants:
             await self._claim(claim.term, [want._replace(limit=0) for want in claim.wants])
 

@@ -1,4 +1,4 @@
-"""An ensemble in memory: the port ``Tree``, with every failure that a test may want, and without a clock of its own.
+"""An ensemble in memory: the port ``Tree``, with every failure that tests need, and without a clock of its own.
 
     content = MemoryContent()
     tree = MemoryTree(content)          # one session; others share the content
@@ -65,7 +65,7 @@ class _Stored:
     mtime_us: int
     version: int = 0
     created: int = 0
-    """How many children it ever had: the next number of a sequence."""
+    """The number of children that it ever had: the next number of a sequence."""
     children: dict[str, None] = field(default_factory=dict)
 
 
@@ -92,9 +92,9 @@ class MemoryContent:
         self.now_us = now_us
         self.step = step
         self.sessions: dict[int, MemoryTree] = {}
-        """Those that have not ended, by their numbers, be they connected or not."""
+        """The live sessions by their numbers, connected or not."""
         self.commits = 0
-        """How many multis have happened."""
+        """The number of committed multis."""
         self._last_session = 0
         self._nodes = {"/": _Stored(b"", 0, self._mtime_us())}
 
@@ -118,12 +118,12 @@ class MemoryContent:
         return Node(stored.data, stored.version, stored.mtime_us, stored.owner, len(stored.children))
 
     def names(self, path: str) -> list[str] | None:
-        """Return the names of a node's children: always in the same order, which is none."""
+        """Return the names of a node's children, in a fixed order that is not sorted."""
         stored = self._nodes.get(_valid(path))
         return None if stored is None else sorted(stored.children, key=lambda name: zlib.crc32(name.encode()))
 
     def apply(self, changes: Sequence[Change], session: int = 0) -> Done | Refused:
-        """Do all changes or none, and call the watches."""
+        """Apply all changes or none, and call the watches."""
         undo: list[Callable[[], None]] = []
         events: list[tuple[_Kind, str]] = []
         done = []
@@ -232,7 +232,7 @@ class MemoryContent:
 
 
 class MemoryTree:
-    """One session after the other with a content: an implementation of ``Tree``.
+    """Successive sessions with a content: an implementation of ``Tree``.
 
     ``before`` is called with the changes of each commit when it arrives: what it raises goes to the caller, and nothing has
     happened; a ``Fate`` is raised as UnknownOutcomeError, and comes with a lost connection. ``after`` is called when it has
@@ -248,16 +248,16 @@ class MemoryTree:
         self.before: Callable[[Sequence[Change]], Fate | None] | None = None
         self.after: Callable[[Sequence[Change], Done | Refused], None] | None = None
         self.hangs_up: Callable[[], bool] = lambda: False
-        """Whether the ensemble ends the connection together with the session, in place of an answer: asked for each request."""
+        """Called for each request: whether the end of the session closes the connection in place of an answer."""
         self.reads = 0
-        """How many reads there were, each of several as one."""
+        """The number of reads; a read of several nodes counts as one."""
         self._session_timeout = session_timeout
         self._session = 0
         self._is_open = False
         self._is_cut = False
         self._is_killed = False
         self._connection = 0
-        """Rises whenever the connection is lost: an answer under way is lost with it."""
+        """Rises with each loss of the connection, which loses all answers in flight."""
         self._line: deque[Callable[[], None]] = deque()
         self.late: list[Sequence[Change]] = []
         self._watches: dict[tuple[_Kind, str], dict[Watch, None]] = {}
@@ -351,7 +351,7 @@ class MemoryTree:
         self._lose()
 
     def heal(self) -> None:
-        """Let the client connect again; it learns now that its session has ended meanwhile."""
+        """Let the client connect again; now it is notified if its session has ended."""
         if not self._is_cut:
             return
         self._is_cut = False
@@ -365,12 +365,12 @@ class MemoryTree:
             self._ended()
 
     def blink(self) -> None:
-        """Lose the connection, and have it again at once."""
+        """Lose the connection, and restore it at once."""
         self._lose()
         self._call_listeners()
 
     def expire(self) -> None:
-        """End the session at the ensemble; the client learns it when it is connected, and then begins another."""
+        """End the session at the ensemble; a connected client is notified, and starts another."""
         self.content.expire(self._session)
 
     def kill(self) -> None:
@@ -380,16 +380,16 @@ class MemoryTree:
         self._connection += 1
 
     def deliver(self) -> None:
-        """Let happen what is late."""
+        """Apply late commits."""
         late, self.late = self.late, []
         for changes in late:
             if self._session in self.content.sessions:
                 self.content.apply(changes, self._session)
 
-    # ---- how it is done
+    # ---- internals
 
     async def ask(self, do: Callable[[], T], lost: type[StoreUnavailableError] = StoreUnavailableError) -> T:
-        """Do something at the ensemble, in the order of the calls, and bring its answer."""
+        """Run a request at the ensemble, in the order of the calls, and return its answer."""
         if self._is_cut:
             await self._pause()
             raise StoreUnavailableError("the ensemble cannot be reached")
@@ -451,7 +451,7 @@ class MemoryTree:
             self._soon(watch)
 
     def _lose(self) -> None:
-        """The connection is gone: nobody knows what has changed meanwhile, and what was under way has no answer."""
+        """Lose the connection: call all watches, and fail the requests in flight."""
         self._connection += 1
         watches, self._watches = self._watches, {}
         for called in watches.values():
@@ -460,7 +460,7 @@ class MemoryTree:
         self._call_listeners()
 
     def _ended(self) -> None:
-        """The ensemble has ended the session: the client learns it in the next turn of the loop, and begins another."""
+        """Notify the client in the next loop iteration that its session has ended; it then starts another."""
         if self._is_open and not self._is_cut and not self._is_killed:
             self._loop.call_soon(self._learn)
 
@@ -493,7 +493,7 @@ def _valid(path: str) -> str:
 
 
 def _split(path: str, *, number: bool = False) -> tuple[str, str]:
-    """Return the parent's path and the name; the name is empty only where a number is added to it."""
+    """Return the parent's path and the name; the name may be empty only before the number of a sequence node."""
     above, _, name = path.rpartition("/")
     if name or not number:
         _valid(path)

@@ -41,7 +41,7 @@ def test_an_ensemble_without_a_majority(ensemble: Ensemble, chroot: str) -> None
             for index in ended:
                 await do(ensemble.kill, index)
             for _ in range(3):
-                with pytest.raises(StoreUnavailableError):  # where it was sent before the leader noticed: unknown
+                with pytest.raises(StoreUnavailableError):  # unknown, if it was sent before the leader noticed
                     await tree.commit([Create("/lost", ephemeral=True)])
             with pytest.raises(StoreUnavailableError):
                 await tree.get("/before")
@@ -55,7 +55,7 @@ def test_an_ensemble_without_a_majority(ensemble: Ensemble, chroot: str) -> None
         ensemble.heal()
 
 
-def test_a_member_that_is_read_only_counts_as_away(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
+def test_a_read_only_member_is_treated_as_unreachable(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
     with Ensemble(3, parent=tmp_path, java=["-Dreadonlymode.enabled=true"]) as ensemble:
 
         async def test() -> None:

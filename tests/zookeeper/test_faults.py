@@ -34,13 +34,13 @@ LEASE = 1.2
 
 @pytest.fixture
 def way(zookeeper: str) -> Iterator[Proxy]:
-    """Return a way to the server that all share, for one node."""
+    """Return a proxy to the shared server, for one node."""
     with Proxy(int(zookeeper.rpartition(":")[2])) as proxy:
         yield proxy
 
 
 class Watched:
-    """Counts calls, and lets wait for them."""
+    """Counts calls, and can wait for them."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -76,7 +76,7 @@ async def do(proxy_call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def insist(tree: KazooTree, changes: list[Change]) -> Done | Refused:
-    """Commit as soon as there is an ensemble again; what is unknown is repeated: a test of its own tells what that means."""
+    """Commit as soon as the ensemble is back; an unknown outcome is retried, which another test covers."""
     while True:
         try:
             return await tree.commit(changes)
@@ -103,7 +103,7 @@ def test_a_connection_that_is_lost_during_a_multi(zookeeper: str, chroot: str, w
                 await tree.commit([Create("/marked")])
             await watch.until(lambda: watch.calls == 1)
             await tree.sync()
-            assert changed.calls == 2  # lost, and there again
+            assert changed.calls == 2  # lost, and restored
             assert tree.session == first
             await other.sync()
             assert (await other.get("/marked") is not None) == happens
@@ -131,7 +131,7 @@ def test_a_session_that_ends_while_its_client_is_cut_off(zookeeper: str, chroot:
                 await tree.get("/alive")
             await gone.until(lambda: gone.calls == 1)
             assert await other.get("/alive") is None
-            # The client has noticed that nobody answers, and does not know that its session has ended.
+            # The client has noticed the loss of the connection, but not the end of its session.
             await own.until(lambda: own.calls == 1)
             assert changed.calls == 1
             assert tree.session == first
@@ -164,7 +164,7 @@ def test_a_request_that_waits_for_a_connection_is_sent_in_its_own_session_only(c
             await do(way.heal)
             assert await waiting == Done(["/waited"])
             assert tree.session == first
-            # And now for longer than the session lives.
+            # The second time for longer than the session time-out.
             await do(way.refuse)
             await changed.until(lambda: changed.calls == 3)
             too_late = asyncio.create_task(tree.commit([Create("/too_late")]))
@@ -181,8 +181,8 @@ def test_a_request_that_waits_for_a_connection_is_sent_in_its_own_session_only(c
     run(test())
 
 
-def test_what_came_just_after_the_connection_was_lost_is_given_up_in_time(chroot: str, way: Proxy) -> None:
-    """The loop has not noticed the loss, so that kazoo is given the multi, and keeps it for the next connection."""
+def test_a_commit_just_after_the_loss_of_the_connection_fails_in_time(chroot: str, way: Proxy) -> None:
+    """The loop has not noticed the loss, so kazoo gets the multi, and keeps it for the next connection."""
 
     async def test() -> None:
         async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, request_timeout=0.5) as tree:
@@ -220,10 +220,10 @@ def test_a_session_outlives_the_restart_of_its_server(zookeeper_program: str, ch
         run(test())
 
 
-def test_a_server_that_takes_a_connection_and_forgets_it_does_not_use_up_the_session(
+def test_a_server_that_accepts_and_never_answers_does_not_use_up_the_session(
     zookeeper: str, chroot: str, way: Proxy
 ) -> None:
-    """So does one that has just started."""
+    """A server that has just started behaves so."""
 
     async def test() -> None:
         with socket.socket() as silent:
@@ -243,9 +243,9 @@ def test_a_server_that_takes_a_connection_and_forgets_it_does_not_use_up_the_ses
     run(test())
 
 
-def test_a_read_is_waited_for_as_long_as_its_timeout(way: Proxy, chroot: str) -> None:
+def test_a_read_fails_after_its_timeout(way: Proxy, chroot: str) -> None:
     async def test() -> None:
-        # The client itself would notice after two thirds of the session that nobody answers.
+        # kazoo itself would notice a silent server only after two thirds of the session time-out.
         async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 30.0, request_timeout=0.5) as tree:
             await do(way.freeze)
             began = time.monotonic()
@@ -256,7 +256,7 @@ def test_a_read_is_waited_for_as_long_as_its_timeout(way: Proxy, chroot: str) ->
     run(test())
 
 
-def test_a_multi_that_no_server_takes_is_refused_here(zookeeper: str, chroot: str) -> None:
+def test_a_multi_too_large_for_a_server_is_refused_by_the_client(zookeeper: str, chroot: str) -> None:
     async def test() -> None:
         async with session(f"zookeeper://{zookeeper}{chroot}") as tree:
             first = tree.session
@@ -309,8 +309,8 @@ def test_closing_takes_two_seconds_at_most(zookeeper: str, chroot: str, way: Pro
     run(test())
 
 
-def test_each_entry_is_written_once_whatever_the_connection_does(zookeeper: str, chroot: str, way: Proxy) -> None:
-    """A conflict would be an entry that was sent twice, a missing node one that was lost."""
+def test_each_entry_is_written_once_over_a_failing_connection(zookeeper: str, chroot: str, way: Proxy) -> None:
+    """An entry that was written twice would show as a conflict, a lost one as a missing node."""
 
     async def test() -> None:
         rng = random.Random(7)

@@ -1,4 +1,4 @@
-"""The model of an ensemble: its nodes, and the failures that tests ask it for."""
+"""The model of an ensemble: its nodes, and the failures that tests inject."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_watch_is_called_once_before_the_change_can_be_read() -> None:
     run(test)
 
 
-def test_a_session_that_is_expired_takes_its_nodes_along() -> None:
+def test_an_expired_session_deletes_its_ephemeral_nodes() -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
         called: list[object] = []
         tree.on_session(lambda: called.append(tree.session))
@@ -126,7 +126,7 @@ def test_a_session_that_is_expired_takes_its_nodes_along() -> None:
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
-def test_nobody_knows_what_became_of_a_commit_whose_session_ends_before_the_answer(hangs_up: bool) -> None:
+def test_the_outcome_of_a_commit_is_unknown_if_its_session_ends_before_the_answer(hangs_up: bool) -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
         tree.hangs_up = lambda: hangs_up
         tree.after = lambda *_: tree.expire()
@@ -145,7 +145,7 @@ def test_a_request_after_the_sessions_end_fails_with_it_or_gets_no_answer(hangs_
         tree.expire()
         with pytest.raises(UnknownOutcomeError if hangs_up else SessionEndedError):
             await tree.commit([Create("/a")])
-        await other.sync()  # the next session begins
+        await other.sync()  # the next session starts
         tree.expire()
         with pytest.raises(StoreUnavailableError if hangs_up else SessionEndedError):
             await tree.get("/a")
@@ -170,7 +170,7 @@ def test_a_request_that_is_not_sent_always_fails_with_the_sessions_end() -> None
     run(test)
 
 
-def test_a_client_that_is_cut_off_learns_only_after_healing_that_its_session_has_ended() -> None:
+def test_a_cut_off_client_is_notified_of_its_sessions_end_only_after_healing() -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
         called: list[object] = []
         await tree.commit([Create("/e", ephemeral=True)])
@@ -197,7 +197,7 @@ def test_a_client_that_is_cut_off_learns_only_after_healing_that_its_session_has
 
 
 @pytest.mark.parametrize("fate", Fate)
-def test_an_outcome_that_nobody_knows(fate: Fate) -> None:
+def test_a_lost_answer_is_an_unknown_outcome(fate: Fate) -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
         lost: list[int] = []
         await tree.get("/a", lambda: lost.append(1))
@@ -230,7 +230,7 @@ def test_a_connection_that_is_lost_around_a_commit() -> None:
     run(test)
 
 
-def test_a_client_that_is_killed_says_nothing_more() -> None:
+def test_a_killed_client_sends_nothing_more() -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
         await tree.commit([Create("/e", ephemeral=True)])
         tree.after = lambda *_: tree.kill()
@@ -246,7 +246,7 @@ def test_a_client_that_is_killed_says_nothing_more() -> None:
     run(test)
 
 
-def test_requests_of_one_session_stay_in_order_whatever_the_steps() -> None:
+def test_requests_of_one_session_stay_in_order_at_any_interleaving() -> None:
     async def whole() -> None:
         steps = iter([3, 0, 2, 0, 0, 1] * 100)
 

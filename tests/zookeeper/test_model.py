@@ -1,4 +1,4 @@
-"""The model of an ensemble says what a real one says: the same random changes and reads, and the same outcomes and watches."""
+"""The model of an ensemble equals a real one: the same random changes and reads give the same outcomes and watches."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ NEW = ["/a", "/b", "/a/a", "/a/b", "/b/a", "/a/a/a"]
 
 
 class Drawn(NamedTuple):
-    """A change whose path is chosen when it is seen which nodes there are."""
+    """A change whose path is chosen among the existing nodes."""
 
     kind: type[Create | Write | Delete | Check]
     pick: int
     data: bytes
     version: int | None
-    """How far it is from the right one."""
+    """The difference to the right version."""
     flags: tuple[bool, bool]
 
     def on(self, content: MemoryContent) -> Any:
-        """Return the change: mostly of nodes that are there, or of a child of one of them."""
+        """Return the change: mostly of an existing node, or of a child of one."""
         there = content.paths()
         turn, pick = divmod(self.pick, 8)
         path = NEW[pick % len(NEW)] if turn == 7 else there[pick % len(there)]
@@ -71,7 +71,7 @@ sessions = st.integers(0, SESSIONS - 1)
 
 
 class Seen(NamedTuple):
-    """A node without what differs between two ensembles: times, and the numbers of sessions."""
+    """A node without the values that differ between two ensembles: times and session numbers."""
 
     data: bytes
     version: int
@@ -120,7 +120,7 @@ class Comparison(RuleBasedStateMachine):
         return self.loop.run_until_complete(asyncio.wait_for(work, TIMEOUT))
 
     def both(self, what: Callable[[Side], Coroutine[Any, Any, Any]]) -> Any:
-        """Do it on both sides, and return what both of them have answered."""
+        """Run a request on both sides, and return their common answer."""
         answers = []
         for side in (self.real, self.model):
             try:
@@ -236,14 +236,14 @@ class Comparison(RuleBasedStateMachine):
 
 
 def end_session(address: str, client_id: tuple[int, bytes]) -> None:
-    """End a session as an ensemble does whose client is silent: by closing it on another connection."""
+    """End a session as for a silent client: close it on another connection."""
     client = KazooClient(hosts=address, timeout=4.0, client_id=client_id)
     client.start(TIMEOUT)
     client.stop()
     client.close()
 
 
-def test_the_model_is_true(zookeeper: str) -> None:
+def test_the_model_equals_a_real_ensemble(zookeeper: str) -> None:
     class Here(Comparison):
         address = zookeeper
 
@@ -264,8 +264,8 @@ def test_the_model_is_true(zookeeper: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_model_is_true_on_a_long_walk(zookeeper: str, seed: int) -> None:
-    """Hypothesis prefers few nodes and short ways; here are many nodes."""
+def test_the_model_equals_a_real_ensemble_over_many_steps(zookeeper: str, seed: int) -> None:
+    """Hypothesis prefers few nodes and few steps; here are many nodes."""
 
     class Here(Comparison):
         address = zookeeper
