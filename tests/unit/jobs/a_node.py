@@ -1,4 +1,4 @@
-"""The jobs of a node on a memory store, with workers and clients that only note what they are told."""
+"""The jobs of a node on a memory store, with workers and clients that record the calls they receive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Side:
-    """A worker's end: notes what it is told."""
+    """The connection of a worker: records its calls."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -47,13 +47,13 @@ class Side:
         self.events.append(f"stop {held.job.payload.decode()}: {reason.decode()}")
 
     def pop_events(self) -> list[str]:
-        """What was heard since this was last asked for."""
+        """Return and clear the recorded events."""
         events, self.events = self.events, []
         return events
 
 
 class Client:
-    """Waits for jobs, and notes what it hears."""
+    """A client that waits for jobs and records their events."""
 
     def __init__(self) -> None:
         self.gone = False

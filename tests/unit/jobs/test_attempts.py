@@ -1,4 +1,4 @@
-"""What is counted of attempts, within bounds, and without any figure that falls."""
+"""Statistics of attempts: bounded, and no figure ever decreases."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_stored_and_foreground_jobs_run_in_the_order_in_which_they_came(node: No
     passing = node.worker()
     node.commit()
     assert all(node.held(job) is not None for job in stored)
-    node.service.gone(passing)  # what it left behind must not be taken for what waits
+    node.service.gone(passing)  # its jobs must not count as waiting jobs
     node.commit()
     assert [node.state(job.id) for job in stored] == [State.PENDING] * 3
     worker = node.stream(places=0)
@@ -193,7 +193,7 @@ def test_what_comes_to_a_node_that_drains_by_then_goes_back(node: Node) -> None:
 
 
 @pytest.mark.parametrize("found", [0, 1])
-def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
+def test_jobs_announced_during_a_claim_are_claimed_after_it(
     node: Node, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim may have looked before that was stored, whether or not it has brought something."""

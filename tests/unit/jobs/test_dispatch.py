@@ -24,14 +24,14 @@ def push(dispatch: Dispatch, payload: str, function: str = "f", priority: int = 
 
 
 def worker(dispatch: Dispatch, *functions: str, asleep: bool = False, credit: int = 0) -> Worker:
-    made = Worker(Side("w"))
-    made.credit = credit
-    made.streams = credit > 0
+    created = Worker(Side("w"))
+    created.credit = credit
+    created.streams = credit > 0
     for function in functions or ("f",):
-        dispatch.register(made, function.encode(), Ability())
+        dispatch.register(created, function.encode(), Ability())
     if asleep:
-        assert not dispatch.sleep(made)
-    return made
+        assert not dispatch.sleep(created)
+    return created
 
 
 def match(dispatch: Dispatch, function: str = "f") -> list[tuple[Worker, str]]:
@@ -79,7 +79,7 @@ def test_functions_take_turns_in_round_robin() -> None:
     assert grabbed(dispatch, who, 2) == ["g2", "none"], "its turn is still one of its functions"
 
 
-def test_nobody_is_given_a_job_of_another_function() -> None:
+def test_no_worker_gets_a_job_of_another_function() -> None:
     dispatch = Dispatch()
     push(dispatch, "g1", "g")
     assert grabbed(dispatch, worker(dispatch, "f"), 1) == ["none"]
@@ -154,7 +154,7 @@ def test_another_one_is_woken_once_a_woken_one_has_answered_without_taking_the_j
     assert match(dispatch) == [(second, "wake")]
 
 
-def test_who_goes_to_sleep_beside_a_waiting_job_is_woken_at_once() -> None:
+def test_a_worker_that_goes_to_sleep_beside_a_waiting_job_is_woken_at_once() -> None:
     dispatch = Dispatch()
     push(dispatch, "1", "g")
     who, other = worker(dispatch, "f", "g"), worker(dispatch, "g")
@@ -174,7 +174,7 @@ def test_a_sleeper_is_woken_for_a_function_that_it_registers_in_its_sleep() -> N
     assert match(dispatch, "g") == [(who, "wake")]
 
 
-def test_who_is_gone_is_not_woken() -> None:
+def test_a_departed_worker_is_not_woken() -> None:
     dispatch = Dispatch()
     first, second, third = (worker(dispatch, asleep=True) for _ in range(3))
     dispatch.leave(first)
@@ -185,7 +185,7 @@ def test_who_is_gone_is_not_woken() -> None:
     assert list(dispatch.workers) == [third]
 
 
-def test_who_is_gone_is_handed_nothing() -> None:
+def test_a_departed_worker_gets_no_job() -> None:
     dispatch = Dispatch()
     first, second = worker(dispatch, credit=2), worker(dispatch, credit=1)
     for who in (first, second):
@@ -231,7 +231,7 @@ def test_takers_come_before_sleepers() -> None:
     assert match(dispatch, "g") == [], "its credit is used up for all functions"
 
 
-def test_who_withdraws_gets_nothing() -> None:
+def test_a_withdrawn_worker_gets_no_job() -> None:
     dispatch = Dispatch()
     who = worker(dispatch, "f", "g", credit=2)
     dispatch.withdraw(who)

@@ -22,7 +22,7 @@ def test_a_foreground_job_is_answered_before_anything_else_happens_to_it(node: N
     assert side(worker).pop_events() == ["job 1"]
 
 
-def test_foreground_jobs_of_one_unique_are_one_job_and_all_hear_of_it(node: Node) -> None:
+def test_foreground_jobs_of_one_unique_are_one_job_and_all_clients_receive_its_outcome(node: Node) -> None:
     job, one = node.foreground("1", unique=b"u")
     _, two = node.foreground("2", unique=b"u")
     node.foreground("3", unique=b"u", client=two)

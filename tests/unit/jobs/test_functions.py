@@ -207,7 +207,7 @@ def test_a_paused_function_takes_jobs_and_runs_none() -> None:
     assert node.queue().admission is None, "no limit is set"
 
 
-def test_what_waits_and_what_runs_is_kept_when_limits_come_and_go() -> None:
+def test_waiting_and_running_jobs_are_kept_when_limits_come_and_go() -> None:
     node = Node()
     worker = node.stream(places=2)
     for number in range(6):

@@ -96,7 +96,7 @@ def test_a_foreground_job_that_a_background_submit_joins_outlives_its_client(nod
     assert node.stored(job.id).result == b"done"
 
 
-def test_who_waited_for_the_foreground_job_still_hears_of_it(node: Node) -> None:
+def test_clients_of_the_foreground_job_still_receive_its_outcome(node: Node) -> None:
     job, client = node.foreground("1", unique=b"u")
     node.background("2", unique=b"u")
     worker = node.stream()

@@ -6,7 +6,7 @@ from mainspring.jobs.listeners import Listeners
 from .a_node import Client
 
 
-def test_a_listener_is_told_once_however_often_it_waits() -> None:
+def test_a_listener_is_notified_once_however_often_it_waits() -> None:
     listeners, client = Listeners(Handles({})), Client()
     listeners.add(1, client)
     listeners.add(1, client)
@@ -15,7 +15,7 @@ def test_a_listener_is_told_once_however_often_it_waits() -> None:
     assert len(listeners) == 0
 
 
-def test_a_listener_that_waits_again_is_told_again() -> None:
+def test_a_listener_that_waits_repeatedly_is_notified_repeatedly() -> None:
     listeners, client = Listeners(Handles({})), Client()
     listeners.add(1, client)
     listeners.add(1, client, repeat=True)

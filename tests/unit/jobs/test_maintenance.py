@@ -1,4 +1,4 @@
-"""What happens as time passes: due jobs, stepped clocks, records of long runs, silent workers, old jobs."""
+"""Time-driven work: due jobs, stepped clocks, records of long runs, silent workers, old jobs."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def test_a_result_is_looked_up_once_for_all_who_wait_for_it(node: Node, reads: l
     assert is_empty(node)
 
 
-def test_who_asks_while_a_look_up_is_under_way_has_one_of_its_own(node: Node, reads: list[dict[int, int]]) -> None:
-    """What is under way may have been answered by the store already, for an id that nobody had yet."""
+def test_a_request_during_a_lookup_gets_a_lookup_of_its_own(node: Node, reads: list[dict[int, int]]) -> None:
+    """The store may have answered the lookup in progress already, for an id that no job had yet."""
     (job_id,) = ended(node, b"r")
     one = node.wait_for(job_id)
     node.life.commits.hurry()
@@ -131,7 +131,7 @@ def test_nothing_is_looked_up_for_those_who_have_no_room(node: Node, reads: list
 
 
 def test_an_end_is_withheld_from_those_who_have_no_room(node: Node, reads: list[dict[int, int]]) -> None:
-    """What a job ends as reaches those who read; for the others it is looked up when they do."""
+    """The outcome of a job reaches clients with room; for the others it is looked up when they have room."""
     worker = node.stream()
     job = node.background("1")
     node.commit()
@@ -170,7 +170,7 @@ def test_a_result_that_is_being_sent_is_not_read_again(node: Node, reads: list[d
     assert len(reads) == 2, "nobody has it any more"
 
 
-def test_what_was_forgotten_before_there_was_room_is_unknown(node: Node) -> None:
+def test_an_outcome_deleted_before_the_client_has_room_is_unknown(node: Node) -> None:
     worker = node.stream()
     job = node.background("1")
     node.commit()

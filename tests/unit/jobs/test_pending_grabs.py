@@ -107,7 +107,7 @@ def test_the_next_job_is_the_answer_without_going_to_sleep(node: Node) -> None:
     assert side(worker).events == ["job 1"]
 
 
-def test_a_worker_without_a_next_job_is_told_after_a_moment(node: Node) -> None:
+def test_a_worker_without_a_next_job_gets_no_job_after_a_moment(node: Node) -> None:
     worker = node.worker()
     end_one(node, worker)
     linger(node, worker)
@@ -119,7 +119,7 @@ def test_a_worker_without_a_next_job_is_told_after_a_moment(node: Node) -> None:
     assert side(worker).events == ["no job"], "it has its answer, and nothing more is sent until it asks or sleeps"
 
 
-def test_a_worker_that_has_ended_nothing_is_told_at_once(node: Node) -> None:
+def test_a_worker_that_has_ended_nothing_gets_no_job_at_once(node: Node) -> None:
     worker = node.worker()
     linger(node, worker)
     assert side(worker).events == ["no job"]
@@ -167,7 +167,7 @@ def test_a_worker_that_leaves_meanwhile_is_forgotten(node: Node) -> None:
     assert node.queue().size == 1
 
 
-def test_a_worker_of_many_functions_is_told_at_once(node: Node) -> None:
+def test_a_worker_of_many_functions_gets_no_job_at_once(node: Node) -> None:
     worker = node.worker("f", *[f"g{number}" for number in range(GRAB_WAIT_FUNCTIONS)])
     end_one(node, worker)
     linger(node, worker)

@@ -60,7 +60,7 @@ def test_a_worker_gets_the_jobs_of_a_function_that_is_a_row(node: Node) -> None:
     assert (queue(node, "40").away, queue(node, "40").backlog) == (1, [0, 0, 0])
 
 
-def test_a_worker_that_asks_at_once_is_not_told_that_there_is_none(node: Node) -> None:
+def test_a_worker_that_requests_a_job_at_once_gets_no_early_no_job(node: Node) -> None:
     store(node, 50)
     worker = node.worker("40")
     assert node.grab(worker) is None
@@ -146,7 +146,7 @@ def pause(answers: FunctionLimits, _: int) -> FunctionLimits:
 # ---- how many they are ----
 
 
-def test_the_busiest_rows_are_known_by_name(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_rows_are_listed_by_name(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster, "BUSIEST", 2)
     store(node, 50)
     for function in ("40", "41", "41"):

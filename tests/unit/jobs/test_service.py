@@ -1,4 +1,4 @@
-"""What the faces call: waiting, cancelling, trying again, looking, and the end of a node."""
+"""The jobs service: waiting, cancelling, retrying, looking up, and the shutdown of a node."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_node_begins_with_what_an_earlier_life_held() -> None:
 # ---- wait ----
 
 
-def test_who_waits_for_an_ended_job_is_told_at_once(node: Node) -> None:
+def test_a_client_of_an_ended_job_is_notified_at_once(node: Node) -> None:
     worker = node.stream()
     job = node.background("1")
     node.settling.succeeded(side(worker).given[0], b"done")
@@ -61,7 +61,7 @@ def test_who_waits_for_an_ended_job_is_told_at_once(node: Node) -> None:
 
 
 @pytest.mark.parametrize("stage", ["scheduled", "pending", "held", "settling"])
-def test_who_waits_is_told_once_whenever_the_job_ends(node: Node, stage: str) -> None:
+def test_a_waiting_client_is_notified_once_whenever_the_job_ends(node: Node, stage: str) -> None:
     due = round((node.clock.wall() + 1) * 1_000_000) if stage == "scheduled" else 0
     job = node.background("1", due_us=due)
     client = node.wait_for(job.id) if stage in {"scheduled", "pending"} else None
@@ -75,7 +75,7 @@ def test_who_waits_is_told_once_whenever_the_job_ends(node: Node, stage: str) ->
     assert client.events == ["succeeded done"]
 
 
-def test_everybody_who_waits_for_an_unknown_job_is_told(node: Node) -> None:
+def test_all_clients_of_an_unknown_job_are_notified(node: Node) -> None:
     one, two = node.wait_for(NOWHERE), node.wait_for(NOWHERE)
     node.service.clients.wait(NOWHERE, two, lambda: two.events.append("unknown again"))
     node.commit()
@@ -96,7 +96,7 @@ def test_a_job_that_cannot_be_looked_up_now_is_not_unknown(node: Node) -> None:
     assert client.events == ["succeeded done"]
 
 
-def test_nobody_looks_again_for_one_who_has_left(node: Node) -> None:
+def test_no_lookup_is_retried_for_a_departed_client(node: Node) -> None:
     client = node.wait_for(NOWHERE)
     node.fail()
     node.service.clients.gone(client)
@@ -106,7 +106,7 @@ def test_nobody_looks_again_for_one_who_has_left(node: Node) -> None:
     assert node.life.commits.groups == groups
 
 
-def test_who_waits_hears_of_progress(node: Node) -> None:
+def test_a_waiting_client_receives_progress(node: Node) -> None:
     worker = node.stream()
     job = node.background("1")
     client = node.wait_for(job.id)
@@ -162,7 +162,7 @@ def test_a_streaming_worker_is_asked_to_stop(node: Node) -> None:
     assert node.cancel(job.id) == ["running"], "asked again"
 
 
-def test_what_a_plain_worker_reports_of_a_cancelled_job_is_passed_over(node: Node) -> None:
+def test_reports_of_a_plain_worker_about_a_cancelled_job_are_ignored(node: Node) -> None:
     worker = node.worker()
     job = node.background("1")
     held = node.given(worker)
@@ -368,7 +368,7 @@ def test_a_job_is_seen_where_it_is(node: Node) -> None:
 # ---- workers that leave ----
 
 
-def test_what_waits_goes_back_when_nobody_is_left_to_run_it(node: Node) -> None:
+def test_waiting_jobs_are_given_back_when_the_last_worker_leaves(node: Node) -> None:
     worker, other = node.stream(places=0), node.stream("f", "g", places=0)
     node.background("1")
     foreground, _ = node.foreground("2")

@@ -1,4 +1,4 @@
-"""The ends of leases: what becomes of a job, who is told, and when."""
+"""Settlements: the state of the job, the notified clients, and the time of the notification."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ERROR = failure("Error", "x")
 
 
-def test_clients_and_workers_are_told_after_the_commit(node: Node) -> None:
+def test_clients_and_workers_are_notified_after_the_commit(node: Node) -> None:
     worker = node.stream()
     job = node.background("1")
     client = node.wait_for(job.id)
@@ -400,7 +400,7 @@ def test_those_who_watch_attempts_are_called_once_for_each_group_after_its_commi
     assert watch.pop() == [(str(at), "succeeded", 1, 0.5) for at in range(3)]
 
 
-def test_successes_in_memory_are_told_of_together(watched: Node, watch: Watch) -> None:
+def test_successes_in_memory_are_reported_in_one_call(watched: Node, watch: Watch) -> None:
     worker = watched.stream(places=100)
 
     def succeed(payload: str = "1") -> None:

@@ -37,7 +37,7 @@ def send(node: Node) -> None:
 
 
 def test_a_foreground_job_that_is_dropped_while_it_is_handed_out_gives_its_token_back(node: Node) -> None:
-    """Two leave it, one after the other. The store fails over the first, so that it waits again until the second is heard."""
+    """Two leave it, one after the other. The store fails over the first, so that it waits until the second is processed."""
     limit(node, Limits(concurrency=1))
     plain, streaming = node.worker(), node.stream(places=1)
     node.background("before")
@@ -178,7 +178,7 @@ def test_what_ended_terms_have_left_is_given_back_when_the_engine_says_so() -> N
 
 @pytest.fixture
 def nodes() -> list[Node]:
-    """Give two nodes of a store. They hear each other."""
+    """Give two nodes of a store. They receive each other."""
     content = SharedTables(ManualClock().wall)
     first = Node(engine=SharedMemoryEngine(content))
     return [first, Node(first, engine=SharedMemoryEngine(content))]
@@ -233,7 +233,7 @@ def test_a_look_counts_what_is_on_its_way_to_the_store(node: Node) -> None:
 
 
 def test_a_look_does_not_count_twice_what_its_group_has_done(node: Node) -> None:
-    """What the group does after the look was asked for is in the look's answer, and is answered after it."""
+    """The answer of a reading includes later operations of its group, which are answered after it."""
     worker = node.stream(places=2)
     node.background()
     assert totals(node) == (1, 1)
@@ -268,7 +268,7 @@ def test_a_worker_that_asks_after_a_job_was_acknowledged_gets_it(node: Node) -> 
     assert side(worker).pop_events() == ["job here"]
 
 
-def test_a_worker_that_asks_is_not_told_that_there_is_none_because_others_are_on_their_way(node: Node) -> None:
+def test_jobs_in_flight_do_not_cause_an_early_no_job(node: Node) -> None:
     """They take the places of the window and are not in the store yet: it is not known whether it will take them."""
     node.background("here")
     worker = node.worker()

@@ -11,10 +11,10 @@ from mainspring.jobs.held import FunctionQueue, Worker
 
 
 class Nobody:
-    """The face of a worker that is told nothing."""
+    """The connection of a worker that must receive nothing."""
 
     def __getattr__(self, name: str) -> None:
-        raise AssertionError(f"nobody was to be told: {name}")
+        raise AssertionError(f"unexpected call: {name}")
 
 
 def tidy(functions: Dispatch) -> None:
@@ -65,7 +65,7 @@ def test_a_function_whose_jobs_are_in_the_store_costs_little() -> None:
     assert used < 1000 * 1200
 
 
-def test_a_function_that_is_left_to_the_store_is_known_to_be_there() -> None:
+def test_a_function_that_is_left_to_the_store_still_exists() -> None:
     functions = Dispatch()
     for number in range(2 * dispatch.MAX_IDLE_FUNCTIONS):
         functions.queue(b"%d" % number).backlog[1] = number % 2

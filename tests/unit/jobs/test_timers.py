@@ -19,7 +19,7 @@ def test_functions_are_called_in_the_order_of_their_times_and_then_of_their_comi
     assert len(heap) == 1
 
 
-def test_the_owner_hears_of_a_timer_that_comes_before_all_others() -> None:
+def test_the_owner_is_notified_of_a_timer_that_comes_before_all_others() -> None:
     heap, earlier = timers()
     for time in (5.0, 7.0, 3.0, 3.0, 1.0):
         heap.at(time, lambda: None)

@@ -1,4 +1,4 @@
-"""What a node has of one pool, step by step; how nodes share pools is in the simulation."""
+"""The tokens of a node from one pool, step by step; how nodes share pools is in the simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of a unique are told while the store is asked for it."""
+"""The answers to clients of a unique during its query in the store."""
 
 from __future__ import annotations
 
