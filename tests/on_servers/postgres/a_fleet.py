@@ -1,4 +1,4 @@
-"""Nodes of a fleet on a real PostgreSQL server, as far as the engine goes: open, commit groups, leave."""
+"""Engines of a fleet's nodes on a real PostgreSQL server: they open, commit groups and leave."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def apart(place: int, outcome: Any) -> None:
 
 
 class Part:
-    """A node's side of the jobs that its groups make."""
+    """The lifecycle of the jobs that a node's groups create."""
 
     def __init__(self, next_id: Callable[[], int]) -> None:
         self.next_id = next_id
@@ -63,7 +63,7 @@ class Part:
 
 
 class Node:
-    """An engine that is open."""
+    """An open engine."""
 
     def __init__(self, engine: PostgresEngine, name: str) -> None:
         self.engine = engine
@@ -94,7 +94,7 @@ class Node:
         return self._ids()
 
     def begin(self, *operations: Operation) -> asyncio.Future[list[Any]]:
-        """Hand a group to the engine, and return what becomes of it."""
+        """Give a group to the engine, and return a future of its outcomes."""
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
         def answer(outcomes: Sequence[Any] | StoreError) -> None:
@@ -149,7 +149,7 @@ class Node:
 
 @contextlib.asynccontextmanager
 async def node(url: str, name: str = "n1", **options: Any) -> AsyncIterator[Node]:
-    """Open a node; close it afterwards, well or badly."""
+    """Open a node; close it afterwards in every case."""
     one = Node(postgres_engine(url, **options), name)
     try:
         await one.open()
@@ -160,7 +160,7 @@ async def node(url: str, name: str = "n1", **options: Any) -> AsyncIterator[Node
 
 @contextlib.asynccontextmanager
 async def session(dsn: str, **settings: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-    """Connect as somebody who looks into the store's tables."""
+    """Open a session that reads the store's tables."""
     connection = await asyncpg.connect(dsn, timeout=TIMEOUT, server_settings={"search_path": "mainspring", **settings})
     try:
         yield connection
@@ -169,7 +169,7 @@ async def session(dsn: str, **settings: str) -> AsyncIterator[asyncpg.Connection
 
 
 async def eventually(look: Callable[[], Awaitable[T]], what: str) -> T:
-    """Ask the server again and again until the answer is true: it tells nobody by itself."""
+    """Query the server until the answer is true: it sends no notification of these changes."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         found = await look()

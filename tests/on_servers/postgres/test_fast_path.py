@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the groups that come to their end step by step."""
+    """Return the numbers of the groups that end step by step."""
     entry, numbers = journal.entry, list[int]()
 
     def note(tx: Transaction, number: int) -> str:
@@ -53,7 +53,7 @@ async def mixed(one: Node) -> tuple[list[object], list[Job], list[Job]]:
 
 
 async def whole(database: str, one: Node) -> object:
-    """Return all that there is of jobs, without what is different from run to run."""
+    """Return the rows of all jobs, without values that differ between runs."""
     async with session(database) as other:
         jobs = await other.fetch("SELECT state, term > 0, priority, uniq, payload FROM jobs ORDER BY place")
         ended = await other.fetch(
@@ -62,7 +62,7 @@ async def whole(database: str, one: Node) -> object:
     return [tuple(row) for row in jobs], [tuple(row) for row in ended], await one.counts()
 
 
-def test_a_usual_group_is_one_statement(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_typical_group_is_one_statement(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with node(database) as one:
             await register(one)
@@ -78,7 +78,7 @@ def test_a_usual_group_is_one_statement(database: str, monkeypatch: pytest.Monke
     asyncio.run(test())
 
 
-def test_it_is_the_same_as_step_by_step(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_has_the_results_of_the_steps(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> object:
         async with node(database) as one:
             await register(one)
@@ -94,10 +94,10 @@ def test_it_is_the_same_as_step_by_step(database: str, monkeypatch: pytest.Monke
     assert at_once == steps
 
 
-UNUSUAL = ["joined", "joined in the group", "stale", "another's", "twice", "waited", "new function"]
+SLOW_KINDS = ["joined", "joined in the group", "stale", "another's", "twice", "waited", "new function"]
 
 
-def test_it_is_made_of_the_statements_that_stand_for_each_step() -> None:
+def test_the_fast_path_consists_of_the_statements_of_the_steps() -> None:
     """They are written twice: a function that had them as arguments would plan them anew each time.
 
     Where one of them is to change, a new migration makes a function of a new name, for nodes of the new version.
@@ -121,8 +121,8 @@ def errors(postgres: PostgresServer, database: str) -> list[str]:
     return re.findall(rf"^.* {name_of(database)} (?:ERROR|FATAL|PANIC): .*$", postgres.log(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("kind", UNUSUAL)
-def test_what_is_not_usual_has_its_own_outcome(postgres: PostgresServer, database: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", SLOW_KINDS)
+def test_a_refused_group_has_the_outcomes_of_the_steps(postgres: PostgresServer, database: str, kind: str) -> None:
     async def test() -> None:
         async with node(database) as one:
             await register(one)
@@ -162,11 +162,11 @@ def test_what_is_not_usual_has_its_own_outcome(postgres: PostgresServer, databas
             assert missed == (kind in {"joined", "another's", "waited"})
 
     asyncio.run(test())
-    assert errors(postgres, database) == [], "nothing is wrong, and the server's log is its owner's"
+    assert errors(postgres, database) == [], "a refused group leaves no line in the server's log"
 
 
 def test_errors_of_a_database_are_found_in_the_log(postgres: PostgresServer, database: str) -> None:
-    """Otherwise, that there are none would mean nothing."""
+    """Otherwise the absence of errors would prove nothing."""
 
     async def test() -> None:
         async with session(database) as other:
@@ -185,7 +185,7 @@ def test_the_fast_path_is_not_retried_at_once() -> None:
     assert backoff.tries(100.0 + BACKOFF)
 
 
-def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_recovered(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with node(database) as one:
             await register(one)
@@ -210,7 +210,7 @@ def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPat
     asyncio.run(test())
 
 
-def test_it_takes_no_place_where_it_submits_nothing(database: str) -> None:
+def test_the_fast_path_allocates_no_place_without_submits(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             await register(one)
@@ -222,7 +222,7 @@ def test_it_takes_no_place_where_it_submits_nothing(database: str) -> None:
     asyncio.run(test())
 
 
-def test_it_locks_jobs_in_the_order_of_all_statements(database: str) -> None:
+def test_the_fast_path_locks_jobs_in_the_order_of_all_statements(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             await register(one)
@@ -238,7 +238,7 @@ def test_it_locks_jobs_in_the_order_of_all_statements(database: str) -> None:
     asyncio.run(test())
 
 
-def test_it_does_not_wait_long_for_a_unique(
+def test_the_fast_path_does_not_wait_long_for_a_unique(
     postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch, steps: list[int]
 ) -> None:
     """Another group that takes the unique at this moment may wait for this group, too."""
@@ -264,7 +264,7 @@ def test_it_does_not_wait_long_for_a_unique(
     assert errors(postgres, database) == []
 
 
-def test_what_is_too_large_for_one_message_goes_step_by_step(
+def test_a_group_too_large_for_one_message_runs_step_by_step(
     database: str, monkeypatch: pytest.MonkeyPatch, steps: list[int]
 ) -> None:
     async def test() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.postgres.server import PostgresServer
 
 
-def test_nodes_that_do_the_same_at_once_share_it(database: str, postgres: PostgresServer) -> None:
+def test_concurrent_nodes_share_the_jobs(database: str, postgres: PostgresServer) -> None:
     settled: list[int] = []
     claimed: list[int] = []
     stored: list[int] = []
@@ -49,18 +49,18 @@ def test_nodes_that_do_the_same_at_once_share_it(database: str, postgres: Postgr
             await asyncio.gather(*(work(each, seed) for seed, each in enumerate((one, two, third))))
             (counts,) = await one.group(ops.Count())
             jobs = await everything(one.engine, ListJobs(limit=100_000))
-        assert len(set(claimed)) == len(claimed), "no job is taken by two"
+        assert len(set(claimed)) == len(claimed), "no job is claimed twice"
         assert sorted(job.id for job in jobs) == sorted(stored)
         assert {job.id for job in jobs if job.state == State.SUCCEEDED} == set(settled)
         live = [(job.function, job.unique) for job in jobs if job.unique and not State(job.state).ended]
         assert len(set(live)) == len(live)
         assert sum(counts.values()) == len(stored)
-        assert postgres.log().count("deadlock detected") == before, "what is sorted does not wait in a circle"
+        assert postgres.log().count("deadlock detected") == before, "sorted locks do not deadlock"
 
     asyncio.run(test())
 
 
-def test_a_lock_that_somebody_holds_is_waited_for_and_spoken_of(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_of_another_session_is_waited_for_and_logged(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.SESSION_SETTINGS, "lock_timeout", "50ms")
     monkeypatch.setattr(writer, "LOG_AFTER", 0.2)
 
@@ -73,7 +73,7 @@ def test_a_lock_that_somebody_holds_is_waited_for_and_spoken_of(database: str, m
                 async def says_so() -> bool:
                     return any("cannot be committed yet" in line["event"] for line in logs)
 
-                await eventually(says_so, "it says why")
+                await eventually(says_so, "the log has the reason")
             assert not group.done()
             await other.execute("COMMIT")
             assert await group == [{}]

@@ -74,7 +74,7 @@ def _key(payload: bytes) -> str:
     return f"k{payload.decode()}"
 
 
-def test_a_submission_has_the_key_that_the_client_wrote(database: str) -> None:
+def test_a_submission_has_the_key_of_the_client(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             function = App().function("f").options(concurrency_key=_key, timeout=5)
@@ -93,7 +93,7 @@ def test_a_submission_has_the_key_that_the_client_wrote(database: str) -> None:
 
 
 @pytest.mark.parametrize("options", [b"\xff", b"\x81\xa8schedule\xa1\xff"], ids=["broken", "no-text"])
-def test_options_that_cannot_be_read_hold_up_nobody(database: str, options: bytes) -> None:
+def test_unreadable_options_delay_no_other_submission(database: str, options: bytes) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             await insert(other, options=options)
@@ -103,7 +103,7 @@ def test_options_that_cannot_be_read_hold_up_nobody(database: str, options: byte
     asyncio.run(test())
 
 
-def test_what_is_due_later_is_scheduled(database: str) -> None:
+def test_a_submission_with_a_later_due_time_is_scheduled(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             later, now = await insert(other, due_us=NEVER), await insert(other, due_us=NOW)
@@ -113,7 +113,7 @@ def test_what_is_due_later_is_scheduled(database: str) -> None:
     asyncio.run(test())
 
 
-def test_it_is_there_if_and_only_if_the_transaction_commits(database: str) -> None:
+def test_a_submission_exists_only_after_its_transaction_commits(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other, session(database) as third:
             transaction = other.transaction()
@@ -123,20 +123,20 @@ def test_it_is_there_if_and_only_if_the_transaction_commits(database: str) -> No
             await rolled_back.start()
             gone = await insert(third, uniq=b"u")
             await rolled_back.rollback()
-            # The open transaction delays nobody, whatever has its unique.
+            # The open transaction delays no other submission, even of the same unique.
             job_id = await insert(third, uniq=b"u")
             assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
             assert await one.group(one.submit(one.job()), one.claim()) is not None
             assert [await state(one, each) for each in (open_id, gone, job_id)] == [None, None, State.LEASED]
             await transaction.commit()
             assert (await one.find(open_id))[open_id].state == State.PENDING
-            assert await take(one) == ({}, 0, False), "it has joined"
+            assert await take(one) == ({}, 0, False), "the submission joined the job"
             assert (await one.find(open_id))[open_id].id == job_id
 
     asyncio.run(test())
 
 
-def test_what_is_in_the_inbox_still_can_be_found_waited_for_and_cancelled(database: str) -> None:
+def test_a_submission_in_the_inbox_can_be_found_waited_for_and_cancelled(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             ids = [await insert(other, due_us=due) for due in (0, NEVER, 0, 0)]
@@ -154,7 +154,7 @@ def test_what_is_in_the_inbox_still_can_be_found_waited_for_and_cancelled(databa
     asyncio.run(test())
 
 
-def test_an_id_that_has_joined_leads_to_the_other_job(database: str) -> None:
+def test_the_id_of_a_joined_submission_leads_to_the_job(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, node(database, "n2") as two, session(database) as other:
             (live,) = await one.submitted(unique=b"u")
@@ -177,7 +177,7 @@ def test_an_id_that_has_joined_leads_to_the_other_job(database: str) -> None:
     asyncio.run(test())
 
 
-def test_of_two_submissions_with_one_unique_one_joins_the_other(database: str) -> None:
+def test_the_second_submission_of_a_unique_joins_the_first(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             ids = [await insert(other, uniq=b"u") for _ in range(3)]
@@ -188,7 +188,7 @@ def test_of_two_submissions_with_one_unique_one_joins_the_other(database: str) -
     asyncio.run(test())
 
 
-def test_nodes_that_take_at_once_take_each_once(database: str) -> None:
+def test_concurrent_nodes_move_each_submission_once(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, node(database, "n2") as two, session(database) as other:
             ids = [await insert(other) for _ in range(100)]
@@ -214,7 +214,7 @@ def test_aliases_are_forgotten_after_the_job_they_lead_to(database: str) -> None
             await take(one)
             sweep = ops.Sweep(NOW + 1, NOW + 1)
             await one.group(sweep)
-            assert (await one.find(alias))[alias].id == live, "a live job is led to"
+            assert (await one.find(alias))[alias].id == live, "the alias of a live job stays"
             await cancel(one, live)
             await one.group(ops.Sweep(NOW, NOW))
             await one.group(sweep)
@@ -224,7 +224,7 @@ def test_aliases_are_forgotten_after_the_job_they_lead_to(database: str) -> None
     asyncio.run(test())
 
 
-def test_no_submission_can_hold_up_the_others(database: str) -> None:
+def test_no_submission_delays_the_others(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             odd = await insert(other, options=b"\x01")

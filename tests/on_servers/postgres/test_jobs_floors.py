@@ -1,4 +1,4 @@
-"""Claims beside an old snapshot: how many dead entries they pass, and that nothing below a floor is forgotten."""
+"""Claims with an old snapshot open: the number of dead tuples that they pass, and the jobs below a floor."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 DEAD = 20_000
-"""Entries of jobs that are gone and cannot be removed."""
+"""Dead tuples of deleted jobs that vacuum cannot remove."""
 
 
 class SlowClock:
-    """Each scan takes so long; between two operations nothing passes by itself."""
+    """A clock on which each scan takes a set time; no time passes between operations."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,7 +37,7 @@ class SlowClock:
         self._scanning = False
 
     def __call__(self) -> float:
-        """Each operation asks before and after its scan."""
+        """Return the time: each operation reads it before and after its scan."""
         self._scanning = not self._scanning
         if not self._scanning:
             self.now += self.scan
@@ -45,7 +45,7 @@ class SlowClock:
 
 
 def slow(one: Node) -> SlowClock:
-    """Let a node's scans be slow, by a clock of the test's."""
+    """Make a node's scans slow, by the test's clock."""
     clock = SlowClock()
     one.engine._writer.memory[Floors] = Floors(clock)  # noqa: SLF001 - a clock of the test, in what the node remembers
     return clock
@@ -63,7 +63,7 @@ async def claim(one: Node, limit: int = 1000, slots: frozenset[int] | None = Non
 
 
 async def rise(one: Node, clock: SlowClock, slots: frozenset[int] | None = None) -> list[int]:
-    """Claim until the floor has risen above what was there; returns the floors."""
+    """Claim until the floor has risen above the present jobs; return the floors."""
     await claim(one, slots=slots)
     await claim(one, slots=slots)
     clock.now += COMMITTED_AFTER
@@ -73,11 +73,11 @@ async def rise(one: Node, clock: SlowClock, slots: frozenset[int] | None = None)
     return floor.places
 
 
-# ---- nothing is forgotten ----
+# ---- jobs below a floor ----
 
 
 @pytest.mark.parametrize("slots", [None, frozenset(range(1024))], ids=["all", "slots"])
-def test_what_comes_back_is_found_below_the_floor(database: str, slots: frozenset[int] | None) -> None:
+def test_a_released_job_is_found_below_the_floor(database: str, slots: frozenset[int] | None) -> None:
     async def test() -> None:
         async with node(database) as one:
             clock = slow(one)
@@ -99,7 +99,7 @@ def test_what_comes_back_is_found_below_the_floor(database: str, slots: frozense
     asyncio.run(test())
 
 
-def test_what_another_node_gives_back_is_found_by_the_next_whole_scan(database: str) -> None:
+def test_a_job_that_another_node_releases_is_found_by_the_next_full_scan(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, node(database, "n2") as two:
             clock = slow(one)
@@ -107,14 +107,14 @@ def test_what_another_node_gives_back_is_found_by_the_next_whole_scan(database: 
             await one.submitted(3)
             await rise(one, clock)
             await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)]))
-            assert await claim(one) == [], "below the floor, and it is not time for a whole scan"
+            assert await claim(one) == [], "it is below the floor, and no full scan is due"
             clock.now += SCAN_SHARE * clock.scan
             assert [job.id for job in await claim(one)] == [held.id]
 
     asyncio.run(test())
 
 
-def test_as_long_as_scans_are_quick_it_is_found_at_once(database: str) -> None:
+def test_while_scans_are_quick_a_released_job_is_found_at_once(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, node(database, "n2") as two:
             slow(one).scan = SLOW_SCAN / 2
@@ -128,7 +128,7 @@ def test_as_long_as_scans_are_quick_it_is_found_at_once(database: str) -> None:
     asyncio.run(test())
 
 
-def test_a_claim_that_was_rolled_back_has_taken_nothing(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rolled_back_claim_takes_no_job(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             clock = slow(one)
@@ -146,7 +146,7 @@ def test_a_claim_that_was_rolled_back_has_taken_nothing(database: str, monkeypat
     asyncio.run(test())
 
 
-def test_what_is_due_is_found_below_the_floor(database: str) -> None:
+def test_due_jobs_are_found_below_the_floor(database: str) -> None:
     async def wake(one: Node) -> int:
         (woken,) = await one.group(ops.Wake(NOW))
         assert isinstance(woken, ops.Woken)
@@ -166,12 +166,12 @@ def test_what_is_due_is_found_below_the_floor(database: str) -> None:
             await two.submitted(1, state=State.SCHEDULED, due_us=5)
             await two.submitted(1, expires_us=5)
             clock.now += 2 * SCAN_SHARE * clock.scan
-            assert await wake(one) == 2, "another node's, by a whole scan"
+            assert await wake(one) == 2, "another node's, by a full scan"
 
     asyncio.run(test())
 
 
-# ---- what is passed over ----
+# ---- dead tuples ----
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -181,7 +181,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def pages(connection: asyncpg.Connection[asyncpg.Record], statement: str, *values: object) -> int:
-    """Return how many pages a statement looks at, and check that it takes the index of the queue."""
+    """Return the number of pages that a statement reads, and check that it uses the index of the queue."""
     (row,) = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *values)
     plan = json.loads(row[0])[0]["Plan"]
     scans = [part for part in _nodes(plan) if part["Node Type"].startswith(("Index", "Seq", "Bitmap", "Tid"))]
@@ -190,7 +190,7 @@ async def pages(connection: asyncpg.Connection[asyncpg.Record], statement: str, 
     return found
 
 
-def test_a_claim_from_its_floor_passes_no_dead_entries(database: str) -> None:
+def test_a_claim_from_its_floor_passes_no_dead_tuples(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database, **SESSION_SETTINGS) as other, session(database) as pin:
             await one.submitted(1)
@@ -216,7 +216,7 @@ def test_a_claim_from_its_floor_passes_no_dead_entries(database: str) -> None:
 
             floor = await other.fetchval("SELECT min(place) FROM jobs WHERE state = 1")
             dear, cheap = await claimed(LOWEST), await claimed(floor)
-            # To claim a job costs about ten pages, whatever else is there.
+            # To claim a job costs about ten pages, with any number of dead tuples.
             assert cheap < 2000
             assert dear > cheap + DEAD // 2
 

@@ -1,4 +1,4 @@
-"""Every statement of the job operations is answered by indexes, whatever the tables' statistics were when its plan was made."""
+"""Every statement of the job operations uses indexes, with any statistics of the tables at the time of its plan."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import asyncpg
 
 WRITTEN = set(SQL) - {"partitions", "top", "now"}
-"""Those about jobs; the others read the catalogue, or nothing."""
+"""Statements about jobs; the others read the catalogue, or no table."""
 LISTS = {"list_jobs", "list_ended", "list_dead"}
-"""They pass over jobs in the order of ids until enough match."""
+"""Statements that read jobs in the order of ids until enough match."""
 FIRST = {"next", "read_backlog", "sweep", "take_inbox", "few_held", "few_pending", "few_pending_of", "few_scheduled"}
-"""They take the first entries of an index."""
+"""Statements that read the first entries of an index."""
 ALL = {"held_elsewhere"}
-"""They pass over all that is held, which is bounded by what runs."""
+"""Statements that read all held jobs; their number is bounded by the running ones."""
 SMALL = {"functions", "counts", "terms", "journal", "entry", "retired"}
-"""Tables that hold little, or whose rows are all wanted."""
+"""Small tables, and tables whose rows are all needed."""
 
 STATES = {
     "empty": "",
@@ -47,7 +47,7 @@ STATES = {
         INSERT INTO inbox (function) SELECT 'f' FROM generate_series(1, 20000);
         ANALYZE
     """,
-    # The estimate of a table full of what is dead: no rows, many pages.
+    # The estimate of a table full of dead tuples: no rows, many pages.
     "all dead": """
         INSERT INTO jobs (id, place, created_us, function, state, priority, slot, payload)
         SELECT i, i, 1, 1, 1, 1, 1, '' FROM generate_series(1, 20000) AS i;
@@ -126,7 +126,7 @@ INDEXES = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) -> None:
+def test_each_statement_uses_its_index(database: str, state: str) -> None:
     async def test() -> None:
         async with node(database), session(database, **SESSION_SETTINGS) as other:
             await other.execute("SELECT nextval('places')")
@@ -155,12 +155,12 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
 
 
 def _sorts_a_table(step: dict[str, Any]) -> bool:
-    """Whether what is sorted comes from a table, and not from what was taken out of one before."""
+    """Return whether a sort's input comes from a table, and not from rows that were selected before."""
     (source,) = (part for part in step["Plans"] if part["Parent Relationship"] == "Outer")
     return "Relation Name" in source
 
 
-def test_every_statement_of_the_file_is_loaded_whole() -> None:
+def test_every_statement_of_the_file_is_loaded_completely() -> None:
     text = files("mainspring.engines.postgres").joinpath("jobs.sql").read_text("utf-8")
     assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
     for name, statement in SQL.items():

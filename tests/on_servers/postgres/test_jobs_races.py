@@ -1,4 +1,4 @@
-"""Three nodes that run all operations at once on a few uniques: each answer stays true, and the counts are right."""
+"""Three nodes run all operations concurrently on a few uniques: each answer stays true, and the counts are right."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDS = [event for event in Event if State.LEASED in rules.sources(event) and eve
 
 
 class Busy:
-    """One node and the answers that it got."""
+    """One node and the answers that it received."""
 
     def __init__(self, one: Node, chance: random.Random, job_ids: list[int]) -> None:
         self.one = one
@@ -118,7 +118,7 @@ class Busy:
                         if job.state == State.LEASED:
                             self.held[job.id] = job
             case ops.Settle(settlements=settlements):
-                assert outcome == set(), "what a node holds is its own"
+                assert outcome == set(), "no other node settles a held job"
                 self.ends.update(one.job.id for one in settlements if rules.target(one.event).ended)
             case ops.Claim():
                 for job in (job for jobs in outcome for job in jobs):
@@ -170,9 +170,7 @@ async def race(database: str, seed: int, steps: int) -> None:
         assert await other.fetchval(lost) == 0, "a settlement finds all waiting clients"
 
 
-def test_what_is_given_back_while_it_is_being_cancelled_is_cancelled(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_released_during_its_cancel_is_cancelled(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         async with node(database, "n1") as first, node(database, "n2") as second:
             job = second.job(state=State.LEASED)

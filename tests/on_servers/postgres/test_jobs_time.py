@@ -1,4 +1,4 @@
-"""Due times follow the store's clock: a node whose own is wrong fires nothing early, and gets the right time of its next look."""
+"""Due times follow the store's clock: a node with a wrong clock fires nothing early, and gets the right next time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_node_whose_clock_is_ahead_fires_nothing_early(database: str) -> None:
             await one.submitted(expires_us=expiring)
             woken = await wake(one, now_us + HOUR)
             assert (woken.due, woken.expired) == ({}, [])
-            # As its clock shows it, so that it does not ask again at once.
+            # In the time of its own clock, so that it does not wake again at once.
             assert abs(woken.next_us - (expiring + HOUR)) < 60_000_000
 
     asyncio.run(test())

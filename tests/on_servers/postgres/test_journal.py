@@ -28,7 +28,7 @@ def test_the_counts_are_the_same_before_and_after_folding(database: str) -> None
             assert await rows(database, "journal") == 3
             await one.engine.fold_once()
             assert await one.counts() == before
-            assert await rows(database, "journal") == 1, "the newest stays: a second attempt of it must meet it"
+            assert await rows(database, "journal") == 1, "the newest stays: a second attempt must conflict with it"
             assert await rows(database, "counts") > 0
             await one.engine.fold_once()
             assert await one.counts() == before
@@ -36,7 +36,7 @@ def test_the_counts_are_the_same_before_and_after_folding(database: str) -> None
     asyncio.run(test())
 
 
-def test_the_journal_of_an_ended_term_is_folded_whole_and_the_term_forgotten(database: str) -> None:
+def test_the_journal_of_an_ended_term_is_folded_completely_and_the_term_forgotten(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one:
             async with node(database, "b") as two:
@@ -120,7 +120,7 @@ def test_a_group_is_committed_once_under_its_number(database: str) -> None:
     asyncio.run(test())
 
 
-def test_an_entry_holds_what_changed() -> None:
+def test_an_entry_holds_the_changes() -> None:
     tx = Transaction(None, 7, None, None, {})  # type: ignore[arg-type]
     assert journal.entry(tx, 9) == "INSERT INTO journal VALUES (7,9,'{}','{}','{}','{}'); COMMIT"
     for change in ((1, State.RUNNING, 0, 2), (1, State.LEASED, 0, 1), (1, 4, 0, 1), (1, 4, 0, -1), (2, 1, 2, -1)):

@@ -1,4 +1,4 @@
-"""A claim by key goes from key to key by its own index, whatever the tables' statistics were when its plan was made."""
+"""A claim by key goes from key to key by its own index, with any statistics of the tables at the time of its plan."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STATES = {
         SELECT i, i, 1, 1, 1, 1, i % 1024, '', (':' || i)::bytea FROM generate_series(1, 20000) AS i;
         ANALYZE
     """,
-    # The estimate of a table full of what is dead: no rows, many pages.
+    # The estimate of a table full of dead tuples: no rows, many pages.
     "all dead": """
         INSERT INTO jobs (id, place, created_us, function, state, priority, slot, payload, key)
         SELECT i, i, 1, 1, 1, 1, 1, '', ':hot' FROM generate_series(1, 20000) AS i;
@@ -55,7 +55,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> list[dict[str, Any]]:
-    """Return the steps of a statement's generic plan that look at jobs."""
+    """Return the steps of a statement's generic plan that read jobs."""
     await connection.execute(f"PREPARE tested AS {SQL[name]}")
     number = len(set(re.findall(r"\$(\d+)", SQL[name])))
     try:

@@ -1,4 +1,4 @@
-"""Two nodes on one PostgreSQL store: limits hold for both together, also of keys, and what they cost."""
+"""Two nodes on one PostgreSQL store: limits, also of keys, hold for both together."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Hand:
 
 
 class Pair:
-    """Two nodes with a worker each, and what was seen of their jobs."""
+    """Two nodes with a worker each, and the observed runs of their jobs."""
 
     def __init__(self) -> None:
         self.running: dict[bytes, int] = {}

@@ -33,7 +33,7 @@ def test_nodes_see_each_others_rows(database: str) -> None:
     asyncio.run(test())
 
 
-def test_who_leaves_in_the_middle_of_a_group_breaks_it_off(database: str) -> None:
+def test_a_node_that_leaves_during_a_group_breaks_it_off(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one:
             async with node(database, "b") as two:
@@ -45,7 +45,7 @@ def test_who_leaves_in_the_middle_of_a_group_breaks_it_off(database: str) -> Non
     asyncio.run(test())
 
 
-def test_who_leaves_without_a_term_ends_none(database: str) -> None:
+def test_a_node_that_leaves_without_a_term_ends_none(database: str) -> None:
     async def test() -> None:
         async with node(database) as one:
             await one.engine.end(one.term)
@@ -61,7 +61,7 @@ def test_who_leaves_without_a_term_ends_none(database: str) -> None:
     asyncio.run(test())
 
 
-def test_a_node_that_is_to_drain_reads_so(database: str) -> None:
+def test_a_node_that_is_to_drain_reads_that_in_its_row(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one, node(database, "b") as two:
             assert await two.engine.ask_to_drain(one.term)
@@ -73,7 +73,7 @@ def test_a_node_that_is_to_drain_reads_so(database: str) -> None:
     asyncio.run(test())
 
 
-def test_the_store_tells_its_time(database: str) -> None:
+def test_the_store_returns_its_time(database: str) -> None:
     async def test() -> None:
         async with node(database) as one:
             before = time.time()
@@ -88,7 +88,7 @@ def test_an_ended_term_commits_nothing_and_the_next_one_does(database: str) -> N
         async with node(database, "a") as one, node(database, "b") as two:
             (job,) = await one.submitted(state=State.LEASED)
             assert await two.engine.end(one.term)
-            assert await two.engine.end(one.term), "it has ended, by whatever call"
+            assert await two.engine.end(one.term), "it has ended, by the first or the second call"
             for _ in range(2):
                 with pytest.raises(StoreFencedError):
                     await one.group(one.settle(job))
@@ -107,7 +107,7 @@ def test_an_ended_term_commits_nothing_and_the_next_one_does(database: str) -> N
     asyncio.run(test())
 
 
-def test_a_term_is_ended_only_where_its_counter_is_still_the_same(database: str) -> None:
+def test_a_term_is_ended_only_if_its_counter_is_unchanged(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one, node(database, "b") as two:
             await one.engine.beat(one.row(5))
@@ -121,7 +121,7 @@ def test_a_term_is_ended_only_where_its_counter_is_still_the_same(database: str)
     asyncio.run(test())
 
 
-def test_a_group_that_is_under_way_is_waited_for(database: str) -> None:
+def test_the_end_of_a_term_waits_for_its_group(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one, node(database, "b") as two, session(database) as other:
             await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
@@ -134,7 +134,7 @@ def test_a_group_that_is_under_way_is_waited_for(database: str) -> None:
             await other.execute("COMMIT")
             assert await ending
             assert await group == [{}]
-            assert await two.states(job) == [State.LEASED], "committed before the end, and so seen behind it"
+            assert await two.states(job) == [State.LEASED], "committed before the end, and visible after it"
 
     asyncio.run(test())
 
@@ -161,7 +161,7 @@ def test_a_frozen_group_is_broken_off(database: str) -> None:
     asyncio.run(test())
 
 
-def test_who_connects_again_breaks_the_old_session_off(database: str) -> None:
+def test_a_new_connection_breaks_the_old_session_off(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as lost:
             # A session of the node's that the server still has, although its connection is gone.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refused(dsn: str, message: str, kind: type[StoreError] = StoreError) -> None:
-    """Assert that a node does not open a store, and says why."""
+    """Assert that a node does not open a store, with this reason."""
 
     async def test() -> None:
         with pytest.raises(kind, match=message):
@@ -26,15 +26,15 @@ def refused(dsn: str, message: str, kind: type[StoreError] = StoreError) -> None
     asyncio.run(test())
 
 
-def test_a_database_that_is_not_there(postgres: PostgresServer) -> None:
+def test_a_missing_database_is_refused(postgres: PostgresServer) -> None:
     refused(postgres.dsn("nowhere"), "createdb")
 
 
-def test_a_server_that_is_not_there(free_port: int) -> None:
+def test_a_missing_server_is_refused(free_port: int) -> None:
     refused(f"postgresql://postgres@127.0.0.1:{free_port}/x", "cannot be reached", StoreUnavailableError)
 
 
-def test_a_password_that_is_wrong(postgres_programs: Path) -> None:
+def test_a_wrong_password_is_refused(postgres_programs: Path) -> None:
     with PostgresServer() as own:
         own.sql("ALTER ROLE postgres PASSWORD 'right'")
         (own.directory / "data" / "pg_hba.conf").write_text("host all all all scram-sha-256\n")
@@ -61,7 +61,7 @@ def test_a_password_that_is_wrong(postgres_programs: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
-def test_a_server_that_forgets_is_refused_unless_the_address_accepts_it(setting: str, postgres_programs: Path) -> None:
+def test_an_unsafe_server_is_refused_unless_the_address_accepts_it(setting: str, postgres_programs: Path) -> None:
     with PostgresServer(**{setting: False}) as own:  # type: ignore[arg-type]
         refused(own.dsn(), f"has {setting} off.*unsafe={setting}")
 
@@ -90,7 +90,7 @@ def test_a_server_whose_transactions_are_read_only_is_no_standby(postgres: Postg
     refused(database, "has default_transaction_read_only on.*ALTER DATABASE", StoreUnavailableError)
 
 
-def test_what_is_switched_off_later_does_not_concern_a_session(postgres_programs: Path) -> None:
+def test_a_setting_that_is_switched_off_later_does_not_affect_a_session(postgres_programs: Path) -> None:
     with PostgresServer() as own:
 
         async def test() -> None:
@@ -144,7 +144,7 @@ def test_a_server_that_comes_up_later_is_waited_for(postgres_programs: Path) -> 
                 async def says_so() -> bool:
                     return any("waiting for it" in line["event"] for line in logs)
 
-                await eventually(says_so, "it says that it waits")
+                await eventually(says_so, "the log has a line about the wait")
                 await asyncio.to_thread(own.start)
                 one = await asyncio.wait_for(opening, 20)
                 assert any("is back" in line["event"] for line in logs)
@@ -154,7 +154,7 @@ def test_a_server_that_comes_up_later_is_waited_for(postgres_programs: Path) -> 
         asyncio.run(test())
 
 
-def test_patience_has_an_end(free_port: int) -> None:
+def test_the_wait_for_a_server_ends(free_port: int) -> None:
     async def test() -> None:
         with pytest.raises(StoreUnavailableError):
             async with node(f"postgresql://postgres@127.0.0.1:{free_port}/x", open_timeout=0.3):

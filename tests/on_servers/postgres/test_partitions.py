@@ -1,4 +1,4 @@
-"""Ended jobs in partitions: made ahead, filled by the time of the end, taken off, counted and dropped whole."""
+"""Partitions of ended jobs: created ahead, filled by the time of the end, detached, counted and dropped whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 OLD = 19_000 // 7 * 7
-"""A day long ago, a week's first."""
+"""A day long ago, the first of a week."""
 
 
 def sweep(ended_before_us: int, dead_before_us: int) -> ops.Sweep:
@@ -42,7 +42,7 @@ async def places(other: asyncpg.Connection[asyncpg.Record], table: str) -> dict[
 
 
 @pytest.mark.parametrize("kind", [ENDED, DEAD])
-def test_names_and_days_lead_to_each_other(kind: Kind) -> None:
+def test_names_and_days_convert_into_each_other(kind: Kind) -> None:
     for day in range(0, 40_000, 997):
         first = kind.begins(day * DAY_US + 5)
         assert first <= day < first + kind.days
@@ -50,7 +50,7 @@ def test_names_and_days_lead_to_each_other(kind: Kind) -> None:
     assert kind.day(f"{kind.table}_other") is None
 
 
-def test_what_ends_now_is_in_a_partition_of_its_time(database: str) -> None:
+def test_a_job_that_ends_now_is_in_the_partition_of_its_time(database: str) -> None:
     async def test() -> None:
         now_us = round(time.time() * 1_000_000)
         async with node(database) as one, session(database) as other:
@@ -66,7 +66,7 @@ def test_what_ends_now_is_in_a_partition_of_its_time(database: str) -> None:
     asyncio.run(test())
 
 
-def test_a_new_partition_takes_over_what_ended_in_its_time(database: str) -> None:
+def test_a_new_partition_takes_over_the_jobs_of_its_time(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             (job,) = await end(one, Event.SUCCEED, OLD * DAY_US + 5)
@@ -79,7 +79,7 @@ def test_a_new_partition_takes_over_what_ended_in_its_time(database: str) -> Non
     asyncio.run(test())
 
 
-def test_nodes_that_make_partitions_at_once(database: str) -> None:
+def test_concurrent_nodes_create_each_partition_once(database: str) -> None:
     async def test() -> None:
         async with node(database), session(database) as first, session(database) as second:
             for day in range(OLD, OLD + 5):
@@ -126,7 +126,7 @@ async def _gone(other: asyncpg.Connection[asyncpg.Record], name: str) -> bool:
     return not rows
 
 
-def test_what_was_cancelled_goes_before_what_failed(database: str) -> None:
+def test_cancelled_jobs_are_deleted_before_failed_ones(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             await partitions.attach(other, DEAD, OLD)
@@ -147,7 +147,9 @@ def test_a_partition_is_counted_piece_by_piece(database: str, monkeypatch: pytes
             memory = Retired()
             pieces = 0
             assert await partitions.detach(other, ENDED, ENDED.name(OLD))
-            assert await partitions.detach(other, ENDED, ENDED.name(OLD)), "another node was faster"
+            assert await partitions.detach(other, ENDED, ENDED.name(OLD)), (
+                "a partition that another node has detached counts as detached"
+            )
             while await partitions.drop_retired(other, budget=0):
                 pieces += 1
                 assert pieces < 100
@@ -159,7 +161,7 @@ def test_a_partition_is_counted_piece_by_piece(database: str, monkeypatch: pytes
     asyncio.run(test())
 
 
-def test_a_reader_of_ended_jobs_puts_off_the_drop_and_stops_nobody(database: str) -> None:
+def test_a_reader_of_ended_jobs_postpones_the_drop_and_blocks_no_group(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other, session(database) as reader:
             await partitions.attach(other, ENDED, OLD)
@@ -169,7 +171,7 @@ def test_a_reader_of_ended_jobs_puts_off_the_drop_and_stops_nobody(database: str
             retiring = asyncio.ensure_future(partitions.retire(other, (OLD + 1, OLD + 1), memory))
             ended = [await end(one, Event.SUCCEED, OLD * DAY_US) for _ in range(20)]
             await retiring
-            assert memory.left, "another time"
+            assert memory.left, "it is left for the next time"
             assert await one.states(job, ended[-1][0]) == [State.SUCCEEDED] * 2
             await reader.execute("COMMIT")
             await partitions.retire(other, (OLD + 1, OLD + 1), memory)

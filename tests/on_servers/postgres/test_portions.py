@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_group_in_portions_is_as_good_as_one(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_in_portions_has_the_same_results(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.portions, "__defaults__", (3,))
 
     async def test() -> None:

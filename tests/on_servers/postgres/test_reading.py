@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
 
 
-def test_a_read_waits_for_no_group_that_waits_for_a_lock(database: str) -> None:
+def test_a_read_does_not_wait_for_a_group_that_waits_for_a_lock(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             first, second = one.job(), one.job()
@@ -41,7 +41,7 @@ def test_a_read_waits_for_no_group_that_waits_for_a_lock(database: str) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_read_sees_one_moment_and_cannot_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_has_one_snapshot_and_cannot_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async def look(tx: Transaction, _query: object, _meter: object) -> list[int]:
             counts = []
@@ -60,7 +60,7 @@ def test_a_read_sees_one_moment_and_cannot_write(database: str, monkeypatch: pyt
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_connection_that_was_lost_is_made_again(database: str) -> None:
+def test_a_lost_connection_is_replaced(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             await answer(one.engine, ListJobs())
@@ -79,8 +79,8 @@ def test_a_connection_that_was_lost_is_made_again(database: str) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_search_of_all_tables_takes_the_newest_of_each(database: str) -> None:
-    """Of whole tables PostgreSQL would sort everything, once they are large."""
+def test_a_search_of_all_tables_reads_the_newest_of_each(database: str) -> None:
+    """PostgreSQL would sort all rows of large tables."""
 
     async def test() -> None:
         async with node(database), session(database, **SESSION_SETTINGS) as other:

@@ -1,4 +1,4 @@
-"""Messages between nodes, as NOTIFY carries them."""
+"""Messages between nodes, over NOTIFY."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def test_stores_of_one_database_do_not_receive_each_others_messages(database: st
 
 
 async def wait(one: Node, *ids: int) -> None:
-    """Say that clients of a node wait for jobs."""
+    """Record that clients of a node wait for jobs."""
     await one.group(ops.Subscribe(one.term, list(ids)))

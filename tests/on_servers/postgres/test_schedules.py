@@ -78,7 +78,7 @@ def families(number: int) -> list[Schedule]:
 
 
 async def work(one: Node, chance: random.Random, now_us: int) -> None:
-    """Fire, claim and end whatever there is, in groups of any size, until nothing is left."""
+    """Fire schedules, and claim and end jobs, in groups of any size, until none is left."""
     held: list[Job] = []
     rests = 0
     while rests < 5:
@@ -121,13 +121,13 @@ def test_parents_that_end_on_two_nodes_at_once_start_their_child_once(database: 
                 assert [row.fire_us for row in each] == [START + at * SECOND for at in range(occasions)], name
             (mended,) = await one.group(ops.RepairSchedules(now_us))
             assert mended == 0
-        assert postgres.log().count("deadlock detected") == deadlocks, "what is sorted does not wait in a circle"
+        assert postgres.log().count("deadlock detected") == deadlocks, "sorted locks do not deadlock"
 
     asyncio.run(test())
 
 
 def check(found: dict[str, list[Fire]], schedules: Sequence[Schedule], parts: Sequence[Part]) -> None:
-    """Look at what became of all occasions: each child ran once where its parents succeeded, and not where they did not."""
+    """Check all occasions: a child ran once if its parents succeeded, and not otherwise."""
     for schedule in schedules:
         for at, row in enumerate(found[schedule.name]):
             assert row.finished, row
@@ -152,7 +152,7 @@ def noted(_: object) -> None:
 
 
 class Racer:
-    """The schedules of a node, as it has them, on a real clock; it takes itself for the first in line of everything."""
+    """The schedules service of a node on a real clock, which fires all schedules first."""
 
     def __init__(self, one: Node) -> None:
         loop = asyncio.get_running_loop()
@@ -187,7 +187,7 @@ class Racer:
             asyncio.get_running_loop().call_later(max(following - time.monotonic(), 0), self._run)
 
     async def race(self, until: float) -> None:
-        """Fire whatever is due until a time of the clock."""
+        """Fire due schedules until a time of the clock."""
         self._service.fetch()
         while time.time() < until:
             self._run()
@@ -220,16 +220,16 @@ def test_each_due_time_has_one_row_whichever_of_three_is_first(database: str, po
                 jobs += [row.job for row in found if row.job]
             assert sorted(jobs) == sorted(job_id for racer in racers for job_id in racer.part.committed)
             assert sum((await two.counts()).values()) == len(set(jobs)) == len(jobs), "each has a job of its own"
-            assert sum(racer.lost for racer in racers) > 0, "nobody has raced"
+            assert sum(racer.lost for racer in racers) > 0, "no node has lost a race"
         assert postgres.log().count("deadlock detected") == deadlocks
 
     asyncio.run(test())
 
 
-# ---- nodes that are frozen ----
+# ---- frozen nodes ----
 
 
-def test_a_frozen_nodes_locks_hold_up_nothing_but_what_it_was_firing(database: str) -> None:
+def test_a_frozen_nodes_locks_delay_only_the_schedules_it_was_firing(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as frozen:
             part = one.part
@@ -256,7 +256,7 @@ def test_a_frozen_nodes_locks_hold_up_nothing_but_what_it_was_firing(database: s
     asyncio.run(test())
 
 
-# ---- outcomes that nobody knows ----
+# ---- unknown outcomes ----
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_a_fire_time_whose_commit_has_no_answer_has_one_job(proxy: Proxy, databa
     asyncio.run(test())
 
 
-def test_who_is_fenced_while_the_outcome_is_unknown_takes_its_jobs_back(proxy: Proxy, database: str) -> None:
+def test_a_node_fenced_with_an_unknown_outcome_drops_its_jobs(proxy: Proxy, database: str) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one, node(database, "b") as two:
             part = one.part
@@ -304,7 +304,7 @@ def test_who_is_fenced_while_the_outcome_is_unknown_takes_its_jobs_back(proxy: P
     asyncio.run(test())
 
 
-# ---- beside an old snapshot ----
+# ---- with an old snapshot open ----
 
 
 async def due_names(one: Node, now_us: int) -> list[str]:
