@@ -70,7 +70,7 @@ def test_a_job_of_which_nothing_says_when_it_expires_is_cancelled() -> None:
     run(check())
 
 
-def test_what_is_held_or_has_ended_or_is_unknown_is_not_cancelled() -> None:
+def test_held_ended_and_unknown_jobs_are_not_cancelled() -> None:
     async def check() -> None:
         async with one_node() as node:
             leased, running, done = [await node.held() for _ in range(3)]
@@ -87,7 +87,7 @@ def test_what_is_held_or_has_ended_or_is_unknown_is_not_cancelled() -> None:
     run(check())
 
 
-def test_of_two_cancels_in_one_group_the_first_counts() -> None:
+def test_the_first_of_two_cancels_in_one_group_counts() -> None:
     async def check() -> None:
         async with one_node() as node:
             job, other = await node.submitted(), await node.submitted()
@@ -208,7 +208,7 @@ def test_without_a_master_a_rival_that_has_ended_is_one_after_a_while(monkeypatc
     run(check())
 
 
-def test_of_two_of_one_name_one_is_put_back() -> None:
+def test_one_of_two_jobs_of_one_name_is_redriven() -> None:
     async def check() -> None:
         async with one_node() as node:
             jobs = []
@@ -274,7 +274,7 @@ def test_a_node_whose_term_has_ended_does_neither() -> None:
     run(check())
 
 
-def test_every_source_of_a_cancel_that_nobody_holds_is_one_that_waits() -> None:
+def test_jobs_without_a_holder_that_can_be_cancelled_are_waiting() -> None:
     waiting = {state for state in rules.sources(Event.CANCEL) if not state.held}
     assert waiting == {State.SCHEDULED, State.PENDING}
 

@@ -59,7 +59,7 @@ async def members(content: MemoryContent, *names: str) -> AsyncIterator[list[Mem
             await one.cluster.close()
 
 
-def test_who_is_there_is_not_gone_and_who_was_never_there_is() -> None:
+def test_registered_nodes_are_not_gone_and_unknown_ones_are() -> None:
     async def main() -> None:
         async with members(MemoryContent(), "n1", "n2") as (one, two):
             assert one.cluster.id == two.cluster.id != ""
@@ -69,7 +69,7 @@ def test_who_is_there_is_not_gone_and_who_was_never_there_is() -> None:
     asyncio.run(main())
 
 
-def test_whose_session_has_ended_is_gone_until_it_is_there_again() -> None:
+def test_a_node_whose_session_has_ended_is_gone_until_it_registers_again() -> None:
     async def main() -> None:
         content = MemoryContent()
         async with members(content, "n1", "n2") as (one, two):
@@ -83,7 +83,7 @@ def test_whose_session_has_ended_is_gone_until_it_is_there_again() -> None:
     asyncio.run(main())
 
 
-def test_what_somebody_else_has_put_there_is_nobody() -> None:
+def test_foreign_nodes_are_no_members() -> None:
     async def main() -> None:
         content = MemoryContent()
         async with members(content, "n1", "n2") as (one, _):
@@ -93,7 +93,7 @@ def test_what_somebody_else_has_put_there_is_nobody() -> None:
     asyncio.run(main())
 
 
-def test_who_cannot_ask_calls_nobody_gone() -> None:
+def test_a_node_without_a_connection_reports_no_node_as_gone() -> None:
     async def main() -> None:
         content = MemoryContent()
         async with members(content, "n1", "n2") as (one, two):
@@ -122,7 +122,7 @@ def test_a_beginning_that_is_interrupted_begins_no_second_session(monkeypatch: p
     asyncio.run(main())
 
 
-def test_whose_place_is_taken_is_not_there_until_it_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_whose_entry_is_foreign_registers_after_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     # A member of the ensemble that lags behind does not show what the session before has left.
     monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
 

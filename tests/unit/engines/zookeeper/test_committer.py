@@ -96,7 +96,7 @@ def entry(name: object, *, counts: int = 0, data: bytes = b"") -> Entry:
 # ---- batches ----
 
 
-def test_what_gathers_in_one_turn_goes_out_in_one_multi() -> None:
+def test_entries_of_one_loop_iteration_share_a_multi() -> None:
     async def check() -> None:
         async with bench() as it:
             commit = it.committer.commit
@@ -112,7 +112,7 @@ def test_what_gathers_in_one_turn_goes_out_in_one_multi() -> None:
     run(check())
 
 
-def test_what_gathers_while_one_is_under_way_goes_out_with_the_next() -> None:
+def test_entries_that_arrive_during_a_multi_go_out_with_the_next() -> None:
     async def check() -> None:
         async with bench() as it:
             more: list[asyncio.Task[Any]] = []
@@ -193,7 +193,7 @@ def test_an_entry_sees_what_those_before_it_have_done() -> None:
     run(check())
 
 
-def test_of_two_that_cannot_both_be_the_first_is() -> None:
+def test_the_first_of_two_conflicting_entries_is_written() -> None:
     async def check() -> None:
         async with bench() as it:
             outcomes = await it.committer.commit([entry(1, data=b"first"), entry(1, data=b"second")])
@@ -224,7 +224,7 @@ def test_batches_grow_again_after_a_bad_one() -> None:
     st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=6), min_size=1, max_size=5),
     st.lists(st.sampled_from([None, *Fate]), max_size=12),
 )
-def test_entries_happen_in_their_order_and_once_whatever_becomes_of_the_connection(
+def test_entries_are_written_in_order_and_once_over_a_failing_connection(
     calls: list[list[int]], fates: list[Fate | None]
 ) -> None:
     """The same name created twice: the order decides who was first, and no caller gets the refusal of another one."""
@@ -336,7 +336,7 @@ def test_a_node_whose_worker_is_gone_writes_nothing_more() -> None:
     run(check())
 
 
-def test_somebody_elses_hand_in_the_journal_fences_too() -> None:
+def test_a_foreign_write_of_the_journal_fences() -> None:
     async def check() -> None:
         async with bench() as it:
             it.content.apply([Write(JOURNAL, b'{"batch":0,"counts":[]}')])
@@ -380,7 +380,7 @@ def test_callers_that_wait_at_the_end_get_an_error() -> None:
 
 
 @pytest.mark.parametrize("fate", Fate)
-def test_a_lost_connection_costs_nobody_anything(fate: Fate) -> None:
+def test_a_lost_connection_loses_no_entry(fate: Fate) -> None:
     async def check() -> None:
         async with bench() as it:
             it.fates = [fate]
@@ -498,7 +498,7 @@ def test_a_batch_that_has_not_happened_before_the_session_ended_never_will() -> 
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
-def test_a_session_that_ends_before_the_answer_leaves_nobody_in_doubt(hangs_up: bool) -> None:
+def test_a_session_that_ends_before_the_answer_leaves_no_unknown_outcome(hangs_up: bool) -> None:
     async def check() -> None:
         async with bench() as it:
             it.tree.hangs_up = lambda: hangs_up
@@ -525,7 +525,7 @@ class End(enum.Enum):
     st.lists(st.sampled_from([None, *Fate, *End]), max_size=12),
     st.lists(st.booleans(), min_size=1, max_size=4),
 )
-def test_what_is_said_is_so_wherever_the_session_ends(
+def test_verdicts_are_true_wherever_the_session_ends(
     calls: list[list[int]], fates: list[Fate | End | None], hangs_up: list[bool]
 ) -> None:
     async def check() -> None:
@@ -574,7 +574,7 @@ def test_what_is_said_is_so_wherever_the_session_ends(
         run(check())
 
 
-def test_it_waits_for_as_long_as_the_ensemble_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_committer_waits_while_the_ensemble_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
 
     async def check() -> None:
@@ -663,7 +663,7 @@ def test_an_entrys_size_is_about_that_of_its_packet() -> None:
     assert Entry([Create("/a", b"x" * 100), Delete("/b"), Write("/c", b"y" * 50)]).size == 3 * 42 + 150
 
 
-def test_what_no_packet_holds_costs_its_sender_only() -> None:
+def test_an_entry_too_large_for_a_packet_fails_alone() -> None:
     async def check() -> None:
         async with bench() as it:
             with pytest.raises(StoreError, match="have to be written at once"):

@@ -200,7 +200,7 @@ def test_a_name_comes_back_as_it_was_written() -> None:
         (3, kept_by(5, NOW, keep=None), 3),
     ],
 )
-def test_of_two_successes_the_name_keeps_the_last_one(before: int | None, job: Job, stays: int | None) -> None:
+def test_the_name_keeps_the_last_of_two_successes(before: int | None, job: Job, stays: int | None) -> None:
     kept = None if before is None else {"handle": f"H:n1:{before}", "id": before, "ended_us": NOW, "attempt": 1}
     data = name_after(Name(0, job.id, "", 0, kept), job, f"H:n1:{job.id}")
     if stays is None:

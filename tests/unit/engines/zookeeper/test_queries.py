@@ -230,7 +230,7 @@ def test_a_small_page_reads_a_small_part_of_the_tree() -> None:
     run(check())
 
 
-def test_what_somebody_else_has_put_into_the_tree_is_passed_over() -> None:
+def test_foreign_nodes_in_the_tree_are_ignored() -> None:
     async def check() -> None:
         async with fleet() as members:
             node = await members.join("n1")

@@ -40,7 +40,7 @@ def pending(nodes: Fleet, job: Job) -> tuple[int, int, int, int]:
     return (found.state, found.attempt, found.suspects, found.term)
 
 
-def test_what_was_leased_is_suspect_and_what_ran_was_tried() -> None:
+def test_a_lost_leased_job_is_suspect_and_a_running_one_was_tried() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             living, lost = await pair(nodes)
@@ -90,7 +90,7 @@ def test_several_nodes_at_once_give_each_back_once() -> None:
     run(check())
 
 
-def test_who_lives_is_left_alone() -> None:
+def test_live_workers_are_not_recovered() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             living, other = await pair(nodes)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .a_session import Node
 
 
-def test_what_is_encoded_is_decoded() -> None:
+def test_messages_are_decoded_as_they_were_encoded() -> None:
     messages: list[Message] = [
         Settled([1, 2]),
         Pending([b"f\xff"]),
@@ -83,7 +83,7 @@ async def running(*ears: Ear) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_what_a_node_tells_itself_comes_behind_the_letters_that_were_there() -> None:
+def test_own_messages_are_delivered_after_earlier_letters() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
@@ -100,7 +100,7 @@ def test_what_a_node_tells_itself_comes_behind_the_letters_that_were_there() -> 
 
 
 @pytest.mark.parametrize("fates", [[fate] for fate in Fate] + [[fate, None, fate] for fate in Fate])
-def test_a_letter_is_delivered_once_whatever_happens_to_its_deletion(
+def test_a_letter_is_delivered_once_for_any_fate_of_its_deletion(
     fates: list[Fate | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
@@ -179,7 +179,7 @@ def test_progress_counts_as_sent_once_it_is_in_its_box() -> None:
     run(check())
 
 
-def test_nobody_waits_for_a_relay_that_has_ended() -> None:
+def test_a_flush_of_an_ended_relay_returns() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")

@@ -92,7 +92,7 @@ def test_a_success_keeps_the_result_and_drops_payload_and_error() -> None:
 
 @pytest.mark.parametrize("event", [Event.FAIL, Event.RELEASE, Event.RETRY])
 @pytest.mark.parametrize("bare", [False, True])
-def test_what_may_run_again_keeps_its_payload(event: Event, bare: bool) -> None:
+def test_a_job_that_may_run_again_keeps_its_payload(event: Event, bare: bool) -> None:
     async def check() -> None:
         async with one_node() as node:
             job = await node.held(payload=b"\0again")

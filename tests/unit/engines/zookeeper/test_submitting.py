@@ -83,7 +83,7 @@ def test_a_second_request_joins_a_live_job(state: State) -> None:
     run(check())
 
 
-def test_who_joins_the_job_of_a_term_that_began_later_knows_its_handle() -> None:
+def test_a_join_of_a_job_of_a_later_term_loads_its_handle() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
@@ -94,7 +94,7 @@ def test_who_joins_the_job_of_a_term_that_began_later_knows_its_handle() -> None
     run(check())
 
 
-def test_what_runs_is_joined_as_running() -> None:
+def test_a_running_job_is_joined_as_running() -> None:
     async def check() -> None:
         async with one_node() as node:
             first = await node.held(unique=b"u")
@@ -149,7 +149,7 @@ def test_the_first_of_equal_uniques_is_stored() -> None:
     run(check())
 
 
-def test_of_equal_uniques_at_once_one_is_stored() -> None:
+def test_one_of_several_jobs_with_equal_uniques_is_stored() -> None:
     async def check() -> None:
         async with fleet() as members:
             nodes = [await members.join("n1"), await members.join("n2")]
@@ -336,7 +336,7 @@ def test_a_node_whose_term_has_ended_stores_nothing() -> None:
     run(check())
 
 
-def test_where_the_term_ends_in_the_middle_what_was_stored_is_answered() -> None:
+def test_a_term_that_ends_in_the_middle_still_answers_for_stored_jobs() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")

@@ -80,7 +80,7 @@ def test_a_woken_task_is_whole() -> None:
     run(check())
 
 
-def test_it_takes_at_most_so_many_the_first_ones_first() -> None:
+def test_a_wake_is_limited_and_starts_with_the_first() -> None:
     async def check() -> None:
         async with one_node() as node:
             jobs = [node.job(state=State.SCHEDULED, due_us=NOW + at // 2) for at in range(10)]
@@ -155,7 +155,7 @@ def test_minutes_that_may_be_used_again_stay() -> None:
 
 
 @pytest.mark.parametrize("state", [State.SCHEDULED, State.PENDING])
-def test_what_was_not_started_in_time_expires(state: State) -> None:
+def test_a_job_that_was_not_started_in_time_expires(state: State) -> None:
     async def check() -> None:
         async with one_node() as node:
             job = await node.submitted(state=state, due_us=NOW, expires_us=NOW + 1, unique=b"u")
@@ -188,7 +188,7 @@ def test_a_held_job_does_not_expire_until_it_is_given_back() -> None:
     run(check())
 
 
-def test_what_another_node_has_given_back_expires_before_long() -> None:
+def test_a_job_returned_by_another_node_expires_soon() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")
@@ -216,7 +216,7 @@ def test_a_mark_that_is_left_over_goes() -> None:
     run(check())
 
 
-def test_one_that_cannot_expire_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_expire_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         async with one_node() as node:
             jobs = [await node.submitted(expires_us=NOW + at) for at in range(3)]
@@ -261,7 +261,7 @@ def test_dead_letters_have_a_time_of_their_own(event: Event) -> None:
     run(check())
 
 
-def test_what_has_not_ended_stays() -> None:
+def test_jobs_that_have_not_ended_stay() -> None:
     async def check() -> None:
         async with one_node() as node:
             await node.held()
@@ -300,7 +300,7 @@ def test_blocks_of_terms_that_are_over_go_with_their_last_job() -> None:
     run(check())
 
 
-def test_what_was_read_is_remembered_until_it_is_over() -> None:
+def test_blocks_are_not_read_again_before_their_retention_is_over() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")
@@ -321,7 +321,7 @@ def test_what_was_read_is_remembered_until_it_is_over() -> None:
     run(check())
 
 
-def test_what_is_remembered_is_forgotten_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_blocks_is_cleared_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SWEEPS_REMEMBERED", 3)
 
     async def check() -> None:
@@ -410,7 +410,7 @@ def test_a_kept_success_that_was_swept_is_forgotten() -> None:
     run(check())
 
 
-def test_of_two_kept_successes_the_last_one_stays() -> None:
+def test_the_later_of_two_kept_successes_stays() -> None:
     async def check() -> None:
         async with one_node() as node:
             first = await node.held(unique=b"u", options=KEEP)

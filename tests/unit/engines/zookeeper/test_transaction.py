@@ -41,7 +41,7 @@ def changes(transaction: Transaction) -> Sequence[Change]:
     return entry.changes
 
 
-def test_what_was_only_read_is_checked_before_what_is_written() -> None:
+def test_read_nodes_are_checked_before_the_writes() -> None:
     async def check() -> None:
         tree = await tree_with(A, B)
         await tree.commit([Write(A, b"2")])
@@ -98,7 +98,7 @@ def test_reads_see_its_own_writes_and_nothing_else() -> None:
     ],
     ids=str,
 )
-def test_of_several_writes_of_a_node_the_last_one_is_made(
+def test_the_last_of_several_writes_of_a_node_is_made(
     steps: Sequence[tuple[object, ...]], wanted: list[Change] | None
 ) -> None:
     async def check() -> None:
@@ -113,7 +113,7 @@ def test_of_several_writes_of_a_node_the_last_one_is_made(
     run(check())
 
 
-def test_what_need_not_be_checked_is_not_unless_it_is_read_for_that_too() -> None:
+def test_unchecked_reads_are_checked_if_they_are_read_with_a_check_too() -> None:
     async def check() -> None:
         transaction = Transaction(await tree_with(A, B))
         await transaction.get_many([A, B], check=False)
@@ -166,9 +166,7 @@ def read_only(steps: Sequence[tuple[str, str]]) -> set[str]:
 
 @settings(deadline=None, max_examples=150)
 @given(st.sets(st.sampled_from(PATHS)), st.lists(STEPS, min_size=2, max_size=3))
-def test_what_is_written_is_as_if_one_had_come_after_the_other(
-    existing: set[str], programs: list[list[tuple[str, str]]]
-) -> None:
+def test_concurrent_transactions_are_serializable(existing: set[str], programs: list[list[tuple[str, str]]]) -> None:
     """Transactions run side by side, and those that were written are run again, one after the other, in that order."""
     # A read of a missing node is not guarded, as the docstring says: so every node that is only read exists.
     existing = existing.union(*map(read_only, programs))

@@ -116,7 +116,7 @@ def test_to_begin_to_wait_and_the_end_at_once() -> None:
 
 
 @pytest.mark.parametrize("state", [State.SCHEDULED, State.PENDING, State.LEASED])
-def test_a_foreground_job_that_nobody_waits_for_is_dropped(state: State) -> None:
+def test_a_foreground_job_without_waiters_is_dropped(state: State) -> None:
     async def check() -> None:
         async with one_node() as node:
             values = {"foreground": True, "state": state, "due_us": NOW, "expires_us": NOW, "unique": b"u"}
@@ -134,7 +134,7 @@ def test_a_foreground_job_that_nobody_waits_for_is_dropped(state: State) -> None
     run(check())
 
 
-def test_as_long_as_somebody_waits_it_stays() -> None:
+def test_a_foreground_job_with_a_waiter_stays() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")
@@ -148,7 +148,7 @@ def test_as_long_as_somebody_waits_it_stays() -> None:
     run(check())
 
 
-def test_what_runs_or_is_held_elsewhere_or_is_a_background_job_stays() -> None:
+def test_running_held_and_background_jobs_stay() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")
@@ -201,7 +201,7 @@ def test_to_leave_and_to_join_at_once() -> None:
     run(check())
 
 
-def test_who_begins_to_wait_while_the_last_one_leaves_keeps_the_job() -> None:
+def test_a_client_that_subscribes_while_the_last_one_leaves_keeps_the_job() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")
