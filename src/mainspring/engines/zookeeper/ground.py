@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mainspring.engines.zookeeper.making import NewJobs
+from mainspring.engines.zookeeper.new_jobs import NewJobs
 from mainspring.engines.zookeeper.transaction import Transaction
 
 if TYPE_CHECKING:

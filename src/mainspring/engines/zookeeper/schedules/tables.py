@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper.ground import ZookeeperGround
-from mainspring.engines.zookeeper.making import Parents
+from mainspring.engines.zookeeper.new_jobs import Parents
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import CatalogueCache, Specifications
 from mainspring.engines.zookeeper.schedules.contents import Row
