@@ -1,4 +1,4 @@
-"""One connection through the proxy: two flows of bytes, and what may happen to them."""
+"""One connection through the proxy: two flows of bytes, and the faults applied to them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Conditions:
 
 
 class _CutError(Exception):
-    """The connection is to end at once."""
+    """Whether to end the connection at once."""
 
 
 class _Piece(NamedTuple):
-    """Bytes that came, none where the sender has ended its side, and when they may go on."""
+    """Received bytes, none if the sender has ended its side, and the time from which they may be passed on."""
 
     data: bytes
     due: float
@@ -52,7 +52,7 @@ class Conduit:
         self._is_forgotten = False
 
     def forget(self) -> None:
-        """Pass nothing on from now on, not even an end: to each side the other looks alive and silent."""
+        """Pass nothing on from now on, not even an end: each side looks alive and silent to the other."""
         self._is_forgotten = True
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class Conduit:
             pass
         finally:
             for _, writer in (self._client, self._server):
-                writer.transport.abort()  # both before anything is awaited: this may be cancelled once more
+                writer.transport.abort()  # both before any await: this task may be cancelled once more
             await abort(self._client[1])
             await abort(self._server[1])
             if self._sprung is not None:
@@ -82,7 +82,7 @@ class Conduit:
             try:
                 data = await reader.read(PIECE)
             except OSError:
-                data = b""  # a reset reaches the other side as an end
+                data = b""  # a reset is passed on as an end
             await pieces.put(_Piece(data, time.monotonic() + self._conditions.latency))
 
     async def _deliver(self, direction: Direction, pieces: asyncio.Queue[_Piece], writer: asyncio.StreamWriter) -> None:
@@ -114,7 +114,7 @@ class Conduit:
                 writer.write(data)
                 await writer.drain()
             except OSError:
-                raise _CutError from None  # nobody is there any more
+                raise _CutError from None  # the peer is gone
             self._conditions.carried[direction] += len(data)
         if ends:
             raise _CutError

@@ -1,4 +1,4 @@
-"""Ends a PostgreSQL server whose owner has gone, in whatever way, and removes its directory.
+"""Ends a PostgreSQL server whose owner is gone, in every case, and removes its directory.
 
 Run as a program, ``keeper.py DIRECTORY`` waits until its standard input ends: the owner holds the other end, and the kernel
 closes it also for a process that was killed. PR_SET_PDEATHSIG would not do: it fires when the *thread* ends that started
@@ -20,12 +20,12 @@ IPC_RMID = 0
 
 
 def data(directory: Path) -> Path:
-    """Return where in its directory a server has its data."""
+    """Return the data directory in a server's directory."""
     return directory / "data"
 
 
 def processes(directory: Path) -> list[int]:
-    """Return the postmaster and all its children, also those whose postmaster has gone: they run in the data directory."""
+    """Return the postmaster and all its children, even without a postmaster: they run in the data directory."""
     home = str(data(directory))
     found = []
     for entry in Path("/proc").iterdir():
@@ -35,12 +35,12 @@ def processes(directory: Path) -> list[int]:
             if str((entry / "cwd").readlink()) == home:
                 found.append(int(entry.name))
         except OSError:
-            continue  # it has ended, or belongs to somebody else
+            continue  # it has ended, or belongs to another user
     return found
 
 
 def postmaster(directory: Path) -> int | None:
-    """Return the pid of a postmaster that runs."""
+    """Return the pid of a running postmaster."""
     try:
         pid = int((data(directory) / "postmaster.pid").read_text().split("\n", 1)[0])
     except (OSError, ValueError):
@@ -49,7 +49,7 @@ def postmaster(directory: Path) -> int | None:
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
-    """Send a signal to those that still are."""
+    """Send a signal to the processes that still run."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -58,7 +58,7 @@ def send(pids: list[int], number: signal.Signals) -> None:
 
 
 def await_end(directory: Path, seconds: float = TIMEOUT) -> bool:
-    """Wait until no process of the server is left, zombies not counted; tell whether that came true."""
+    """Wait until no process of the server is left, without counting zombies; return whether that happened in time."""
     deadline = time.monotonic() + seconds
     while processes(directory):
         if time.monotonic() > deadline:
@@ -68,7 +68,7 @@ def await_end(directory: Path, seconds: float = TIMEOUT) -> bool:
 
 
 def remove(directory: Path) -> None:
-    """End the server of a directory, if it runs, and remove the directory. To do it twice does no harm."""
+    """End the server of a directory, if it runs, and remove the directory. A second call does no harm."""
     send(processes(directory), signal.SIGCONT)
     leader = postmaster(directory)
     if leader is not None:
@@ -82,7 +82,7 @@ def remove(directory: Path) -> None:
 
 
 def _remove_segment(directory: Path) -> None:
-    """Remove the shared memory segment that a killed postmaster leaves behind: its file names it, in the seventh line."""
+    """Remove the shared memory segment of a killed postmaster: the seventh line of its file names it."""
     try:
         lines = (data(directory) / "postmaster.pid").read_text().splitlines()
         segment = int(lines[6].split()[1])

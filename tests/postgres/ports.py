@@ -1,4 +1,4 @@
-"""Ports that stay ours while nobody listens on them."""
+"""Ports that stay reserved while no process listens on them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A way to a server that can be cut, held up, slowed down, and made to lose exactly one answer.
+"""A proxy to a server that can be cut, held, slowed down, and made to lose exactly one answer.
 
     with Proxy(server.port) as proxy:
         dsn = proxy.through(server.dsn())
-        lost = proxy.lose_answer()        # of the next COMMIT: it is done, and nobody will say so
+        lost = proxy.lose_answer()        # of the next COMMIT: it is executed, but not acknowledged
         ...
         lost.wait()
 
@@ -68,15 +68,15 @@ class Proxy:
     # ---- faults
 
     def cut(self) -> int:
-        """End all connections at once; returns how many there were. New ones are let through."""
+        """End all connections at once; return their number. New ones are accepted."""
         return self._do(self._cut)
 
     def refuse(self) -> int:
-        """End all connections, and refuse new ones until ``heal``, as a host does whose server is down."""
+        """End all connections, and refuse new ones until ``heal``, like a host whose server is down."""
         return self._do(self._refuse)
 
     def freeze(self, *directions: Direction) -> None:
-        """Hold bytes and ends of these directions, by default of both, until ``heal``, as a partition does: nothing is lost.
+        """Hold bytes and ends of these directions, by default of both, until ``heal``, like a partition: nothing is lost.
 
         New connections are accepted, and reach the server with ``heal``.
         """
@@ -102,7 +102,7 @@ class Proxy:
         return self._do(forget)
 
     def delay(self, seconds: float) -> None:
-        """Let everything take so much longer, each way; as much as before passes at once."""
+        """Delay all bytes by this time, each way; the throughput stays the same."""
 
         async def delay() -> None:
             self._conditions.latency = seconds
@@ -110,37 +110,37 @@ class Proxy:
         self._do(delay)
 
     def cut_after(self, count: int, direction: Direction) -> Trap:
-        """Pass ``count`` more bytes of a direction on, counted over all connections; end the connection that has the next."""
+        """Pass ``count`` more bytes of a direction on, counted over all connections; end the connection of the next byte."""
         return self._set(CutAfter(count, direction))
 
     def lose_answer(self, to: bytes = b"COMMIT", until: bytes = READY) -> Trap:
-        """Let the next request that holds ``to`` be done, swallow its answer up to ``until``, and end that connection.
+        """Pass the next request that contains ``to`` on, swallow its answer up to ``until``, and end that connection.
 
         The server has answered when the trap springs: by default, PostgreSQL has committed. An empty ``to`` is any request.
         """
         return self._set(LoseAnswer(to, until))
 
     def lose_request(self, of: bytes = b"COMMIT") -> Trap:
-        """End the connection that carries the next request that holds ``of``, before the server receives it."""
+        """End the connection that carries the next request that contains ``of``, before the server receives it."""
         return self._set(LoseRequest(of))
 
     def heal(self) -> None:
-        """Undo what lasts: bytes that were held go on, new connections are accepted, traps that have not sprung are gone."""
+        """Undo lasting faults: pass held bytes on, accept new connections, remove traps that have not sprung."""
         self._do(self._heal)
 
     def retarget(self, target: int) -> None:
-        """Lead new connections to another port, as an address that moves to another host."""
+        """Lead new connections to another port, like an address that moves to another host."""
 
         async def retarget() -> None:
             self._target = target
 
         self._do(retarget)
 
-    # ---- what is to be seen
+    # ---- observations
 
     @property
     def connections(self) -> int:
-        """How many connections there are, forgotten ones and those of clients that wait for a frozen way with them."""
+        """The number of connections, including forgotten ones and those of clients that wait for a frozen path."""
 
         async def connections() -> int:
             return len(self._served)
@@ -155,7 +155,7 @@ class Proxy:
 
         return self._do(carried)
 
-    # ---- in the thread
+    # ---- in the proxy's thread
 
     def _run(self) -> None:
         try:
@@ -184,16 +184,16 @@ class Proxy:
             self._loop.add_reader(self._listener, self._accept, self._listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take one connection. A callback: a coroutine that is cancelled at the wrong moment loses what it has accepted."""
+        """Accept one connection. A callback: a coroutine cancelled at the wrong moment would lose the accepted socket."""
         try:
             accepted, _ = listener.accept()
         except OSError:
-            return  # it has gone already
+            return  # it is closed already
         accepted.setblocking(False)
 
         def end(task: asyncio.Task[None]) -> None:
             self._served.discard(task)
-            accepted.close()  # also where the task never began
+            accepted.close()  # even if the task never began
 
         task = self._loop.create_task(self._carry(accepted))
         self._served.add(task)
@@ -250,7 +250,7 @@ class Proxy:
 
 
 def _listening(port: int) -> socket.socket:
-    """Listen on a port, or where it is 0 on one that we choose."""
+    """Listen on a port; for 0 the kernel chooses one."""
     for attempt in range(5):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests and benchmarks: one each in a directory of its own, ended in every outcome.
+"""Real PostgreSQL servers for tests and benchmarks: each in its own directory, ended in every outcome.
 
     with PostgresServer() as server:
         dsn = server.create_database()
@@ -54,11 +54,11 @@ SETTINGS: Mapping[str, Value] = {
     "timezone": "UTC",
     "log_line_prefix": "%m [%p] %q%a %d ",
 }
-"""The settings of every server, beside PostgreSQL's own defaults."""
+"""The settings of every server, in addition to PostgreSQL's own defaults."""
 
 
 class PostgresError(Exception):
-    """A server did not start, or one of PostgreSQL's programs failed; the message ends with what it wrote."""
+    """A server did not start, or one of PostgreSQL's programs failed; the message ends with its output."""
 
 
 class NotInstalledError(PostgresError):
@@ -66,7 +66,7 @@ class NotInstalledError(PostgresError):
 
 
 def programs() -> Path:
-    """Return the directory of PostgreSQL's programs, of the newest version that is there.
+    """Return the directory of PostgreSQL's programs, of the newest installed version.
 
     Debian keeps them out of PATH, and what it has in PATH under their names are slower wrappers. Raises NotInstalledError.
     """
@@ -80,7 +80,7 @@ def programs() -> Path:
 
 
 def memory_directory() -> Path | None:
-    """Return a file system in memory, where there is a roomy one: durability costs nothing there, and kills lose nothing."""
+    """Return a file system in memory, if there is a large one: durability costs nothing there, and kills lose nothing."""
     try:
         room = os.statvfs(SHARED_MEMORY)
     except OSError:
@@ -101,7 +101,7 @@ def name_of(dsn: str) -> str:
 
 
 class PostgresServer:
-    """One server on a port of 127.0.0.1, whom everybody may enter as the superuser ``postgres``.
+    """One server on a port of 127.0.0.1, which accepts every client as the superuser ``postgres``.
 
     A context manager: inside the block it runs, and afterwards nothing of it is left, also where this process was killed.
     It is durable as PostgreSQL is by default, unless ``fsync`` or ``synchronous_commit`` say otherwise. ``settings`` are
@@ -149,10 +149,10 @@ class PostgresServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- its life
+    # ---- lifecycle
 
     def start(self) -> None:
-        """Start it and wait until it takes connections, after recovery. Raises PostgresError with the end of its log."""
+        """Start it and wait until it accepts connections, after recovery. Raises PostgresError with the end of its log."""
         assert not self.is_running, "it runs already"
         chooses = not self.port
         for _ in range(5 if chooses else 1):
@@ -180,7 +180,7 @@ class PostgresServer:
         self.start()
 
     def kill(self) -> None:
-        """Send SIGKILL to the postmaster, then to every other process of it: what was not flushed to the files is lost.
+        """Send SIGKILL to the postmaster, then to all its other processes: data that was not flushed to the files is lost.
 
         The files stay, so ``start`` brings it back. To kill a backend alone, send SIGKILL to its ``pg_backend_pid()``:
         then the postmaster ends all others and recovers by itself.
@@ -194,7 +194,7 @@ class PostgresServer:
         self._process = None
 
     def pause(self) -> None:
-        """Stop all its processes with SIGSTOP: connections stay open, and nobody answers. The kernel still accepts some."""
+        """Stop all its processes with SIGSTOP: connections stay open without answers. The kernel still accepts some."""
         assert self._process is not None, "it does not run"
         self._process.send_signal(signal.SIGSTOP)
         stopped: set[int] = set()
@@ -203,11 +203,11 @@ class PostgresServer:
             stopped |= new
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Continue its processes."""
         keeper.send(keeper.processes(self.directory), signal.SIGCONT)
 
     def close(self) -> None:
-        """End it in whatever state it is, and remove its directory. To do it twice does no harm."""
+        """End it in any state, and remove its directory. A second call does no harm."""
         if self._directory is not None:
             keeper.remove(self._directory)
             self._directory = None
@@ -218,49 +218,49 @@ class PostgresServer:
             self._keeper.communicate()
             self._keeper = None
 
-    # ---- what it is
+    # ---- properties
 
     @property
     def directory(self) -> Path:
-        """Where everything of it lies: ``data`` and ``log``."""
+        """Its directory: ``data`` and ``log``."""
         assert self._directory is not None, "it has not been entered, or is closed"
         return self._directory
 
     @property
     def is_running(self) -> bool:
-        """Whether its postmaster runs, be it paused."""
+        """Whether its postmaster runs, even if it is paused."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The postmaster's."""
+        """The postmaster's pid."""
         assert self._process is not None, "it does not run"
         return self._process.pid
 
     @property
     def pids(self) -> list[int]:
-        """All its processes."""
+        """The pids of all its processes."""
         return keeper.processes(self.directory)
 
     def log(self) -> str:
-        """Return what it has logged."""
+        """Return its log."""
         try:
             return (self.directory / "log").read_text("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
-    # ---- what is in it
+    # ---- databases
 
     def dsn(self, database: str = "postgres") -> str:
         """Return the URL of a database."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        """Run statements by psql; returns its rows as lines, with columns parted by ``|``. Raises PostgresError."""
+        """Run statements by psql; return the rows as lines, with columns separated by ``|``. Raises PostgresError."""
         return self._run("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-d", self.dsn(database), "-c", statement).strip()
 
     def create_database(self, template: str = "template1") -> str:
-        """Create a database with a new name, as a copy of another to which nobody is connected; returns its DSN."""
+        """Create a database with a new name, as a copy of an unused one; return its DSN."""
         name = f"d{next(self._names)}"
         self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.dsn(name)
@@ -275,10 +275,10 @@ class PostgresServer:
             self.sql(f"ALTER SYSTEM SET {name} = {_quoted(value)}")
         self.sql("SELECT pg_reload_conf()")
 
-    # ---- its standbys
+    # ---- standbys
 
     def replica(self, *, synchronous: bool = True, **settings: Value) -> Standby:
-        """Return a streaming standby of it, to be entered.
+        """Return a streaming standby of it, as a context manager.
 
         With a synchronous one, commits here wait until it has them on its disk: for as long as it is away, they wait for
         ever. Every synchronous standby has to confirm, so each of them may be promoted.
@@ -302,7 +302,7 @@ class PostgresServer:
                 raise PostgresError(f"{name} does not stream: {self.log()[-2000:]}")
             time.sleep(0.01)
 
-    # ---- how it is done
+    # ---- implementation
 
     def _create(self) -> None:
         self._make_directory()
@@ -317,11 +317,11 @@ class PostgresServer:
     def _make_directory(self) -> None:
         # below pytest's own directory nobody but its owner may go
         path = tempfile.mkdtemp(prefix="postgres-", dir=self._parent or tempfile.gettempdir())
-        self._directory = Path(path).resolve()  # as /proc names it
+        self._directory = Path(path).resolve()  # its path in /proc
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, str(self._directory)],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # out of reach of Ctrl-C
+            start_new_session=True,  # Ctrl-C does not reach it
         )
         if os.getuid() == 0:
             owner = pwd.getpwnam(UNPRIVILEGED)
@@ -344,7 +344,7 @@ class PostgresServer:
             )
 
     def _await_ready(self) -> bool:
-        """Wait for what pg_ctl waits for, ten times as often; False where it ended."""
+        """Wait for the state that pg_ctl waits for, but poll ten times as often; return False if it ended."""
         assert self._process is not None
         deadline = time.monotonic() + START
         while self._process.poll() is None:
@@ -379,7 +379,7 @@ class PostgresServer:
         return done.stdout
 
     def _unprivileged(self) -> dict[str, Any]:
-        """Return what runs a program in the server's directory, and where we are root as somebody else: it refuses root."""
+        """Return the command to run a program in the server's directory; root runs it as another user, since it refuses root."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
         options: dict[str, Any] = {"cwd": self.directory, "env": {**environment, "LC_ALL": "C"}}
         if os.getuid() == 0:
@@ -389,7 +389,7 @@ class PostgresServer:
 
 
 class Standby(PostgresServer):
-    """A server that follows another by streaming replication until it is promoted; made by ``PostgresServer.replica``."""
+    """A server that follows another by streaming replication until it is promoted; created by ``PostgresServer.replica``."""
 
     def __init__(self, primary: PostgresServer, name: str, *, synchronous: bool, **settings: Value) -> None:
         super().__init__(parent=primary._parent, **{**primary._settings, **settings})  # type: ignore[arg-type]
@@ -409,7 +409,7 @@ class Standby(PostgresServer):
         return self
 
     def promote(self) -> None:
-        """Make it a primary, and wait until it can be written to. The old primary must not run on: nobody fences it."""
+        """Make it a primary, and wait until it accepts writes. The old primary must not continue: nothing fences it."""
         if self.sql("SELECT pg_promote()") != "t":
             raise PostgresError(f"{self.name} was not promoted: {self.log()[-2000:]}")
 
@@ -423,7 +423,7 @@ class Standby(PostgresServer):
         )
         self._configure()
         with (keeper.data(self.directory) / "postgresql.auto.conf").open("a") as file:
-            file.write("synchronous_standby_names = ''\n")  # the primary's own came with the backup
+            file.write("synchronous_standby_names = ''\n")  # the backup contains the primary's own
 
 
 def _quoted(value: Value) -> str:

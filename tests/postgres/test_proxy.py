@@ -1,4 +1,4 @@
-"""The proxy cuts, delays and loses as asked, shown with a server that echoes, and with PostgreSQL for a lost COMMIT."""
+"""The faults of the proxy, shown with a server that echoes, and with PostgreSQL for a lost COMMIT."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SILENCE = 0.2
 
 
 class Echo:
-    """A server that answers with what it got, and keeps that."""
+    """A server that echoes and records the received bytes."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -42,7 +42,7 @@ class Echo:
 
 
 class Echoing(asyncio.Protocol):
-    """One connection of it."""
+    """One connection of a client."""
 
     def __init__(self, echo: Echo) -> None:
         self._echo = echo
@@ -84,7 +84,7 @@ class Client:
 
 
 class Stage:
-    """An echo server, the proxy before it, and clients."""
+    """An echo server, the proxy in front of it, and clients."""
 
     def __init__(self, echo: Echo, proxy: Proxy) -> None:
         self.echo = echo
@@ -97,7 +97,7 @@ class Stage:
         return client
 
     async def greeted(self) -> Client:
-        """Connect, and see that the way is open."""
+        """Connect, and check that the path is open."""
         client = await self.client()
         client.send(b"hello")
         await client.hears(b"hello")
@@ -404,7 +404,7 @@ def test_a_dsn_leads_through_it() -> None:
 
 @pytest.mark.parametrize("is_lost", ["answer", "request"])
 def test_a_commit_whose_end_is_unknown(is_lost: str, database: str) -> None:
-    """The client sees the same in both cases; only the database knows."""
+    """The client observes the same in both cases; only the database differs."""
     port = int(database.rpartition(":")[2].partition("/")[0])
 
     async def test(proxy: Proxy) -> None:

@@ -1,4 +1,4 @@
-"""The servers that other tests rely on: they come up, die, come back and leave nothing."""
+"""The servers that other tests depend on: they start, die, come back and leave nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT = 20.0
 
 @pytest.fixture
 def own(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """Return a server that may be disturbed."""
+    """Return a server that a test may disturb."""
     with PostgresServer() as server:
         yield server
 

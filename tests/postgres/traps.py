@@ -1,4 +1,4 @@
-"""Faults that strike at a certain byte: they wait until it passes the proxy, and end the connection that carries it.
+"""Faults at a certain byte: they wait until it passes the proxy, and end the connection that carries it.
 
 A trap is asked about every piece of bytes before it is passed on, and springs once. Connections are to it
 objects that it can distinguish, and nothing more.
@@ -12,49 +12,49 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 READY = b"Z\x00\x00\x00\x05I"
-"""PostgreSQL's ReadyForQuery outside a transaction: whatever was asked before has been done or refused for good."""
+"""PostgreSQL's ReadyForQuery outside a transaction: the earlier request has been executed or refused."""
 
 
 class Direction(enum.Enum):
-    """Which way bytes go: to the server, or to the client."""
+    """The direction of bytes: to the server, or to the client."""
 
     TO_SERVER = "to server"
     TO_CLIENT = "to client"
 
 
 class Verdict(NamedTuple):
-    """The bytes that are passed on, and whether the connection ends behind them."""
+    """The bytes that are passed on, and whether the connection ends after them."""
 
     passed: bytes
     ends: bool = False
 
 
 class Trap(ABC):
-    """One fault that waits for its moment."""
+    """One fault that waits for its byte."""
 
     def __init__(self) -> None:
         self._sprung = threading.Event()
 
     @property
     def has_sprung(self) -> bool:
-        """Whether it has happened; the connection is gone then."""
+        """Whether it has sprung; the connection is gone then."""
         return self._sprung.is_set()
 
     def wait(self, seconds: float = 30.0) -> None:
-        """Wait until it has happened. Raises AssertionError where it has not within ``seconds`` seconds."""
+        """Wait until it has sprung. Raises AssertionError if it has not within ``seconds`` seconds."""
         assert self._sprung.wait(seconds), f"{type(self).__name__} has not sprung within {seconds} s"
 
     def spring(self) -> None:
-        """Say that the connection is gone."""
+        """Note that the connection is gone."""
         self._sprung.set()
 
     @abstractmethod
     def judge(self, connection: object, direction: Direction, data: bytes) -> Verdict:
-        """Say what becomes of bytes that are about to be passed on."""
+        """Return what to do with bytes that are about to be passed on."""
 
 
 class CutAfter(Trap):
-    """Passes so many bytes of a direction on, counted over all connections, and ends the one that has the next."""
+    """Passes a number of bytes of a direction on, counted over all connections, and ends the connection of the next byte."""
 
     def __init__(self, count: int, direction: Direction) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class CutAfter(Trap):
 
 
 class LoseRequest(Trap):
-    """Ends the connection in place of passing a request on that holds ``marker``: the server never receives it."""
+    """Ends the connection instead of passing a request on that contains ``marker``: the server never receives it."""
 
     def __init__(self, marker: bytes) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class LoseRequest(Trap):
 
 
 class LoseAnswer(Trap):
-    """Passes a request on that holds ``marker``, swallows its answer up to ``until``, and then ends the connection.
+    """Passes a request on that contains ``marker``, swallows its answer up to ``until``, and then ends the connection.
 
     So the server has done what was asked, and the client will never know.
     """
@@ -104,7 +104,7 @@ class LoseAnswer(Trap):
 
 
 class _Marker:
-    """Finds bytes in a stream that comes in pieces; an empty marker is in every piece."""
+    """Finds bytes in a stream that arrives in pieces; an empty marker is in every piece."""
 
     def __init__(self, marker: bytes) -> None:
         self._marker = marker
