@@ -72,7 +72,7 @@ class GrantedAccount:
         self._keep: int | None = None
         """The most tokens to use, because other nodes need some; None: all."""
 
-    # ---- as the gate sees it ----
+    # ---- the account, for the admission queue ----
 
     def free(self, running: int, now_us: int) -> int:
         """Return how many may start."""

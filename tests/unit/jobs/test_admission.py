@@ -20,7 +20,7 @@ _ids = itertools.count(1)
 
 
 class Door:
-    """A gate, with what has left it."""
+    """An admission queue, with the jobs that have left it."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.clock = ManualClock()

@@ -178,7 +178,7 @@ def test_what_ended_terms_have_left_is_given_back_when_the_engine_says_so() -> N
 
 @pytest.fixture
 def nodes() -> list[Node]:
-    """Give two nodes of a store. They receive each other."""
+    """Give two nodes of a store. Each receives the messages of the other."""
     content = SharedTables(ManualClock().wall)
     first = Node(engine=SharedMemoryEngine(content))
     return [first, Node(first, engine=SharedMemoryEngine(content))]

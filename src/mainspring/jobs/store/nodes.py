@@ -186,7 +186,7 @@ class DrainInbox(Operation):
 
 
 class DrainedInbox(NamedTuple):
-    """The outcome of TakeInbox."""
+    """The outcome of DrainInbox."""
 
     pending: dict[tuple[bytes, int], int]
     """The number of jobs of each function and priority that became pending."""
