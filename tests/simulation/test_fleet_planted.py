@@ -275,7 +275,7 @@ def test_assigning_jobs_without_a_term_is_detected(monkeypatch: Plant) -> None:
             self.serving.serve(queue)
 
     monkeypatch.setattr(JobService, "resume", resume)
-    is_caught(1000, by="which is not its own")
+    is_caught(1000, by="which is not its own", first=1200)
 
 
 @pytest.mark.long
