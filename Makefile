@@ -11,7 +11,7 @@ DIR ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup interop lint format types layers words bytecode test quick check compiled demo bench clean
+.PHONY: help setup interop lint format types layers bytecode test quick check compiled demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,9 +34,12 @@ setup: .venv/.check ## create .venv with the project and the tools for its check
 interop: ## install the servers and clients of other projects for the tests, and list missing ones
 	@tests/interop/setup.sh
 
-lint: .venv/.check ## ruff: rules and format
+PROSE = src tests checks bench examples docs README.md CONTRIBUTING.md CHANGELOG.md
+
+lint: .venv/.check ## ruff: rules and format; and the words that checks/words.toml refuses
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m checks.words $(PROSE)
 
 format: .venv/.check ## repair and format with ruff
 	$(BIN)/ruff check --fix .
@@ -48,9 +51,6 @@ types: .venv/.check ## mypy, strict
 layers: .venv/.check ## import-linter: permitted imports between layers; and no circular imports
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m checks.circles src/mainspring
-
-words: .venv/.check ## refuse the identifiers and phrases in checks/words.toml
-	$(BIN)/python -m checks.words src tests checks bench examples docs README.md CONTRIBUTING.md CHANGELOG.md
 
 # The order of sets is part of a simulated run: with a fixed hash seed, a failing seed fails on every machine.
 # Bytecode is written: the tests start the command a thousand times, and compiling takes a quarter of a start.

@@ -1,7 +1,7 @@
-"""What every test may ask for: programs of other projects, and the long form of tests.
+"""Fixtures of all tests: programs of other projects, and the long form of tests.
 
-A program that is missing skips a test on somebody's laptop, where `make test` has said how to get it, and fails it with
-``CI=true``: there, a skipped test would look like a passed one.
+On a laptop, a missing program skips a test, and `make test` has printed how to install it. With
+``CI=true`` it fails the test, because a skipped test would look like a passed one.
 """
 
 from __future__ import annotations

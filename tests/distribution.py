@@ -54,7 +54,7 @@ LONG: Final = (
     "tests/conformance/",
     "tests/on_servers/",
 )
-"""What comes after them, in this order: files, or all of a directory. Everything else comes last."""
+"""Files, or all files of a directory, that come after these, in this order. All others come last."""
 
 
 def place(path: str) -> int:

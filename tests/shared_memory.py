@@ -43,14 +43,14 @@ class SharedTables:
         self.rows: dict[int, NodeRow] = {}
         self.drains: set[str] = set()
         """The names of nodes that somebody asked to drain."""
-        self.ears: dict[int, Callable[[Message], None]] = {}
+        self.receivers: dict[int, Callable[[Message], None]] = {}
         self.carry = carry
 
     def tell(self, term: int, message: Message) -> None:
         """Carry a message to the node that has a term."""
-        ear = self.ears.get(term)
-        if ear is not None:
-            self.carry(lambda: ear(message))
+        receiver = self.receivers.get(term)
+        if receiver is not None:
+            self.carry(lambda: receiver(message))
 
 
 class SharedMemoryEngine:
@@ -68,7 +68,7 @@ class SharedMemoryEngine:
         self._runner = Runner([MemoryScheduleSlice()])
         self._content = content
         self._term = 0
-        self._ear: Callable[[Message], None] | None = None
+        self._receiver: Callable[[Message], None] | None = None
 
     # ---- the engine ----
 
@@ -79,12 +79,12 @@ class SharedMemoryEngine:
         del deliver
         self._lifecycle = lifecycle
         content = self._content
-        content.ears.pop(self._term, None)
+        content.receivers.pop(self._term, None)
         self._term = len(content.terms) + 1
         content.terms[self._term] = node
         content.rows[self._term] = NodeRow(term=self._term, name=node, counter=0)  # if it dies now, it is found dead
-        if self._ear is not None:
-            content.ears[self._term] = self._ear
+        if self._receiver is not None:
+            content.receivers[self._term] = self._receiver
         return Opened(Term(self._term), content.terms)
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
@@ -102,7 +102,7 @@ class SharedMemoryEngine:
             if isinstance(operation, Acquire) and operation.term in content.ended:
                 resources.end(content.tables, operation.term)  # it was asked for under the term before
         self._tell(waits, pending)
-        for term in content.ears:
+        for term in content.receivers:
             if freed and term != self._term:
                 content.tell(term, Pending(sorted(freed)))
         committed(outcomes)
@@ -136,14 +136,14 @@ class SharedMemoryEngine:
             content.tell(term, Settled(ids))
         pending = {name for name, number in self._pending().items() if number > before.get(name, 0)}
         if pending:
-            for term in content.ears:
+            for term in content.receivers:
                 if term != self._term:
                     content.tell(term, Pending(sorted(pending)))
 
     async def close(self) -> None:
-        """Leave: hear nothing more, and end the term unless it holds jobs."""
+        """Leave: receive no more messages, and end the term unless it holds jobs."""
         content = self._content
-        content.ears.pop(self._term, None)
+        content.receivers.pop(self._term, None)
         holds = any(job.term == self._term and State(job.state).held for job in content.tables.jobs.values())
         if self._term and not holds:
             await self.end(self._term)
@@ -151,11 +151,11 @@ class SharedMemoryEngine:
 
     # ---- the relay ----
 
-    def listen(self, ear: Callable[[Message], None]) -> None:
+    def listen(self, receiver: Callable[[Message], None]) -> None:
         """Call a function with every message for this node."""
-        self._ear = ear
+        self._receiver = receiver
         if self._term:
-            self._content.ears[self._term] = ear
+            self._content.receivers[self._term] = receiver
 
     def send(self, to: int, message: Message) -> None:
         """Tell another node something."""

@@ -24,7 +24,7 @@ class Content(SharedTables):
 
     def tell(self, term: int, message: Message) -> None:
         """Queue a message for a term."""
-        if term in self.ears:
+        if term in self.receivers:
             self.messages.setdefault(term, deque()).append(message)
 
     def deliver(self, term: int, chance: Random | None = None) -> None:
@@ -38,9 +38,9 @@ class Content(SharedTables):
         message = messages.popleft()
         if not messages:
             del self.messages[term]
-        ear = self.ears.get(term)
-        if ear is None or 0.1 <= number < 0.25:
+        receiver = self.receivers.get(term)
+        if receiver is None or 0.1 <= number < 0.25:
             return
-        ear(message)
+        receiver(message)
         if 0.25 <= number < 0.35:
-            ear(message)
+            receiver(message)

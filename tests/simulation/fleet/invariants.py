@@ -69,5 +69,5 @@ def left(world: FleetWorld) -> list[str]:
         }
         found += [f"{name} of {life.name}" for name, thing in things.items() if len(thing)]
     found += [f"the row of term {term}" for term in world.content.rows.keys() - terms]
-    found += [f"an ear of term {term}" for term in world.content.ears.keys() - terms]
+    found += [f"a receiver of term {term}" for term in world.content.receivers.keys() - terms]
     return found

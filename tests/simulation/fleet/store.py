@@ -167,17 +167,17 @@ class Way:
             if self.term in self._content.ended:
                 self._ended(self.term, self._name)
             await Moment(way=True)
-        self._content.ears.pop(self.term, None)
+        self._content.receivers.pop(self.term, None)
 
     def crash(self) -> None:
         """End the node: its current group is committed or not, without a notification."""
         self._group = None
-        self._content.ears.pop(self._engine._term, None)
+        self._content.receivers.pop(self._engine._term, None)
 
     # ---- the relay ----
 
-    def listen(self, ear: Callable[[Message], None]) -> None:
-        self._engine.listen(ear)
+    def listen(self, receiver: Callable[[Message], None]) -> None:
+        self._engine.listen(receiver)
 
     def send(self, to: int, message: Message) -> None:
         if not self.cut:
