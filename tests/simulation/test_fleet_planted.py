@@ -202,7 +202,7 @@ def test_leaving_a_job_that_another_client_of_the_node_joins_is_detected(monkeyp
 @pytest.mark.timeout(900)
 def test_putting_a_job_back_into_its_queue_twice_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Dispatch, "restore", staticmethod(lambda held: Dispatch.push(held, first=True)))
-    is_caught(400, by="size of")
+    is_caught(400, by="size of", first=1700)
 
 
 def test_reporting_an_unknown_job_twice_is_detected(monkeypatch: Plant) -> None:

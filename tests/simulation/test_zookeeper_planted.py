@@ -108,13 +108,13 @@ def test_a_recovery_that_skips_a_task_is_detected(monkeypatch: Plant) -> None:
 
 
 def test_a_claim_that_returns_a_task_twice_is_detected(monkeypatch: Plant) -> None:
-    take = Claims._take
+    pop = Claims._pop_arrived
 
     def twice(self: Claims, want: ClaimRequest, limit: int, *, counted: bool) -> list[Job]:
-        jobs = take(self, want, limit, counted=counted)
+        jobs = pop(self, want, limit, counted=counted)
         return [*jobs, *jobs[-1:]]
 
-    monkeypatch.setattr(Claims, "_take", twice)
+    monkeypatch.setattr(Claims, "_pop_arrived", twice)
     is_caught(by="is handed out twice")
 
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 MIN_TABLE_BYTES: Final = 1_048_576
 """The size in bytes below which a dict is not compacted."""
-MAX_ENTRY_BYTES: Final = 400
+BYTES_PER_ENTRY: Final = 400
 """Bytes for each entry above which a dict is sparse. A dict that has just grown has about 100."""
 
 
 def compact(table: MutableMapping[Any, Any]) -> None:
     """Rebuild a sparse dict in place, in the same order. The cost is proportional to the remaining entries."""
     size = sys.getsizeof(table)
-    if size > MIN_TABLE_BYTES and size > MAX_ENTRY_BYTES * len(table):
+    if size > MIN_TABLE_BYTES and size > BYTES_PER_ENTRY * len(table):
         content = list(table.items())
         table.clear()
         table.update(content)

@@ -63,12 +63,12 @@ def limits_to_wire(limits: Limits) -> dict[str, Any]:
     return {name: limit for name, limit in msgspec.to_builtins(spec_of(limits)).items() if limit is not None}
 
 
-MAX_KEY_BYTES = 255
+MAX_CONCURRENCY_KEY_BYTES = 255
 
 
 def key_of(text: str) -> bytes:
     """Return a key as bytes. Raises UsageError if it is too long."""
     key = text.encode()
-    if len(key) > MAX_KEY_BYTES:
-        raise UsageError(f"a concurrency_key has at most {MAX_KEY_BYTES} bytes, not {len(key)}")
+    if len(key) > MAX_CONCURRENCY_KEY_BYTES:
+        raise UsageError(f"a concurrency_key has at most {MAX_CONCURRENCY_KEY_BYTES} bytes, not {len(key)}")
     return key

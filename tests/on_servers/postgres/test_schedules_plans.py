@@ -32,7 +32,7 @@ INDEXES = {
     "remove_schedules": {"schedules_pkey"},
     "change_fires": {"fires_pkey"},
     "remove_joins": {"joins_pkey"},
-    "to_mend": {"fires_to_mend", "jobs_pkey", "schedules_queued"},
+    "to_repair": {"fires_to_mend", "jobs_pkey", "schedules_queued"},
     "joined": {"fires_to_mend", "jobs_pkey"},
     "stuck": {"fires_to_mend"},
     "queued": {"schedules_queued"},
@@ -104,7 +104,7 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
                 steps = await plan(other, name)
                 assert {step["Index Name"] for step in steps if "Index Name" in step} == indexes, (name, steps)
                 sorts = [step for step in steps if step["Node Type"] == "Sort"]
-                assert name in SORTED or not sorts or name == "to_mend", (name, steps)
+                assert name in SORTED or not sorts or name == "to_repair", (name, steps)
 
     asyncio.run(test())
 

@@ -32,10 +32,10 @@ _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 
 async def drain_inbox(tx: Transaction, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
     """Move committed submissions into the queue; see ``DrainInbox``."""
-    return [await _take(tx, operation.rows) for operation in operations]
+    return [await _drain(tx, operation.rows) for operation in operations]
 
 
-async def _take(tx: Transaction, limit: int) -> ops.DrainedInbox:
+async def _drain(tx: Transaction, limit: int) -> ops.DrainedInbox:
     floors = tx.memory(Floors)
     floor = floors.inbox
     now = floors.clock()

@@ -90,8 +90,8 @@ class PostgresScheduleUnit(ScheduleUnit):
         """Take the locks that the group will need, as far as its operations show."""
         tx, tables = self._tx, self._rows
         ends, names = {name for name, _ in settled_keys(plan, unit.KIND)}, _named(plan)
-        for mending in of_kind(plan, ops.RepairSchedules):
-            found = await tx.connection.fetch(SQL["to_mend"], mending.limit)
+        for repairing in of_kind(plan, ops.RepairSchedules):
+            found = await tx.connection.fetch(SQL["to_repair"], repairing.limit)
             names.update(row[0] for row in found)
             tables.repairs = tables.repairs or bool(found)
         for forgetting in of_kind(plan, ops.ForgetFires):

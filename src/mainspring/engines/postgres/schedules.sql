@@ -117,7 +117,7 @@ SELECT schedule, until_us FROM forgotten WHERE schedule = ANY ($1::text[]);
 -- ---- repairs: states that no transaction could see ----
 
 -- One node at a time, without waiting: the second one finds nothing to do.
--- name: to_mend
+-- name: to_repair
 WITH mine AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(hashtextextended(current_schema() || ' mending', 0)) AS so)
 SELECT DISTINCT found.name FROM mine CROSS JOIN LATERAL (
     (SELECT schedule AS name FROM fires

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.ids import NodeId
 
-LAYOUT: Final = 1
+LAYOUT_VERSION: Final = 1
 """The version of the tree's layout; a node refuses a tree of a newer one."""
 
 
@@ -27,9 +27,9 @@ async def prepare(tree: Tree) -> bool:
     node = await tree.get(paths.LAYOUT)
     if node is not None:
         version = records.decode(node.data).get("version", 0)
-        if version > LAYOUT:
+        if version > LAYOUT_VERSION:
             raise StoreForeignError(
-                f"the tree has layout {version}, and this version of Mainspring supports {LAYOUT}: upgrade this node"
+                f"the tree has layout {version}, and this version of Mainspring supports {LAYOUT_VERSION}: upgrade this node"
             )
         return False
     for root in (*paths.ROOTS, *places.ROOTS):
@@ -37,7 +37,7 @@ async def prepare(tree: Tree) -> bool:
     for root in paths.BUCKETED:
         while missing := sorted(set(paths.BUCKETS).difference(await tree.children(root) or ())):
             await tree.commit([Create(f"{root}/{bucket}") for bucket in missing])
-    await tree.commit([Create(paths.LAYOUT, records.encode({"version": LAYOUT}))])
+    await tree.commit([Create(paths.LAYOUT, records.encode({"version": LAYOUT_VERSION}))])
     return True
 
 

@@ -156,14 +156,14 @@ class Claims:
         """
         jobs = before or self._empty(operation)
         for request, some in zip(operation.wants, jobs, strict=True):
-            some += self._take(request, request.limit - len(some), counted=counted)
+            some += self._pop_arrived(request, request.limit - len(some), counted=counted)
         return jobs if any(jobs) else None
 
     @staticmethod
     def _empty(operation: ops.Claim) -> list[list[Job]]:
         return [[] for _ in operation.wants]
 
-    def _take(self, request: ops.ClaimRequest, limit: int, *, counted: bool) -> list[Job]:
+    def _pop_arrived(self, request: ops.ClaimRequest, limit: int, *, counted: bool) -> list[Job]:
         arrived = self._arrived.get(request.function)
         jobs: list[Job] = []
         while arrived and len(jobs) < limit:

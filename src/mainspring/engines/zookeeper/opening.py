@@ -31,6 +31,6 @@ async def prepare(url: str) -> list[int]:
     tree = KazooTree(address.parse(url), 10.0)
     try:
         await tree.open()
-        return [bootstrap.LAYOUT] if await bootstrap.prepare(tree) else []
+        return [bootstrap.LAYOUT_VERSION] if await bootstrap.prepare(tree) else []
     finally:
         await tree.close()

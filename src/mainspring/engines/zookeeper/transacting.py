@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES, RETRY_DELAY, Conflict, Entry, Fenced
-from mainspring.engines.zookeeper.transaction import MAX_ATTEMPTS, OvertakenError
+from mainspring.engines.zookeeper.transaction import WRITE_ATTEMPTS, OvertakenError
 from mainspring.engines.zookeeper.tree import Refusal, SessionEndedError
 from mainspring.errors import StoreError, StoreUnavailableError
 
@@ -68,10 +68,10 @@ async def transact_all(session: Session, transactions: Sequence[Transacted]) -> 
 
 
 async def _transact(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
-    overtaken = StoreUnavailableError(f"{MAX_ATTEMPTS} attempts to write all had conflicts with other writers")
+    overtaken = StoreUnavailableError(f"{WRITE_ATTEMPTS} attempts to write all had conflicts with other writers")
     outcomes: list[Any] = [overtaken] * len(transactions)
     left = list(range(len(transactions)))
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(WRITE_ATTEMPTS):
         tried = [_Attempt(session, place, transactions[place]) for place in left]
         try:
             await asyncio.gather(*(one.run() for one in tried))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.journal import Count
     from mainspring.engines.zookeeper.tree import Change, Tree
 
-MAX_ATTEMPTS: Final = 1000
+WRITE_ATTEMPTS: Final = 1000
 """Attempts of a transaction; after that a defect is more likely than conflicts with other writers."""
 
 

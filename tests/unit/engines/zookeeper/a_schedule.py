@@ -155,12 +155,12 @@ class Scheduler:
                 assert (row.job != 0) == (row.state in {FireState.FIRED, FireState.JOINED})
                 if not row.finished:
                     marks.add(f"{places.unfinished(name)}/{row.fire_us}")
-                marks.update(filter(None, [places.mending(row)]))
+                marks.update(filter(None, [places.repair_mark(row)]))
                 if row.state is FireState.FIRED:
                     assert row.job not in owned, "a job belongs to one fire time"
                     owned[row.job] = row
         deep = (path for path in content.paths() if path.count("/") == 4)
-        found = {path for path in deep if path.startswith((places.DUE, places.MENDING, places.UNFINISHED))}
+        found = {path for path in deep if path.startswith((places.DUE, places.REPAIRS, places.UNFINISHED))}
         assert found == marks
         for job in jobs.values():
             assert job.options is not None

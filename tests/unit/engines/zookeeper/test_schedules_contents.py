@@ -38,13 +38,13 @@ def test_names_are_read_from_the_paths_they_make(name: str, time_us: int, number
     due = places.due(name, ScheduleState(version=number, next_us=time_us))
     assert due is not None
     assert places.due_names_of([due.rpartition("/")[2]]) == [(time_us, number, name)]
-    assert places.mendable(places.queued(name).rpartition("/")[2]) == ("q", name, 0, 0)
+    assert places.parse_repair_mark(places.queued(name).rpartition("/")[2]) == ("q", name, 0, 0)
     joined = Fire(schedule=name, fire_us=time_us, state=FireState.JOINED, job=number)
     stuck = Fire(schedule=name, fire_us=time_us, state=FireState.FIRED, job=number, outcome="failed", children_left=2)
     for row, parsed in ((joined, ("j", name, time_us, number)), (stuck, ("s", name, time_us, 0))):
-        path = places.mending(row)
+        path = places.repair_mark(row)
         assert path is not None
-        assert places.mendable(path.rpartition("/")[2]) == parsed
+        assert places.parse_repair_mark(path.rpartition("/")[2]) == parsed
 
 
 @given(NAMES, NAMES)
@@ -94,7 +94,7 @@ def test_a_schedule_is_decoded_as_it_was_encoded(schedule: Schedule) -> None:
 def test_a_row_is_decoded_with_its_joined_rows(fire: Fire, joined: list[tuple[str, int]]) -> None:
     row = contents.decode_row(Row(fire, joined).encode())
     assert (row.fire, row.joined) == (fire, joined)
-    assert (places.mending(fire) is not None) == (standing(fire) in {Standing.JOINED, Standing.ENDED})
+    assert (places.repair_mark(fire) is not None) == (standing(fire) in {Standing.JOINED, Standing.ENDED})
 
 
 def test_states_and_joins_are_decoded_as_they_were_encoded() -> None:

@@ -17,7 +17,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-READ_AHEAD: Final = 262_144
+RECEIVE_BYTES: Final = 262_144
 PROBE_TIMEOUT: Final = 0.5
 """Seconds that a member has to answer whether it is read only."""
 _BOTH_WAYS: Final = 2
@@ -84,7 +84,7 @@ class ReadAhead:
     def recv(self, size: int) -> bytes:
         """Return bytes; none if the other side has ended the connection."""
         if not self.pending():
-            self._buffer, self._at = self._connection.recv(max(size, READ_AHEAD)), 0
+            self._buffer, self._at = self._connection.recv(max(size, RECEIVE_BYTES)), 0
         piece = self._buffer[self._at : self._at + size]
         self._at += len(piece)
         return piece

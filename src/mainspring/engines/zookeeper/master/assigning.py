@@ -13,7 +13,7 @@ import structlog
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Conflict, Entry
-from mainspring.engines.zookeeper.master.index import PRIORITIES
+from mainspring.engines.zookeeper.master.index import PRIORITY_COUNT
 from mainspring.engines.zookeeper.records import encode_notice, held_by, leased, mark_of
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.jobs.model import State
@@ -52,7 +52,7 @@ def assign(index: Index, requests: Iterable[OpenRequest], most: int = BATCH) -> 
             by_function.setdefault(request.function, []).append(request)
     for function, some in by_function.items():
         distribution = _Distribution(index, some, assignments, most)
-        for priority in range(PRIORITIES):
+        for priority in range(PRIORITY_COUNT):
             distribution.assign_oldest(function, priority)
             distribution.assign_by_slots(function, priority)
     return assignments

@@ -22,7 +22,7 @@ MAX_NAMES: Final = 100_000
 MAX_TASKS: Final = 50_000
 MAX_BYTES: Final = 64 * 2**20
 """Bytes of records in memory; further records are read again when their tasks are assigned."""
-PRIORITIES: Final = 3
+PRIORITY_COUNT: Final = 3
 
 
 class Task(NamedTuple):
@@ -195,7 +195,7 @@ class Index:
         self._tasks[task.name] = task
         queues = self._queues.get(task.function)
         if queues is None:
-            queues = self._queues[task.function] = [_TaskQueue() for _ in range(PRIORITIES)]
+            queues = self._queues[task.function] = [_TaskQueue() for _ in range(PRIORITY_COUNT)]
         queue = queues[task.priority]
         if len(queue.order) > 2 * queue.live + 64:
             self._tidy(queue)  # here and not in `_drop`: no `walk` is in progress now

@@ -20,7 +20,7 @@ STEP_PAUSE: Final = 0.05
 """The least seconds between steps: other nodes add tasks to the watched minutes."""
 LIST_RATE: Final = 50_000.0
 """Names listed per second."""
-MAX_WAIT: Final = 30.0
+MAX_PAUSE: Final = 30.0
 """The most seconds until the next step while a task has a time: clocks drift."""
 BATCH: Final = 1000
 """Tasks woken at once."""
@@ -58,9 +58,9 @@ class Waker:
         now_us = await self._now_us()
         wait = (min(times) - now_us) / 1_000_000
         if wait > 0:
-            return min(wait, MAX_WAIT)
+            return min(wait, MAX_PAUSE)
         (woken,) = await timing.wake(self._session, [ops.Wake(now_us, BATCH)])
-        return 0.0 if woken.due or woken.expired else MAX_WAIT
+        return 0.0 if woken.due or woken.expired else MAX_PAUSE
 
     async def _first(self, root: str) -> int | None:
         """Return the first due time of a root's tasks, and watch for earlier ones."""
@@ -75,7 +75,7 @@ class Waker:
 
     async def _now_us(self) -> int:
         """Return the ensemble's wall time."""
-        if self._loop.time() - self._offset_read_at > MAX_WAIT:
+        if self._loop.time() - self._offset_read_at > MAX_PAUSE:
             self._offset = await membership.now(self._session.tree, self._session.who) - self._loop.time()
             self._offset_read_at = self._loop.time()
         return round((self._offset + self._loop.time()) * 1_000_000)

@@ -39,14 +39,14 @@ DUE: Final = f"{paths.SCHEDULES}/due"
 _MINUTE_NAME: Final = re.compile(r"[0-9]{12,18}-[0-9]{1,3}")
 _DUE_NAME: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.+)", re.DOTALL)
 UNFINISHED: Final = f"{paths.SCHEDULES}/unfinished"
-MENDING: Final = f"{paths.SCHEDULES}/mending"
+REPAIRS: Final = f"{paths.SCHEDULES}/mending"
 JOINS: Final = f"{paths.SCHEDULES}/joins"
 DECLARED: Final = f"{paths.SCHEDULES}/declared"
 
 BUCKETS: Final = tuple(f"{number:x}" for number in range(16))
 ROOTS: Final = (
-    CATALOGUE, SPECS, STATES, DUE, UNFINISHED, MENDING, JOINS, DECLARED, paths.FIRES,
-    *(f"{root}/{bucket}" for root in (SPECS, MENDING) for bucket in BUCKETS),
+    CATALOGUE, SPECS, STATES, DUE, UNFINISHED, REPAIRS, JOINS, DECLARED, paths.FIRES,
+    *(f"{root}/{bucket}" for root in (SPECS, REPAIRS) for bucket in BUCKETS),
 )  # fmt: skip
 """The nodes of an empty tree."""
 SHARDS: Final = 4
@@ -150,7 +150,7 @@ def due_names_of(names: Iterable[str] | None) -> list[DueName]:
 # ---- possible repairs ----
 
 
-class Mendable(NamedTuple):
+class RepairMark(NamedTuple):
     """The parsed name of a node below ``mending``."""
 
     kind: str
@@ -160,35 +160,35 @@ class Mendable(NamedTuple):
     job: int = 0
 
 
-def _mending(text: str) -> str:
-    return f"{MENDING}/{_bucket(text)}/{text}"
+def _repair_mark(text: str) -> str:
+    return f"{REPAIRS}/{_bucket(text)}/{text}"
 
 
 def queued(name: str) -> str:
     """Return the path of the index node of a schedule with waiting rows."""
-    return _mending(f"q.{part(name)}")
+    return _repair_mark(f"q.{part(name)}")
 
 
-def mending(fire: Fire) -> str | None:
+def repair_mark(fire: Fire) -> str | None:
     """Return the path of the index node of a row that may need a repair; None for all others."""
     match standing(fire):
         case Standing.JOINED:
-            return _mending(f"j.{fire.job}.{fire.fire_us}.{part(fire.schedule)}")
+            return _repair_mark(f"j.{fire.job}.{fire.fire_us}.{part(fire.schedule)}")
         case Standing.ENDED:
-            return _mending(f"s.{fire.fire_us}.{part(fire.schedule)}")
+            return _repair_mark(f"s.{fire.fire_us}.{part(fire.schedule)}")
         case _:
             return None
 
 
-def mendable(child: str) -> Mendable:
+def parse_repair_mark(child: str) -> RepairMark:
     """Return the parsed name of such a node."""
     kind, _, rest = child.partition(".")
     match kind:
         case "j":
             job, fire_us, text = rest.split(".", 2)
-            return Mendable(kind, name_of(text), int(fire_us), int(job))
+            return RepairMark(kind, name_of(text), int(fire_us), int(job))
         case "s":
             fire_us, _, text = rest.partition(".")
-            return Mendable(kind, name_of(text), int(fire_us))
+            return RepairMark(kind, name_of(text), int(fire_us))
         case _:
-            return Mendable(kind, name_of(rest))
+            return RepairMark(kind, name_of(rest))

@@ -20,7 +20,7 @@ from mainspring.schedules.unit import ScheduleUnit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.schedules.places import Mendable
+    from mainspring.engines.zookeeper.schedules.places import RepairMark
     from mainspring.engines.zookeeper.session import Session
 
 ROWS_PER_TRANSACTION = 50
@@ -36,7 +36,7 @@ async def _repair(session: Session, now_us: int, limit: int) -> int:
     found = await session.retry_reads(lambda: _list_candidates(session))
     ends = await _ends(session, {one.job for one in found if one.kind == "j"})
     cache = await session.retry_reads(session.memory(Specifications).now)
-    families: dict[str, list[Mendable]] = {}
+    families: dict[str, list[RepairMark]] = {}
     # The joined rows first: the other kinds may wait for their ends.
     for one in sorted(found):
         if one.kind != "j" or one.job in ends:
@@ -48,14 +48,14 @@ async def _repair(session: Session, now_us: int, limit: int) -> int:
     return repaired
 
 
-async def _list_candidates(session: Session) -> list[Mendable]:
-    buckets = [f"{places.MENDING}/{bucket}" for bucket in places.BUCKETS]
+async def _list_candidates(session: Session) -> list[RepairMark]:
+    buckets = [f"{places.REPAIRS}/{bucket}" for bucket in places.BUCKETS]
     listed = await asyncio.gather(*map(session.tree.children, buckets))
-    return [places.mendable(child) for children in listed for child in children or ()]
+    return [places.parse_repair_mark(child) for children in listed for child in children or ()]
 
 
 async def _repair_family(
-    session: Session, found: Sequence[Mendable], ends: dict[int, Ended | None], now_us: int
+    session: Session, found: Sequence[RepairMark], ends: dict[int, Ended | None], now_us: int
 ) -> int:
     repaired = 0
     for first in range(0, len(found), ROWS_PER_TRANSACTION):

@@ -281,7 +281,7 @@ class ZookeeperSchedules(ZookeeperGround):
         before = self._rows.get(key)
         self._rows[key] = row
         self.transaction.write(places.row(*key), row.encode())
-        self._move(None if before is None else places.mending(before.fire), places.mending(row.fire))
+        self._move(None if before is None else places.repair_mark(before.fire), places.repair_mark(row.fire))
         self._move(_unfinished(before), _unfinished(row))
 
     def _write_join(self, join: Join) -> None:
