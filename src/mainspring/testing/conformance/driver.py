@@ -364,12 +364,16 @@ class Store:
         return self.all_of(ListJobs(**{"limit": NO_LIMIT, **which}))
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
-        """Return the counts, and check them against the jobs."""
-        (counts,) = self.group(ops.Count())
-        live = self.read(ops.ShowLive(limit=NO_LIMIT))
-        recount = Counts()
-        for job in self.list():
-            recount.add(job.function, job.state, job.priority)
+        """Return the counts, and check them against the jobs.
+
+        These are several reads. A master on ZooKeeper may wake a job between them, so they are repeated if the counts changed.
+        """
+        counts = None
+        while counts != (counts := self.group(ops.Count())[0]):
+            live = self.read(ops.ShowLive(limit=NO_LIMIT))
+            recount = Counts()
+            for job in self.list():
+                recount.add(job.function, job.state, job.priority)
         assert counts == recount, "the counts are those of the jobs"
         assert live.counts == {key: number for key, number in counts.items() if not State(key[1]).ended}
         assert live.next is None
