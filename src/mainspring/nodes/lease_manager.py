@@ -100,13 +100,14 @@ class LeaseManager:
         is read, since the clock of this machine may be wrong. If the first beat fails, `step` continues from there.
         """
         self._adopt_term(term, sent_at)
-        await self._read_clock()
         try:
-            await self._beat()
+            await self._read_clock()
+            try:
+                await self._beat()
+            except StoreUnavailableError as error:
+                self._log_unanswered(error)
         except StoreFencedError as error:
             self._fence(str(error))
-        except StoreUnavailableError as error:
-            self._log_unanswered(error)
 
     def _log_unanswered(self, error: StoreError) -> None:
         if self._limit.allows(str(error), self._clock.monotonic()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.errors import StoreUnavailableError
+from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.ids import Term
 from mainspring.nodes.lease_manager import CLOCK_READ_INTERVAL, MAX_CLOCK_AGE, SLOW_CLOCK_READ, LeaseManager
 from mainspring.testing import ManualClock
@@ -112,11 +112,26 @@ def test_a_node_without_the_time_of_its_store_does_not_start(store: Store, monke
 
     async def main() -> None:
         monkeypatch.setattr(store, "now", now)
-        keeper = LeaseManager(store, store, store.clock, begun, beat=BEAT)
+        lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
         with pytest.raises(StoreUnavailableError):
-            await keeper.start(Term(1), store.clock.monotonic())
-        await keeper.start(Term(1), store.clock.monotonic())
+            await lease_manager.start(Term(1), store.clock.monotonic())
+        await lease_manager.start(Term(1), store.clock.monotonic())
         assert store.offset == pytest.approx(store.ahead)
+
+    asyncio.run(main())
+
+
+def test_a_term_that_ends_before_the_first_beat_fences_the_node(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def now() -> float:
+        raise StoreFencedError("the term has ended")
+
+    async def main() -> None:
+        fenced: list[None] = []
+        monkeypatch.setattr(store, "now", now)
+        monkeypatch.setattr(store, "fenced", lambda: fenced.append(None))
+        lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
+        await lease_manager.start(Term(1), store.clock.monotonic())
+        assert fenced == [None]
 
     asyncio.run(main())
 
