@@ -25,10 +25,12 @@ ENDED_STATES: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 class Job(Generic[R]):
     """A job on a server.  ``handle`` identifies it there; ``joined``: the submit joined a job that was already live.
 
-    ``decode`` reads its result. A Job holds no connection. The methods block; their asyncio versions begin with ``a``.
-    """
+    ``decode`` reads its result. A Job holds no connection. The methods block; their asyncio versions begin with ``a``, and
+    ``await job`` is ``await job.aresult()``.
 
-    __slots__ = ("_connections", "_outcome", "decode", "handle", "joined")
+    The class has no ``__slots__`` and none of the attributes of an ``asyncio.Future``, so that a subclass can also be a Future.
+    Such a class has to choose between the two of ``result``, ``cancel``, ``__await__`` and ``__repr__``.
+    """
 
     def __init__(
         self, connections: Connections, handle: str, decode: Callable[[bytes], R], *, joined: bool = False
@@ -61,6 +63,9 @@ class Job(Generic[R]):
             limit = None if timeout is None else seconds(timeout, "timeout")
             self._outcome = await self._connections.aio().outcome(self.handle, limit)
         return self._unpack(self._outcome)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self.aresult().__await__()
 
     def stream(self, timeout: Duration | None = None) -> Generator[JobEvent]:
         """Yield the events of the job's task, ``Progress``, ``Data`` and ``Warned``, until the job has ended.

@@ -14,6 +14,7 @@ from tests.unit.client.extension_server import ExtensionServer
 import mainspring
 from mainspring import (
     App,
+    Job,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -313,16 +314,44 @@ def test_the_asyncio_methods(server: ExtensionServer, app: App) -> None:
         assert (await job.ainfo())["handle"] == job.handle
         await asyncio.to_thread(end, server, job.handle, data=b"2")
         assert await job.aresult(5) == 2
+        assert await job == 2
         many = await double.options(priority="high").asubmit_many([1, 2])
         assert await many[0].acancel() == "cancelled"
         with pytest.raises(JobCancelled):
             await many[0].aresult()
+        with pytest.raises(JobCancelled):
+            await many[0]
         await asyncio.to_thread(end, server, many[1].handle, data=b"7")
         assert [result async for result in app.aresults(many[1:])] == [7]
         await app.aclose()
 
     for _ in range(2):  # each loop has its own client
         asyncio.run(main())
+
+
+def test_a_class_can_be_a_job_and_a_future(app: App) -> None:
+    class FutureJob(asyncio.Future[int], Job[int]):  # type: ignore[misc] # the Future's `result` takes no timeout
+        def __init__(self) -> None:
+            asyncio.Future.__init__(self)
+            Job.__init__(self, app.connections, "H:n:1", int)
+
+        def cancel(self, reason: str | None = None) -> bool:  # type: ignore[override]
+            return asyncio.Future.cancel(self, reason)
+
+    async def main() -> None:
+        done, failed, cancelled = FutureJob(), FutureJob(), FutureJob()
+        asyncio.get_running_loop().call_soon(done.set_result, 3)
+        assert await done == 3 == done.result()
+        assert done.done()
+        failed.set_exception(ValueError("refused"))
+        assert (await asyncio.wait([failed]))[0] == {failed}
+        assert isinstance(failed.exception(), ValueError)
+        assert cancelled.cancel("changed")
+        with pytest.raises(asyncio.CancelledError, match="changed"):
+            await cancelled
+        assert (done.handle, done.joined) == ("H:n:1", False)
+
+    asyncio.run(main())
 
 
 def test_the_server_is_read_from_the_environment_at_the_first_use(
