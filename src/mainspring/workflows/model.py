@@ -1,0 +1,103 @@
+"""The values of the workflows slice besides histories: definitions, runs and their keys.
+
+Times are microseconds of wall time since 1970 UTC (``…_us``); 0 means none. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+YEAR: Final = 366 * 86_400.0
+"""Seconds; the longest execution timeout, and the default."""
+
+
+class Status(IntEnum):
+    """The status of a run. The numbers are stored."""
+
+    OPEN = 0
+    COMPLETED = 1
+    FAILED = 2
+    CANCELED = 3
+    TERMINATED = 4
+    CONTINUED_AS_NEW = 5
+    TIMED_OUT = 6
+
+    @property
+    def open(self) -> bool:
+        """Whether the run goes on."""
+        return self is Status.OPEN
+
+
+class Definition(msgspec.Struct, frozen=True, array_like=True):
+    """A version of a workflow, as its workers register it."""
+
+    name: str
+    version: str = "1"
+    namespace: str = "default"
+    timeout: float = YEAR
+    """Seconds that a run may last."""
+    app: str = ""
+    first_seen_us: int = 0
+    last_seen_us: int = 0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Limits of a run, which the node's settings give."""
+
+    events: int = 25_000
+    reserved: int = 1_000
+    """The last events, which take no signals."""
+    warn_events: int = 10_000
+    warn_bytes: int = 10 * 2**20
+    open_activities: int = 1_000
+    open_timers: int = 1_000
+    open_children: int = 1_000
+    largest: int = 900_000_000
+    """Bytes of a payload or result; the engine's limit."""
+
+
+class Key(NamedTuple):
+    """The name of a run: one of ``job``, ``run`` and ``workflow_id``."""
+
+    job: int = 0
+    """A root job: it names the open run, or the last run, of its chain."""
+    run: int = 0
+    """One run of a chain."""
+    workflow_id: str = ""
+    namespace: str = "default"
+
+
+class Parked(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Why a run is parked."""
+
+    kind: str
+    """``mismatch``, ``missing``, ``defect`` or ``losses``."""
+    message: str
+    """One sentence for people."""
+    recorded: tuple[str, ...] = ()
+    """Of a mismatch: the recorded commands around the first difference, one line each."""
+    code: tuple[str, ...] = ()
+    """Of a mismatch: the commands of the code at the same places."""
+    at: int = 0
+    """The index of the first difference in both."""
+
+
+def decision_function(namespace: str, name: str, version: str) -> bytes:
+    """Return the function of the decision tasks of a workflow's version."""
+    return f"{DECISION_PREFIX}{namespace}\x1f{name}@{version}".encode()
+
+
+def decisions_of(function: bytes) -> tuple[str, str, str] | None:
+    """Return namespace, name and version whose decision tasks a function has; None for the functions of other jobs."""
+    if not function.startswith(_PREFIX):
+        return None
+    namespace, _, listed = function[len(_PREFIX) :].decode().partition("\x1f")
+    name, _, version = listed.rpartition("@")
+    return namespace, name, version
+
+
+DECISION_PREFIX: Final = "\x1fd\x1f"
+_PREFIX: Final = DECISION_PREFIX.encode()

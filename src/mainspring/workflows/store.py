@@ -1,0 +1,381 @@
+"""The port of the workflows slice: its operations and queries, with their outcomes.
+
+Inside the transaction, the slice's unit applies the pure rules to the tables of an engine and decides all writes, for all
+engines. A failed guard affects only its own item.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
+from mainspring.storage.query import PageQuery, Query
+from mainspring.workflows.model import Key, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Found
+    from mainspring.workflows.decisions.model import Decision, StepResult
+    from mainspring.workflows.history import ChildPolicy, Event
+    from mainspring.workflows.model import Definition, Parked
+    from mainspring.workflows.state import State
+
+
+# ---- starts ----
+
+
+class Start(NamedTuple):
+    """A run to be started for a new job, which becomes its root job."""
+
+    job: Job
+    version: str = ""
+    """Empty: the newest."""
+    timeout: float = 0.0
+    """Seconds; 0: that of the definition."""
+
+
+class BeginRuns(Operation):
+    """Store new root jobs and begin their runs.
+
+    Guards: as of ``Submit`` for the job; the function is a registered workflow; no open run has the workflow id. If another
+    function's run has it, the root job is stored as FAILED with ``WorkflowAlreadyRunning``. Outcome: ``Begun``.
+    """
+
+    __slots__ = ("now_us", "starts")
+
+    phase = Phase.SLICES
+    brings_jobs = True
+
+    def __init__(self, starts: list[Start], now_us: int) -> None:
+        super().__init__()
+        self.starts = starts
+        self.now_us = now_us
+        self.rows = 2 * len(starts)
+
+
+class Begun(NamedTuple):
+    """The outcome of BeginRuns."""
+
+    joined: dict[int, Found]
+    """For each job that was not stored (by its id), the one that it joins."""
+    refused: dict[int, str]
+    """For each job that could not begin, the reason, such as an unregistered version. Nothing of it was stored."""
+
+
+class BeginWaiting(Operation):
+    """Begin runs for stored due jobs of a registered workflow, at most ``limit``, in the order of a claim.
+
+    Outcome: the number of begun runs; fewer than ``limit`` if no more jobs wait.
+    """
+
+    __slots__ = ("function", "now_us")
+
+    phase = Phase.SLICES
+
+    def __init__(self, function: bytes, limit: int, now_us: int) -> None:
+        super().__init__()
+        self.function = function
+        self.now_us = now_us
+        self.rows = limit
+
+
+# ---- decisions ----
+
+
+class Completion(NamedTuple):
+    """A decider's report about a run.
+
+    With ``job`` it holds a decision task. The node puts the task's settlement before this operation and atomically with it,
+    unless ``more``: then the decider goes on with the run. Without ``job`` it is *fused*: the decider has just completed
+    activities of the run (``settled``), and their settlements go before it. A fused one is current while no decision task of the
+    run is held, and nothing is newer than ``seen`` but the ends of these activities.
+    """
+
+    run: int
+    job: int = 0
+    """The decision task's job, held under the node's term; 0 if fused."""
+    seen: int = 0
+    """The last event that the decider had."""
+    now_us: int = 0
+    batch: int = 0
+    steps: Sequence[StepResult] = ()
+    decisions: Sequence[Decision] = ()
+    settled: Sequence[int] = ()
+    """Jobs of activities."""
+    more: bool = False
+    about: bytes = b""
+    """MessagePack for `mainspring workflows show`: the channels that the run waits for, and unread signals."""
+    parked: Parked | None = None
+    """Park the run instead: its code cannot make this decision."""
+    build: str = ""
+    identity: str = ""
+
+
+class Decide(Operation):
+    """Record what deciders report. Outcome: ``list[Decided]``.
+
+    A step number that is there already is skipped if its result has the same digest; otherwise the completion is stale. Of a
+    stale one, only settlements count, which are operations of their own. A malformed list of decisions is refused whole.
+    """
+
+    __slots__ = ("completions", "now_us")
+
+    phase = Phase.SLICES
+
+    def __init__(self, completions: list[Completion], now_us: int) -> None:
+        super().__init__()
+        self.completions = completions
+        self.now_us = now_us
+        self.rows = 2 * len(completions)
+
+
+Verdict = Literal["recorded", "stale", "refused", "parked"]
+
+
+class Decided(NamedTuple):
+    """The outcome of one completion."""
+
+    verdict: Verdict
+    why: str = ""
+    events: Sequence[Event] = ()
+    """All events after ``Completion.seen``, as far as they are in memory; empty if stale."""
+    status: Status = Status.OPEN
+    refused_close: bool = False
+    """The run had unseen events, so that it was not closed: the decider takes them and issues the close again."""
+
+
+# ---- requests from outside ----
+
+
+class Signal(NamedTuple):
+    """A signal for a run, or for a root job whose run has not begun, which begins it."""
+
+    key: Key
+    name: str
+    input: bytes
+    request: int = 0
+    """A hash that identifies the request: a repeated one counts once. 0: none."""
+
+
+class SignalRuns(Operation):
+    """Record signals. Outcome: ``list[Reached]``."""
+
+    __slots__ = ("now_us", "signals")
+
+    phase = Phase.SLICES
+
+    def __init__(self, signals: list[Signal], now_us: int) -> None:
+        super().__init__()
+        self.signals = signals
+        self.now_us = now_us
+        self.rows = len(signals)
+
+
+class Reached(NamedTuple):
+    """The outcome of a request to a run."""
+
+    verdict: Literal["recorded", "repeated", "unknown", "closed", "full"]
+    run: int = 0
+    root: int = 0
+    event: int = 0
+    status: Status = Status.OPEN
+
+
+class RequestCancelRun(Operation):
+    """Ask a run to cancel itself; one that has not begun is cancelled. Outcome: ``Reached``."""
+
+    __slots__ = ("key", "now_us", "reason", "request")
+
+    phase = Phase.SLICES
+
+    def __init__(self, key: Key, reason: str, now_us: int, request: int = 0) -> None:
+        super().__init__()
+        self.key = key
+        self.reason = reason
+        self.now_us = now_us
+        self.request = request
+
+
+class TerminateRun(Operation):
+    """End a run at once. Its open activities are cancelled. Outcome: ``Reached``."""
+
+    __slots__ = ("children", "details", "key", "now_us", "reason")
+
+    phase = Phase.SLICES
+
+    def __init__(
+        self, key: Key, reason: str, now_us: int, details: bytes = b"", children: ChildPolicy | None = None
+    ) -> None:
+        super().__init__()
+        self.key = key
+        self.reason = reason
+        self.now_us = now_us
+        self.details = details
+        self.children = children
+
+
+# ---- time, parking, definitions, retention ----
+
+
+class RingAlarms(Operation):
+    """Record the timers and timeouts of runs that are due. A run without one is left alone.
+
+    Outcome: ``dict[int, int]``: for each run that is still open, its next alarm; 0 if it has none.
+    """
+
+    __slots__ = ("now_us", "runs")
+
+    phase = Phase.SLICES
+
+    def __init__(self, runs: list[int], now_us: int) -> None:
+        super().__init__()
+        self.runs = runs
+        self.now_us = now_us
+        self.rows = len(runs)
+
+
+class UnparkRuns(Operation):
+    """Let parked runs go on: one run, or those of one definition that the build has not tried, or all.
+
+    Outcome: the number of runs, at most ``limit``.
+    """
+
+    __slots__ = ("build", "definition", "key", "now_us")
+
+    phase = Phase.SLICES
+
+    def __init__(
+        self,
+        now_us: int,
+        *,
+        key: Key | None = None,
+        definition: tuple[str, str, str] | None = None,
+        build: str = "",
+        limit: int = 100,
+    ) -> None:
+        super().__init__()
+        self.now_us = now_us
+        self.key = key
+        self.definition = definition
+        """Namespace, name and version."""
+        self.build = build
+        self.rows = limit
+
+
+class SaveDefinitions(Operation):
+    """Store definitions, or the time at which they were last seen. Outcome: all definitions."""
+
+    __slots__ = ("definitions", "now_us")
+
+    phase = Phase.SLICES
+
+    def __init__(self, definitions: Sequence[Definition], now_us: int) -> None:
+        super().__init__()
+        self.definitions = definitions
+        self.now_us = now_us
+        self.rows = len(definitions)
+
+
+class ForgetRuns(Operation):
+    """Delete runs that were closed before a time, with their histories and root jobs. Outcome: the number of runs."""
+
+    __slots__ = ("before_us",)
+
+    phase = Phase.SLICES
+
+    def __init__(self, before_us: int, limit: int = 100) -> None:
+        super().__init__()
+        self.before_us = before_us
+        self.rows = limit
+        self.urgent = False
+
+
+class FindAlarms(Operation):
+    """Read the runs whose alarm is not after ``until_us``, the earliest first. Outcome: ``Alarms``."""
+
+    __slots__ = ("until_us",)
+
+    phase = Phase.READ
+    reads = True
+
+    def __init__(self, until_us: int, limit: int = 10_000) -> None:
+        super().__init__()
+        self.until_us = until_us
+        self.rows = limit
+
+
+class Alarms(NamedTuple):
+    """The outcome of FindAlarms: see `storage.agenda.Upcoming`."""
+
+    due: list[tuple[int, int]]
+    """Runs with their times."""
+    next_us: int | None
+
+
+# ---- queries ----
+
+
+class RunRow(NamedTuple):
+    """A run, without its state and its history."""
+
+    id: int
+    root: int
+    namespace: str
+    workflow_id: str
+    type: str
+    version: str
+    status: Status
+    started_us: int
+    closed_us: int
+    events: int
+    history_bytes: int
+    input_size: int
+    output_size: int
+    due_us: int
+    parked_us: int
+    parked: Parked | None
+    about: bytes
+    decision: int
+    """The job of the open decision task; 0 if there is none."""
+
+
+class ShownRun(NamedTuple):
+    """A run with its state."""
+
+    row: RunRow
+    state: State
+
+
+class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
+    """Read runs, the newest first. A page continues after a run's id."""
+
+    namespace: str = "default"
+    status: tuple[int, ...] = ()
+    """Empty: any."""
+    parked: bool = False
+    type: str | None = None
+    workflow_id: str | None = None
+    since_us: int = 0
+
+
+class ShowRun(Query["ShownRun | None"], frozen=True):
+    """Read the run that a key names."""
+
+    key: Key
+
+
+class ReadHistory(PageQuery["Event"], frozen=True, kw_only=True):
+    """Read the events of a run in order. A page continues after an event's number."""
+
+    run: int
+
+
+class CountParked(Query["dict[tuple[str, str], int]"], frozen=True):
+    """Count parked runs by type and version."""
+
+
+class FindDefinitions(Query["list[Definition]"], frozen=True):
+    """Read all definitions."""
