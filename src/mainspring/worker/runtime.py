@@ -23,7 +23,7 @@ from mainspring.worker.link import Connector, Link
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.places import Places
 from mainspring.worker.prefetch import PrefetchController
-from mainspring.worker.session import Assigned, Event, Key, Refused, Shown, Stop, WorkerSession
+from mainspring.worker.session import DECISIONS, Assigned, Event, Extended, Key, Refused, Shown, Stop, WorkerSession
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.waits import Waits
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mainspring.worker.current import CurrentJob
+    from mainspring.worker.decider import Decider
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.job_counters import JobCounters
     from mainspring.worker.registry import Registry
@@ -58,7 +59,8 @@ class Worker:
     """Runs the functions of a registry for several servers at once; its processes import the App by ``selector``.
 
     ``task_process`` is the command that starts such a process, without its arguments. ``counters`` are for a supervisor.
-    ``left_out``: functions that it registers later, each with the monotonic time at which it does.
+    ``left_out``: functions that it registers later, each with the monotonic time at which it does. ``decider`` gets decisions of
+    workflows and the packets about their runs.
     ``servers`` maps names for the log to connectors. Create and run it on one event loop.
     """
 
@@ -72,6 +74,7 @@ class Worker:
         task_process: Sequence[str] = TASK_PROCESS,
         counters: JobCounters | None = None,
         left_out: Mapping[str, float] | None = None,
+        decider: Decider | None = None,
     ) -> None:
         given: object = settings
         if given is not None and not isinstance(given, WorkerSettings):
@@ -80,6 +83,7 @@ class Worker:
         self._name = self.settings.name or f"{socket.gethostname()}-{os.getpid()}"
         self._functions = {function.name.encode(): function for function in registry}
         self._selector = selector
+        self._decider = decider
         self._left_out = dict(left_out or {})
         registrations = {function.name: function.registration() for function in registry}
         functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
@@ -177,6 +181,8 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*owned, return_exceptions=True)
             await self._held_jobs.close()
+            if self._decider is not None:
+                await self._decider.close()
             for link in self._all_links:
                 await link.close()
             attempts.close()
@@ -191,6 +197,8 @@ class Worker:
         elif link.extra:
             self._extra.agreed(link)
         else:
+            if self._decider is not None:
+                self._decider.agreed(link)
             self._request_jobs()
 
     def received(self, link: Link, events: Sequence[Event]) -> None:
@@ -198,11 +206,17 @@ class Worker:
         now = asyncio.get_running_loop().time()
         for event in events:
             if isinstance(event, Assigned):
+                if self._decider is not None and event.function[:1] == DECISIONS:
+                    self._decider.assigned(link, event)
+                    continue
                 job = self._held_jobs.accept(link, event, now)
                 if job is not None and b'"heartbeat"' in event.info:
                     self._heartbeats.shorten(job.info.heartbeat)
             elif isinstance(event, Stop):
-                self._held_jobs.stop(link, event.key, event.reason)
+                self._stop(link, event.key, event.reason)
+            elif isinstance(event, Extended):
+                if self._decider is not None:
+                    self._decider.received(link, event)
             elif isinstance(event, Shown):
                 self._extra.shown(link, event)
             elif isinstance(event, Refused):
@@ -212,8 +226,13 @@ class Worker:
     def lost(self, link: Link, keys: set[Key]) -> None:
         """Stop lost jobs."""
         for key in keys:
-            self._held_jobs.stop(link, key, "lost")
+            self._stop(link, key, "lost")
         self._jobs_changed()
+
+    def _stop(self, link: Link, key: Key, reason: str) -> None:
+        self._held_jobs.stop(link, key, reason)
+        if self._decider is not None:
+            self._decider.stop(link, key, reason)
 
     def _jobs_changed(self) -> None:
         """Start waiting jobs and request new ones, after jobs have arrived or ended."""
@@ -310,6 +329,8 @@ class Worker:
     def _begin_to_drain(self) -> None:
         # Send the pause before jobs are released: otherwise the server would assign them again.
         self._places.close()
+        if self._decider is not None:
+            self._decider.drain()
         for link in self._all_links:
             link.session.pause()
             link.flush()
@@ -318,14 +339,16 @@ class Worker:
     async def _drain(self) -> None:
         """Release waiting jobs, let running ones end within the grace, stop the others, and settle or release all jobs."""
         self._held_jobs.release_waiting()
-        await self._until(lambda: not self.running and not self._pausing(), self.settings.grace, is_grace=True)
+        await self._until(lambda: not self._working(), self.settings.grace, is_grace=True)
         self._held_jobs.stop_all("drain")
         await self._until(lambda: not self.running, FORCED_STOP_TIMEOUT)
         self._held_jobs.release_all()
         await self._until(lambda: not any(link.session.unsettled for link in self._all_links), SETTLE_GRACE)
 
-    def _pausing(self) -> bool:
-        return any(link.session.pausing for link in self._all_links)
+    def _working(self) -> bool:
+        """Return whether jobs or a decision are under way, or jobs that were requested before the drain may still arrive."""
+        deciding = self._decider is not None and self._decider.busy
+        return bool(self.running) or deciding or any(link.session.pausing for link in self._all_links)
 
     async def _until(self, done: Callable[[], bool], seconds: float, *, is_grace: bool = False) -> None:
         """Wait until ``done`` returns true, at most for ``seconds``; a grace also ends when the owner skips it."""

@@ -28,6 +28,10 @@ _ASSIGN: Final = int(Type.ASSIGN)
 _SETTLED: Final = int(Type.SETTLED)
 _SETTLE: Final = int(Type.SETTLE)
 _CALLED: Final = (Type.ANSWER, Type.FAULT)
+_FIRST_OF_WORKFLOWS: Final = int(Type.HISTORY)
+"""This packet type and the following ones are about runs of workflows. The session does not interpret them."""
+DECISIONS: Final = b"\x1f"
+"""The functions of decisions begin with this byte. Their jobs have a credit of their own, which REGISTER declares."""
 _SLOTS_CALL: Final = b"slots"
 """The id of the call with the number of jobs that the worker runs at a time; other calls have handles as their ids."""
 _ISOLATES_CALL: Final = b"isolates"
@@ -70,7 +74,14 @@ class Shown(NamedTuple):
     state: str = ""
 
 
-Event: TypeAlias = Assigned | Stop | Refused | Shown
+class Extended(NamedTuple):
+    """A packet about runs of workflows, from ``Type.HISTORY`` on."""
+
+    kind: int
+    args: list[bytes]
+
+
+Event: TypeAlias = Assigned | Stop | Refused | Shown | Extended
 
 
 class _Beaten(msgspec.Struct):
@@ -164,6 +175,12 @@ class WorkerSession:
         if key in self.running:
             self._output.append(packets.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data))
 
+    def send(self, kind: int, *args: bytes) -> bool:
+        """Send a packet about runs of workflows; return False if there is no connection for it."""
+        if self.agreed:
+            self._output.append(packets.request(kind, *args))
+        return self.agreed
+
     def heartbeat(self) -> None:
         """Send a heartbeat for the worker and all of its jobs."""
         if self.agreed:
@@ -227,7 +244,8 @@ class WorkerSession:
             return events
         for kind, args in connection.receive(data):
             if kind == _ASSIGN:
-                self.credit -= 1
+                if args[2][:1] != DECISIONS:
+                    self.credit -= 1
                 self.running.add((args[0], args[1]))
                 events.append(Assigned._make(args))
             elif kind == _SETTLED:
@@ -258,6 +276,8 @@ class WorkerSession:
                     # Reconnects would not help: this server's store can never serve the worker.
                     raise SettingsError(f"the server cannot serve this worker: {message}")
                 events.append(Refused(code, message))
+            elif kind >= _FIRST_OF_WORKFLOWS:
+                events.append(Extended(kind, args))
             elif kind == FATAL:
                 raise ServerError(f"the server sent an invalid packet: {args[1].decode('utf-8', 'replace')}")
         return events

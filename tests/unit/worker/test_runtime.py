@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.unit.worker.conftest import Running
 
+    from mainspring.worker.session import Assigned, Extended
+
     Run = Callable[..., Running]
 
 
@@ -73,6 +75,132 @@ def test_functions_that_are_left_out_are_registered_later(server: ExtensionServe
     assert [function for function, _ in server.seen_of(Type.REGISTER)] == [b"good", b"bad"]
     kinds = [Type.REGISTER, Type.READY]
     assert [kind for kind, _ in server.seen if kind in kinds][:3] == [Type.REGISTER, Type.READY, Type.REGISTER]
+
+
+class FakeDecider:
+    """Sends a DECIDE for each decision, and ends it with the answer."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.deciding: dict[bytes, Any] = {}
+        self.stopped = asyncio.Event()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.deciding)
+
+    def agreed(self, link: Any) -> None:
+        self.calls.append(("agreed", link.name))
+
+    def assigned(self, link: Any, decision: Assigned) -> None:
+        self.calls.append(("assigned", decision.payload))
+        self.deciding[decision.handle] = decision.handle, decision.token
+        link.session.send(Type.DECIDE, decision.handle, b"decisions")
+
+    def stop(self, link: Any, key: Any, reason: str) -> None:
+        self.calls.append(("stop", key, reason))
+        self.stopped.set()
+
+    def received(self, link: Any, packet: Extended) -> None:
+        self.calls.append(("received", packet.kind))
+        link.session.drop(self.deciding.pop(packet.args[0]))
+
+    def drain(self) -> None:
+        self.calls.append(("drain",))
+
+    async def close(self) -> None:
+        self.calls.append(("close",))
+
+
+def test_a_decider_gets_decisions_and_the_answers(server: ExtensionServer) -> None:
+    app = App()
+
+    @app.task
+    def step() -> None: ...
+
+    decision = b"\x1fd\x1fdefault\x1forder@1"
+    peers: list[Any] = []
+
+    def decide(peer: Any, args: list[bytes]) -> bool:
+        peers.append(peer)
+        return True
+
+    server.before[Type.DECIDE] = decide
+
+    def assign(handle: bytes) -> Callable[[], None]:
+        def act() -> None:
+            (peer,) = server.peers
+            peer.send(Type.ASSIGN, handle, b"t", decision, b"", b"{}", b"events")
+            peer.flush()
+
+        return act
+
+    def answer(handle: bytes) -> Callable[[], None]:
+        def act() -> None:
+            peers[-1].send(Type.DECIDED, handle, b"")
+            peers[-1].flush()
+
+        return act
+
+    async def main() -> list[tuple[Any, ...]]:
+        decider = FakeDecider()
+        worker = Worker(app.registry, {"server": connector(server.address)}, decider=decider)
+        running = asyncio.create_task(worker.run())
+        await asyncio.to_thread(server.wait_for, lambda: server.seen_of(Type.READY))
+        await asyncio.to_thread(server.do, assign(b"H:1"))
+        await asyncio.to_thread(server.wait_for, lambda: len(peers) == 1)
+        await asyncio.to_thread(server.do, answer(b"H:1"))
+        await asyncio.to_thread(server.do, assign(b"H:2"))
+        await asyncio.to_thread(server.wait_for, lambda: len(peers) == 2)
+        worker.stop()
+        await asyncio.to_thread(server.wait_for, lambda: server.seen_of(Type.PAUSE))
+        assert not running.done(), "the drain did not wait for the decision"
+        await asyncio.to_thread(server.do, answer(b"H:2"))
+        await running
+        return decider.calls
+
+    assert asyncio.run(main()) == [
+        ("agreed", "server"),
+        ("assigned", b"events"),
+        ("received", Type.DECIDED),
+        ("assigned", b"events"),
+        ("drain",),
+        ("received", Type.DECIDED),
+        ("close",),
+    ]
+    assert server.seen_of(Type.DECIDE) == [[b"H:1", b"decisions"], [b"H:2", b"decisions"]]
+    assert not server.seen_of(Type.SETTLE)
+
+
+def test_decisions_of_a_lost_connection_are_stopped(server: ExtensionServer) -> None:
+    app = App()
+
+    @app.task
+    def step() -> None: ...
+
+    def assign(peer: Any, args: list[bytes]) -> bool:
+        peer.send(Type.ASSIGN, b"H:1", b"t", b"\x1fd\x1fdefault\x1forder@1", b"", b"{}", b"")
+        return False
+
+    server.before[Type.REGISTER] = assign
+
+    def end(peer: Any, args: list[bytes]) -> bool:
+        peer.transport.abort()
+        return True
+
+    server.before[Type.DECIDE] = end
+
+    async def main() -> list[tuple[Any, ...]]:
+        decider = FakeDecider()
+        worker = Worker(app.registry, {"server": connector(server.address)}, decider=decider)
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(10):
+            await decider.stopped.wait()
+        worker.stop(now=True)
+        await running
+        return decider.calls
+
+    assert ("stop", (b"H:1", b"t"), "lost") in asyncio.run(main())
 
 
 def test_no_more_jobs_run_at_a_time_than_there_are_places(server: ExtensionServer, run: Run) -> None:

@@ -7,7 +7,7 @@ from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.execution import RELEASED, Settlement
-from mainspring.worker.session import Assigned, Refused, Shown, Stop, WorkerSession
+from mainspring.worker.session import Assigned, Extended, Refused, Shown, Stop, WorkerSession
 
 DONE = Settlement(b"succeeded", b"", b"r")
 
@@ -69,6 +69,27 @@ def test_credit_counts_requested_jobs_that_have_not_arrived(session: WorkerSessi
     assert assigned == Assigned(b"H:n:1", b"l1", b"f", b"", b"{}", b"p")
     assert session.credit == 2
     assert session.running == {key(1)}
+
+
+def test_decisions_use_no_credit_of_tasks(session: WorkerSession) -> None:
+    session.ready(3)
+    session.receive(packets.response(Type.ASSIGN, b"H:n:1", b"l1", b"\x1fd\x1fdefault\x1fo@1", b"", b"{}", b"e"))
+    assert session.credit == 3
+    assert session.running == {key(1)}
+
+
+def test_packets_about_runs_are_passed_on_and_sent_as_they_are(session: WorkerSession) -> None:
+    received = packets.response(Type.EVENTS, b"7", b"1", b"e\0f") + packets.response(Type.DECIDED, b"1", b"\0")
+    assert session.receive(received) == [
+        Extended(Type.EVENTS, [b"7", b"1", b"e\0f"]),
+        Extended(Type.DECIDED, [b"1", b"\0"]),
+    ]
+    assert session.send(Type.DECIDE, b"2", b"d\0")
+    assert sent(session) == [(Type.DECIDE, [b"2", b"d\0"])]
+    session.disconnected()
+    assert not session.send(Type.DECIDE, b"3", b"")
+    session.connected()
+    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
 
 
 def test_a_pause_counts_earlier_arrivals_and_later_requests(session: WorkerSession) -> None:

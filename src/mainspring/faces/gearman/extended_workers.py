@@ -80,9 +80,17 @@ def _pause(peer: Peer, args: list[bytes]) -> None:
     peer.outbox.write(response(Type.PAUSED))
 
 
+def _no_workflows(peer: Peer, args: list[bytes]) -> None:
+    del args
+    peer.refuse(b"UNSUPPORTED", b"this server runs no workflows")
+
+
 HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {
     Type.REGISTER: _register,
     Type.READY: _ready,
     Type.HEARTBEAT: _heartbeat,
     Type.PAUSE: _pause,
+    Type.HISTORY: _no_workflows,
+    Type.DECIDE: _no_workflows,
+    Type.FORGOTTEN: _no_workflows,
 }

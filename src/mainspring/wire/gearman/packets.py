@@ -87,6 +87,11 @@ class Type(IntEnum):
     STOP = 1017
     PAUSE = 1018
     PAUSED = 1019
+    HISTORY = 1020
+    EVENTS = 1021
+    DECIDE = 1022
+    DECIDED = 1023
+    FORGOTTEN = 1024
 
 
 ARGUMENTS: Final[dict[int, int]] = {
@@ -151,6 +156,12 @@ ARGUMENTS: Final[dict[int, int]] = {
     Type.STOP: 3,  # handle, lease, reason
     Type.PAUSE: 0,
     Type.PAUSED: 0,
+    # Numbers are decimal text; bodies are MessagePack.
+    Type.HISTORY: 2,  # run, number of the first event
+    Type.EVENTS: 3,  # run, number of the first event, events
+    Type.DECIDE: 2,  # id, completions
+    Type.DECIDED: 2,  # id, verdicts
+    Type.FORGOTTEN: 1,  # runs
 }
 """The number of arguments of each type; the last argument extends to the end of the body."""
 
@@ -160,7 +171,7 @@ _BY_SERVER = {Type.NOOP, Type.JOB_CREATED, Type.NO_JOB, Type.JOB_ASSIGN, Type.EC
               Type.OPTION_RES, Type.JOB_ASSIGN_UNIQ, Type.JOB_ASSIGN_ALL, Type.STATUS_RES_UNIQUE}  # fmt: skip
 _UNUSED = {Type.UNUSED, Type.ALL_YOURS}
 _EXTENSION_BY_SERVER = {Type.SUBMITTED, Type.RESULT, Type.ANSWER, Type.FAULT, Type.EVENT, Type.ASSIGN, Type.SETTLED,
-                        Type.BEATEN, Type.STOP, Type.PAUSED}  # fmt: skip
+                        Type.BEATEN, Type.STOP, Type.PAUSED, Type.EVENTS, Type.DECIDED}  # fmt: skip
 
 PLAIN: Final[frozenset[int]] = frozenset(kind for kind in Type if kind < 1000)
 """The types of the Gearman protocol."""

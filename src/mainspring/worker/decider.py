@@ -1,0 +1,35 @@
+"""The interface between a worker and the part of it that decides runs of workflows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mainspring.worker.link import Link
+    from mainspring.worker.session import Assigned, Extended, Key
+
+
+class Decider(Protocol):
+    """Decides runs of workflows, for all servers of a worker. It sends by ``link.session.send``, then ``link.flush``."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a drain has to wait, because a decision is under way."""
+
+    def agreed(self, link: Link) -> None:
+        """Handle a new connection; the functions are registered."""
+
+    def assigned(self, link: Link, decision: Assigned) -> None:
+        """Decide a run. The decider ends the delivery, with ``link.session.settle`` or ``drop``."""
+
+    def stop(self, link: Link, key: Key, reason: str) -> None:
+        """Stop a decision: ``cancelled``, ``timeout`` or ``lost``; the last one also at the end of the connection."""
+
+    def received(self, link: Link, packet: Extended) -> None:
+        """Handle a packet about runs."""
+
+    def drain(self) -> None:
+        """Begin no more decisions: the worker ends."""
+
+    async def close(self) -> None:
+        """Release everything; the connections still exist."""
