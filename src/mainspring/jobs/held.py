@@ -139,6 +139,7 @@ class Worker:
     __slots__ = (
         "abilities",
         "asleep",
+        "beside",
         "connection",
         "credit",
         "ended",
@@ -155,8 +156,10 @@ class Worker:
         "woken_for",
     )
 
-    def __init__(self, connection: WorkerConnection) -> None:
+    def __init__(self, connection: WorkerConnection, beside: Worker | None = None) -> None:
         self.connection = connection
+        self.beside = beside
+        """The worker for tasks of the same process, if this one is for something else; both count as one."""
         self.abilities: dict[FunctionQueue, Ability] = {}
         """In the order of registration."""
         self.gone = False

@@ -67,7 +67,7 @@ class Status:
             uptime=round(self._clock.monotonic() - self._started, 3),
             connections=len(self._peers.connected),
             schedules=self._schedules.fires,
-            workers=sum(1 for worker in service.workers() if worker.abilities),
+            workers=len({worker.beside or worker for worker in service.workers() if worker.abilities}),
             known_functions=number,
             jobs=JobNumbers(total, running, waiting),
             commits=CommitNumbers(self._commits.groups, self._commits.jobs),

@@ -513,7 +513,7 @@ def test_status_and_metrics_show_each_function() -> None:
     async def test() -> None:
         async with shown() as built:
             node = built.node
-            worker(node, places=1)
+            node.service.register(Worker(Side("w"), beside=worker(node, places=1)), b"\xff", Ability())
             for number in range(3):
                 await submit(node, b"%d" % number)
             node.service.foreground.submit(

@@ -97,7 +97,7 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
 
 def _workers(peer: Peer, _: Command) -> None:
     peers = list(reversed(peer.face.peers.connected))
-    if sum(len(other.worker.abilities) if other.worker is not None else 1 for other in peers) > PAGE_SIZE:
+    if sum(sum(len(worker.abilities) for worker in other.workers) or 1 for other in peers) > PAGE_SIZE:
         Listing(peer, _many_workers(peers), CALL_COST)
     else:
         peer.outbox.send(admin.listing(_worker_line(other) for other in peers))
@@ -119,8 +119,7 @@ def _many_workers(peers: list[Connected]) -> Pieces:
 
 
 def _worker_line(other: Connected) -> bytes:
-    worker = other.worker
-    functions = [queue.name for queue in reversed(worker.abilities)] if worker is not None else []
+    functions = [queue.name for worker in other.workers for queue in reversed(worker.abilities)]
     return admin.worker_line(admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions))
 
 

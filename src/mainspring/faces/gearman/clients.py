@@ -174,7 +174,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
             worker is not None and worker.refused and not worker.streams
         )  # workers that stream get an answer for each job
 
-    if peer.worker is None or service.is_settled():
+    if not peer.workers or service.is_settled():
         if refused():
             peer.close()
         else:

@@ -64,7 +64,7 @@ def _heartbeat(peer: Peer, args: list[bytes]) -> None:
     now = peer.service.monotonic()
     stop, lost = [], []
     for handle, token in beats.jobs:
-        held = peer.worker_side.running(handle.encode())
+        held = peer.running(handle.encode())
         if held is None or held.token != token.encode():
             lost.append((handle, token))
             continue

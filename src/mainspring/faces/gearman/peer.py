@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mainspring.faces.gearman.listeners import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
@@ -20,11 +20,28 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.waiting import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
-    from mainspring.jobs.held import Worker
+    from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Message
 
 UNREAD_FACTOR = 16
 """A peer that leaves this multiple of ``unsent_bytes`` unread is disconnected."""
+
+
+class Side(Protocol):
+    """One of a peer's workers, with its messages: a connection may have a worker for tasks, and others."""
+
+    @property
+    def worker(self) -> Worker | None:
+        """Return the worker; None if the peer has registered none."""
+
+    def withhold(self) -> None:
+        """Assign no more jobs, because the peer does not read its data."""
+
+    def resume(self) -> None:
+        """Assign the withheld jobs, because the peer has read its data."""
+
+    def gone(self) -> None:
+        """Release the worker's jobs, because the connection has ended."""
 
 
 class Peer:
@@ -51,14 +68,32 @@ class Peer:
         self.results = ResultListener(self.outbox, self.outgoing, unread_limit)
         self.submits = Submits(face, self.reading, self.outbox, self.unanswered, self.plain, self.results)
         self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name)
+        """Its worker for tasks."""
+        self.sides: list[Side] = [self.worker_side]
+        """All of its workers."""
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
         """Calls in progress that only read, and some that have ended."""
 
     @property
     def worker(self) -> Worker | None:
-        """Return the worker of this peer; None if it is none."""
+        """Return the worker of this peer for tasks; None if it has none."""
         return self.worker_side.worker
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Return the workers of this peer."""
+        return [side.worker for side in self.sides if side.worker is not None]
+
+    def running(self, handle: bytes) -> Held | None:
+        """Return the job that one of this peer's workers runs under a handle."""
+        for side in self.sides:
+            worker = side.worker
+            if worker is not None:
+                held = worker.running.get(handle)
+                if held is not None:
+                    return held
+        return None
 
     def name(self) -> str:
         """Return the client id, or the address of a peer without one."""
@@ -69,13 +104,13 @@ class Peer:
         """Return whether the peer waits for an answer or is a worker."""
         return (
             bool(self.outbox)
-            or self.worker is not None
+            or bool(self.workers)
             or self.end_watch is not None
             or self.service.waits(self.plain, self.results)
         )
 
     def as_worker(self) -> Worker:
-        """Return this peer's worker; create it on first use."""
+        """Return this peer's worker for tasks; create it on first use."""
         return self.worker_side.as_worker()
 
     def refuse(self, code: bytes, message: bytes) -> None:
@@ -97,9 +132,11 @@ class Peer:
         """Stop reading from a peer that does not read its answers, and send it no jobs and outcomes; or resume both."""
         self.reading.pause(UNREAD, paused=full)
         if full:
-            self.worker_side.withhold()
+            for side in self.sides:
+                side.withhold()
             return
-        self.worker_side.resume()
+        for side in self.sides:
+            side.resume()
         self.service.has_room(self.plain)
         self.service.has_room(self.results)
 
@@ -131,7 +168,8 @@ class Peer:
             search.end()
         self.service.client_gone(self.plain)
         self.service.client_gone(self.results)
-        self.worker_side.gone()
+        for side in self.sides:
+            side.gone()
 
     def _discard(self, data: bytes, owner: object = None) -> None:
         """Write nothing, because the peer has disconnected."""

@@ -20,8 +20,8 @@ class Connected(Protocol):
     wire: Connection
 
     @property
-    def worker(self) -> Worker | None:
-        """Return the worker of this peer."""
+    def workers(self) -> list[Worker]:
+        """Return the workers of this peer."""
 
     def busy(self) -> bool:
         """Return whether the peer waits for an answer or is a worker."""

@@ -27,7 +27,7 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     """End a delivery with the reported outcome. The answer is sent when the settlement is committed."""
     handle, token, outcome, text, data = args
     reported = outcome
-    held = peer.worker_side.running(handle)
+    held = peer.running(handle)
     if held is None or held.token != token:
         _settle_ended(peer, args)
         return
@@ -94,7 +94,7 @@ def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, token: bytes
     The answer has a reserved place, so that a connection that ends after it ends once the answer is written. Otherwise the worker
     would send the same SETTLE again.
     """
-    held = peer.worker_side.running(handle)
+    held = peer.running(handle)
     slot = peer.outbox.reserve()
     if held is None or held.token != token:
         _settle_ended(peer, [handle, token, b"failed", b"", b""], slot)

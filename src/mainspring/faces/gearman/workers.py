@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman.assignments import plain_assignment
@@ -66,7 +67,16 @@ def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
     del args
     # Later messages must follow the change.
     peer.reading.pause("reset", paused=True)
-    peer.service.unregister_all(peer.worker_side.as_worker(), lambda: peer.reading.pause("reset", paused=False))
+    peer.as_worker()
+    left = deque(peer.workers)
+
+    def unregister() -> None:
+        if left:
+            peer.service.unregister_all(left.popleft(), unregister)
+        else:
+            peer.reading.pause("reset", paused=False)
+
+    unregister()
 
 
 def _set_client_id(peer: Peer, args: list[bytes]) -> None:
