@@ -24,7 +24,7 @@ class SettlementMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
-    """The body of DECIDE; see `workflows.store.Completion`."""
+    """The report of a decider about one run; see `workflows.store.Completion`. The body of DECIDE is an array of these."""
 
     run: int
     handle: bytes
@@ -43,7 +43,7 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DecidedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """The body of DECIDED; see `workflows.store.Decided`."""
+    """The answer about one run; see `workflows.store.Decided`. The body of DECIDED has one for each entry of DECIDE, in order."""
 
     run: int
     verdict: Literal["recorded", "stale", "refused", "parked"]
@@ -54,6 +54,32 @@ class DecidedMessage(msgspec.Struct, array_like=True, frozen=True):
     refused_close: bool = False
 
 
+class DecisionInfo(msgspec.Struct, frozen=True):
+    """The information in the ASSIGN of a decision, as JSON."""
+
+    run: str
+    """Decimal, because JSON's numbers are not exact everywhere."""
+    first: int
+    """The first event of the payload. A worker that lacks earlier ones asks for them with HISTORY."""
+    last: int
+    """The last event of the run."""
+    now_us: int
+    attempt: int = 1
+
+
+class ActivityInfo(msgspec.Struct, frozen=True):
+    """The part of the information in an activity's ASSIGN that names its run, as JSON."""
+
+    run: str = ""
+    ref: int = 0
+    """The event that scheduled the activity."""
+
+
 encode_message: Final = msgspec.msgpack.Encoder().encode
-decode_decide: Final = msgspec.msgpack.Decoder(DecideMessage).decode
-decode_decided: Final = msgspec.msgpack.Decoder(DecidedMessage).decode
+decode_decide: Final = msgspec.msgpack.Decoder(list[DecideMessage]).decode
+decode_decided: Final = msgspec.msgpack.Decoder(list[DecidedMessage]).decode
+decode_decision_info: Final = msgspec.json.Decoder(DecisionInfo).decode
+decode_activity_info: Final = msgspec.json.Decoder(ActivityInfo).decode
+encode_runs: Final = msgspec.msgpack.Encoder().encode
+decode_runs: Final = msgspec.msgpack.Decoder(list[int]).decode
+"""To and from the body of FORGOTTEN."""
