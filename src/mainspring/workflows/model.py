@@ -85,6 +85,28 @@ class Parked(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The index of the first difference in both."""
 
 
+class About(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The things that a run's code waits for besides its activities and timers, for people: ``Completion.about``."""
+
+    channels: tuple[str, ...] = ()
+    """The names of the signals that it waits to receive, in order."""
+    unread: dict[str, int] = {}
+    """The number of unread signals, by name."""
+    steps: tuple[str, ...] = ()
+    """The functions of local steps that run."""
+    conditions: int = 0
+    """The number of conditions that it waits for."""
+
+
+encode_about: Final = msgspec.msgpack.Encoder().encode
+_decode_about: Final = msgspec.msgpack.Decoder(About).decode
+
+
+def decode_about(about: bytes) -> About:
+    """Return a decider's report; an empty one for no bytes."""
+    return _decode_about(about) if about else About()
+
+
 def decision_function(namespace: str, name: str, version: str) -> bytes:
     """Return the function of the decision tasks of a workflow's version."""
     return f"{DECISION_PREFIX}{namespace}\x1f{name}@{version}".encode()

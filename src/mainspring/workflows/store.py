@@ -107,7 +107,7 @@ class Completion(NamedTuple):
     """Jobs of activities."""
     more: bool = False
     about: bytes = b""
-    """MessagePack for `mainspring workflows show`: the channels that the run waits for, and unread signals."""
+    """``model.About`` as MessagePack, for people."""
     parked: Parked | None = None
     """Park the run instead: its code cannot make this decision."""
     build: str = ""
