@@ -24,7 +24,7 @@ class SettlementMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
-    """The report of a decider about one run; see `workflows.store.Completion`. The body of DECIDE is an array of these."""
+    """The report of a decider about one run; see `workflows.requests.Completion`. The body of DECIDE is an array of these."""
 
     run: int
     handle: bytes
@@ -43,7 +43,10 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DecidedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """The answer about one run; see `workflows.store.Decided`. The body of DECIDED has one for each entry of DECIDE, in order."""
+    """The answer about one run; see `workflows.requests.Decided`.
+
+    The body of DECIDED has one for each entry of DECIDE, in order.
+    """
 
     run: int
     verdict: Literal["recorded", "stale", "refused", "parked"]

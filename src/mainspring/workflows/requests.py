@@ -1,0 +1,81 @@
+"""The requests of deciders and clients to a run, with their answers.
+
+The pure rules judge them; operations of the store carry them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from mainspring.workflows.model import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.workflows.decisions.model import Decision, StepResult
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.model import Key, Parked
+
+
+class Completion(NamedTuple):
+    """A decider's report about a run.
+
+    With ``job`` it holds a decision task. The node puts the task's settlement before this operation and atomically with it,
+    unless ``more``: then the decider goes on with the run. Without ``job`` it is *fused*: the decider has just completed
+    activities of the run (``settled``), and their settlements go before it. A fused one is current while no decision task of the
+    run is held, and nothing is newer than ``seen`` but the ends of these activities.
+    """
+
+    run: int
+    job: int = 0
+    """The decision task's job, held under the node's term; 0 if fused."""
+    seen: int = 0
+    """The last event that the decider had."""
+    now_us: int = 0
+    batch: int = 0
+    steps: Sequence[StepResult] = ()
+    decisions: Sequence[Decision] = ()
+    settled: Sequence[int] = ()
+    """Jobs of activities."""
+    more: bool = False
+    about: bytes = b""
+    """``model.About`` as MessagePack, for people."""
+    parked: Parked | None = None
+    """Park the run instead: its code cannot make this decision."""
+    build: str = ""
+    identity: str = ""
+
+
+Verdict = Literal["recorded", "stale", "refused", "parked"]
+
+
+class Decided(NamedTuple):
+    """The outcome of one completion."""
+
+    verdict: Verdict
+    why: str = ""
+    events: Sequence[Event] = ()
+    """All events after ``Completion.seen``, as far as they are in memory; empty if stale."""
+    status: Status = Status.OPEN
+    refused_close: bool = False
+    """The run had unseen events, so that it was not closed: the decider takes them and issues the close again."""
+
+
+class Signal(NamedTuple):
+    """A signal for a run, or for a root job whose run has not begun, which begins it."""
+
+    key: Key
+    name: str
+    input: bytes
+    request: int = 0
+    """A hash that identifies the request: a repeated one counts once. 0: none."""
+
+
+class Reached(NamedTuple):
+    """The outcome of a request to a run."""
+
+    verdict: Literal["recorded", "repeated", "unknown", "closed", "full"]
+    run: int = 0
+    root: int = 0
+    event: int = 0
+    status: Status = Status.OPEN
