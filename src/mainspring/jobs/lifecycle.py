@@ -47,7 +47,7 @@ class NodeJobLifecycle:
         """Undo the counts of jobs that were not stored."""
         self._intake.uncount(jobs)
 
-    def stop(self, ids: Sequence[int], why: str) -> None:
+    def cancel(self, ids: Sequence[int], why: str) -> None:
         """Cancel jobs, except those whose workers were already asked to stop. Callers repeat the call from time to time."""
         for job_id in ids:
             held = self._table.find(job_id)

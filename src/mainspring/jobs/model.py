@@ -12,6 +12,9 @@ FUNCTION_LIMIT = 512
 """Bytes of a function's name; the limit of Gearman's own library."""
 UNIQUE_LIMIT = 64
 """Bytes of a unique; gearmand's own limit."""
+RUNS: Final = -1
+"""The term of root jobs, which no node has. A root job stands for a run of a workflow: it is RUNNING under this term from its
+beginning on, no node holds or recovers it, and only the slice of workflows ends it. It keeps the term when it has ended."""
 
 
 class State(IntEnum):
@@ -81,8 +84,14 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     key: bytes | None = None
     """The job's key, if the job travels as bytes alone; a store takes it out of the options."""
     owner: tuple[str, str] | None = None
-    """The slice that created the job and follows its states, and the job's key there; see ``owners``. Schedules have their own
-    fields."""
+    """The slice that created the job and follows its states, and the job's key there; see ``owners``. Schedules and runs have
+    their own fields."""
+    run: tuple[int, int] | None = None
+    """The run of a workflow that the job belongs to, and the run's hash slot. The run is notified of the job's states."""
+    ref: int = 0
+    """The event of the run's history that scheduled the job."""
+    forget: bool = False
+    """The row is deleted when the job ends, however it ends, and no ended job is counted: its owner keeps the outcome."""
 
 
 encode_options: Final = msgspec.msgpack.Encoder().encode

@@ -21,7 +21,7 @@ class Owner(NamedTuple):
 
     kind: str
     key: Any
-    """Hashable. Of schedules: the name and the fire time."""
+    """Hashable. Of schedules: the name and the fire time. Of workflows: the id of the run."""
 
 
 def owner(options: Options | None) -> Owner | None:
@@ -31,6 +31,8 @@ def owner(options: Options | None) -> Owner | None:
     if options.schedule is not None:
         # Schedules have fields of their own, which are older than owners and which nodes of older versions read.
         return Owner("schedules", (options.schedule, options.fire_us))
+    if options.run is not None:
+        return Owner("workflows", options.run[0])
     return None if options.owner is None else Owner(*options.owner)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice, Notices
-    from mainspring.jobs.store import Found
+    from mainspring.jobs.store import Found, Withdrawn
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
     from mainspring.storage.query import Query
@@ -54,7 +54,7 @@ class JobLifecycle(Protocol):
     def dropped(self, jobs: Sequence[Job]) -> None:
         """Release jobs that were not written after all: they joined others, or their transaction failed."""
 
-    def stop(self, ids: Sequence[int], why: str) -> None:
+    def cancel(self, ids: Sequence[int], why: str) -> None:
         """Cancel jobs, as after a commit that has replaced them; ``why`` is a text for users."""
 
 
@@ -83,6 +83,45 @@ class Ground(Protocol):
 
     async def submit(self, jobs: list[Job]) -> dict[int, Found]:
         """Store new jobs, as ``jobs.store.Submit`` does."""
+
+
+class RunGround(Ground, Protocol):
+    """The further services of an engine that keeps runs of workflows (``storage.engine.Engine.workflows``).
+
+    A *root job* stands for a run: it is RUNNING under the term ``model.RUNS`` and has no payload. It is found, listed, counted,
+    joined and awaited as any running job, but no node holds it, and no operation of the jobs slice ends or deletes it.
+    """
+
+    async def begin_roots(self, jobs: list[Job]) -> dict[int, Found]:
+        """Store new jobs as root jobs, which began at ``started_us``. They keep ``input_size``, and lose their payloads.
+
+        Guard and outcome are those of ``jobs.store.Submit``. The stored jobs are changed to what is stored.
+        """
+
+    async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
+        """Turn pending jobs of a function into root jobs, in the order of a claim; return them whole, as they were before."""
+
+    async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
+        """Turn those of some jobs that are PENDING or SCHEDULED into root jobs; return them whole, as they were before."""
+
+    async def end_roots(self, jobs: Iterable[Job]) -> list[Job]:
+        """End live root jobs, each with ``state``, ``ended_us``, ``result`` and ``error`` of the job given.
+
+        Return those that ended, complete but for the payload, for ``JobLifecycle.ended``. The others were no live root jobs. The
+        owners of the jobs get the notice ``Ended``. The rows keep their term and stay until ``forget_roots``.
+        """
+
+    async def forget_roots(self, ids: Iterable[int]) -> int:
+        """Delete ended root jobs; return how many there were."""
+
+    async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
+        """Delete jobs that have not ended, whatever holds them, without notices; return those that there were.
+
+        After the commit ``JobLifecycle.withdrawn`` has to be called with them.
+        """
+
+    async def is_held(self, job_id: int, term: int) -> bool:
+        """Return whether a job is held under a term."""
 
 
 class Unit(Protocol):

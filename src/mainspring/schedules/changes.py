@@ -176,7 +176,7 @@ class ScheduleChanges:
         if self._stops:
             rows_of = [self.fires[name][at] for name, at in self._stops]
             stops = list(dict.fromkeys(row.job for row in rows_of if row is not None and row.job))
-            self.tables.after_commit(lambda: self.tables.lifecycle.stop(stops, REPLACED))
+            self.tables.after_commit(lambda: self.tables.lifecycle.cancel(stops, REPLACED))
 
     async def _submit(self) -> None:
         if not self._starts:

@@ -85,6 +85,9 @@ class Engine(QueryPort, GroupPort, Protocol):
     lines: bool
     """Whether pending jobs stand in lines whose first jobs can be read (`queries.jobs.FirstInLine`)."""
 
+    workflows: bool
+    """Whether it keeps runs of workflows: it has `jobs.slices.RunGround`, and deletes jobs with `Options.forget` at their end."""
+
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: Any = None
     ) -> Opened:

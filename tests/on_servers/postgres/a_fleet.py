@@ -53,7 +53,7 @@ class Part:
         for job in jobs:
             self.live[job.id] -= 1
 
-    def stop(self, ids: Sequence[int], why: str) -> None:
+    def cancel(self, ids: Sequence[int], why: str) -> None:
         raise AssertionError(ids)
 
     def check(self) -> None:

@@ -81,8 +81,8 @@ class _Attended:
         self._way._history_of_schedules.joining += jobs
         self._pending.append(lambda: self._following.dropped(jobs))
 
-    def stop(self, ids: Sequence[int], why: str) -> None:
-        self._pending.append(lambda: self._following.stop(ids, why))
+    def cancel(self, ids: Sequence[int], why: str) -> None:
+        self._pending.append(lambda: self._following.cancel(ids, why))
 
     def notify(self, *, committed: bool) -> None:
         """Notify the node of the outcome of a group."""

@@ -63,6 +63,7 @@ GOLDEN = {
         ("result", "BLOB", 0, None, 0),
         ("error", "BLOB", 0, None, 0),
         ("key", "BLOB", 0, None, 0),
+        ("stopping", "BLOB", 0, None, 0),
     ],
     "joins": [
         ("child", "TEXT", 1, None, 1),
@@ -95,11 +96,12 @@ INDEXES = {
     "fires_unfinished": "CREATE INDEX fires_unfinished ON fires (schedule, fire_us) WHERE standing < 4",
     "kept": "CREATE INDEX kept ON jobs (function, uniq, ended_us) WHERE keep = 1 AND state = 4",
     "live": "CREATE UNIQUE INDEX live ON jobs (function, uniq) WHERE uniq IS NOT NULL AND state < 4",
-    "queue": "CREATE INDEX queue ON jobs (state, function, priority, key) WHERE state BETWEEN 1 AND 3",
+    "queue": "CREATE INDEX queue ON jobs (state, function, priority, key) WHERE state BETWEEN 1 AND 3 AND term >= 0",
+    "roots": "CREATE INDEX roots ON jobs (state, function) WHERE term < 0",
     "schedules_due": "CREATE INDEX schedules_due ON schedules (next_us, name) WHERE next_us IS NOT NULL",
     "schedules_queued": "CREATE INDEX schedules_queued ON schedules (name) WHERE queued > 0",
-    "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4",
-    "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4",
+    "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4 AND term >= 0",
+    "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4 AND term >= 0",
 }
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from typing import Any
 
 import apsw
 import pytest
@@ -10,6 +11,8 @@ from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.statements import SQL, SQL_FILES
 
 COVERING = "SEARCH jobs USING COVERING INDEX"
+PARTIAL = "SEARCH jobs USING INDEX"
+"""An index without ``term``, which its condition implies; no row is read for that (`test_the_queue_is_read_without_its_rows`)."""
 BY_ID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 
 PLANS = {
@@ -22,14 +25,14 @@ PLANS = {
     "expire": [BY_ID],
     "find": [BY_ID],
     "held_elsewhere": ["SEARCH jobs USING INDEX queue (state>? AND state<?)"],
-    "claim": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} queue (state=? AND function=?)"],
-    "next_key": [f"{COVERING} queue (state=? AND function=? AND priority=? AND key>?)"],
-    "ids_of_key": [f"{COVERING} queue (state=? AND function=? AND priority=? AND key=?)"],
+    "claim": [BY_ID, "LIST SUBQUERY 1", f"{PARTIAL} queue (state=? AND function=?)"],
+    "next_key": [f"{PARTIAL} queue (state=? AND function=? AND priority=? AND key>?)"],
+    "ids_of_key": [f"{PARTIAL} queue (state=? AND function=? AND priority=? AND key=?)"],
     "limits_of": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function=?)"],
     "due": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} due (due_us<?)"],
     "late": ["SEARCH jobs USING INDEX expiring (expires_us>? AND expires_us<?)"],
-    "sweep_succeeded": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} succeeded (ended_us<?)"],
-    "sweep_unsuccessful": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} unsuccessful (state=? AND ended_us<?)"],
+    "sweep_succeeded": [BY_ID, "LIST SUBQUERY 1", f"{PARTIAL} succeeded (ended_us<?)"],
+    "sweep_unsuccessful": [BY_ID, "LIST SUBQUERY 1", f"{PARTIAL} unsuccessful (state=? AND ended_us<?)"],
     "schedule": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name=?)"],
     "due_schedules": ["SEARCH schedules USING INDEX schedules_due (next_us>? AND next_us<?)"],
     "next_schedule": ["SEARCH schedules USING COVERING INDEX schedules_due ((next_us,name)>(?,?))"],
@@ -41,9 +44,21 @@ PLANS = {
     "mark": ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)"],
     "list": ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "few_scheduled": ["SCAN jobs USING COVERING INDEX due"],
-    "few_queued": [f"{COVERING} queue (state=?)"],
-    "few_queued_of": [f"{COVERING} queue (state=? AND function=?)"],
-    "few_unsuccessful": [f"{COVERING} unsuccessful (state=?)"],
+    "few_queued": [f"{PARTIAL} queue (state=?)"],
+    "few_queued_of": [f"{PARTIAL} queue (state=? AND function=?)"],
+    "few_unsuccessful": [f"{PARTIAL} unsuccessful (state=?)"],
+    "few_roots": [f"{PARTIAL} roots (state=?)"],
+    "few_roots_of": [f"{PARTIAL} roots (state=? AND function=?)"],
+    "settle_forgotten": [BY_ID],
+    "delete": [BY_ID],
+    "begun": [BY_ID],
+    "take": [BY_ID],
+    "pending": ["SEARCH jobs USING INDEX queue (state=? AND function=?)"],
+    "waiting": [BY_ID],
+    "end_root": [BY_ID],
+    "forget_root": [BY_ID],
+    "withdraw": [BY_ID],
+    "is_held": [BY_ID],
     "limits": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function>?)"],
     "schedules": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name>?)"],
 }
@@ -56,16 +71,29 @@ def connection() -> apsw.Connection:
     return connection
 
 
-def plan(connection: apsw.Connection, name: str) -> list[str]:
+def explain(connection: apsw.Connection, how: str, name: str) -> list[Any]:
     statement = SQL[name]
     numbered = [int(number) for number in re.findall(r"\?(\d+)", statement)]
     values = (1,) * (max(numbered) if numbered else statement.count("?"))
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+    return list(connection.execute(f"{how} {statement}", values))
+
+
+def plan(connection: apsw.Connection, name: str) -> list[str]:
+    return [row[3] for row in explain(connection, "EXPLAIN QUERY PLAN", name)]
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_statement_uses_its_index(connection: apsw.Connection, name: str) -> None:
     assert plan(connection, name) == PLANS[name]
+
+
+@pytest.mark.parametrize("name", ["few_queued", "few_queued_of", "few_roots", "ids_of_key", "next_key"])
+def test_the_queue_is_read_without_its_rows(connection: apsw.Connection, name: str) -> None:
+    steps = [row[1:4] for row in explain(connection, "EXPLAIN", name)]
+    ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs'")
+    (rows,) = [cursor for step, cursor, opened in steps if step == "OpenRead" and opened == page]
+    assert "DeferredSeek" in [step for step, *_ in steps]
+    assert not [step for step in steps if step[:2] == ("Column", rows)]
 
 
 @pytest.mark.parametrize("name", sorted(set(SQL) - {"list_these", "few_scheduled"}))

@@ -191,6 +191,7 @@ class _Store:
         self._node = node
         self.whole = True
         self.durable, self.max_value, self.shared, self.limits, self.lines = False, 2**32 - 1, False, True, True
+        self.workflows = True
         self.open, self.close = node.engine.open, node.engine.close
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:

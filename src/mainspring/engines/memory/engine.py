@@ -43,6 +43,7 @@ class MemoryEngine:
     whole = True
     limits = True
     lines = True
+    workflows = True
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._lifecycle: JobLifecycle | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory.pending import Pending
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import NO_UNIQUE, Job, State
+from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
 
@@ -77,6 +77,9 @@ def enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
     before = job.state
     after = rules.step(State(before), event)
     job.state = int(after)
+    if after.ended:
+        enter_end(tables, job, before, worker)
+        return
     tables.counts.move(job.function, job.priority, before, after)
     if after is State.PENDING:
         job.term = 0
@@ -84,17 +87,34 @@ def enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
     elif after is State.SCHEDULED:
         job.term = 0
         heapq.heappush(tables.due, (job.due_us, job.id))
-    elif after.ended:
-        heapq.heappush(tables.dead if after is State.FAILED else tables.ended, (job.ended_us, job.id))
-        if job.unique != NO_UNIQUE:
-            del tables.live[job.function, job.unique]
-            if after is State.SUCCEEDED:
-                _keep(tables, job)
-        if job.options is not None:
-            note(tables.notices, Ended.of(job, worker))
     if job.expires_us and after < State.LEASED and State(before).held:
         # The entry may have been dropped while the job was held.
         heapq.heappush(tables.expiring, (job.expires_us, job.id))
+
+
+def enter_end(tables: Tables, job: Job, before: int, worker: str) -> None:
+    """Index a job that has ended, or delete it if its owner keeps the outcome."""
+    if job.options is not None:
+        note(tables.notices, Ended.of(job, worker))
+        if job.options.forget:
+            delete(tables, job, before)
+            return
+    tables.counts.move(job.function, job.priority, before, job.state)
+    if job.term != RUNS:  # root jobs stay as long as their runs
+        heapq.heappush(tables.dead if job.state == State.FAILED else tables.ended, (job.ended_us, job.id))
+    if job.unique != NO_UNIQUE:
+        del tables.live[job.function, job.unique]
+        if job.state == State.SUCCEEDED:
+            _keep(tables, job)
+
+
+def delete(tables: Tables, job: Job, counted: int) -> None:
+    """Delete a live job that is counted under a state."""
+    del tables.jobs[job.id]
+    tables.waits.pop(job.id, None)
+    if job.unique != NO_UNIQUE:
+        del tables.live[job.function, job.unique]
+    tables.counts.add(job.function, counted, job.priority, -1)
 
 
 def _keep(tables: Tables, job: Job) -> None:
@@ -141,7 +161,7 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     held = [
         job
         for job in tables.jobs.values()
-        if State(job.state).held and (job.term != operation.term if of is None else job.term in of)
+        if State(job.state).held and (job.term not in {operation.term, RUNS} if of is None else job.term in of)
     ]
     more = of is not None and len(held) > operation.rows
     if more:
@@ -176,10 +196,7 @@ def _leave(tables: Tables, ids: Iterable[int], term: int) -> set[int]:
         if job is None or not job.foreground:
             continue
         if job.state <= PENDING or (job.state == State.LEASED and job.term == term):
-            del tables.jobs[job_id]
-            if job.unique != NO_UNIQUE:
-                del tables.live[job.function, job.unique]
-            tables.counts.add(job.function, job.state, job.priority, -1)
+            delete(tables, job, job.state)
             dropped.add(job_id)
     return dropped
 
@@ -210,7 +227,7 @@ def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:
 def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
     """Redrive an ended job; see ``Redrive``."""
     job = tables.jobs.get(operation.id)
-    if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
+    if job is None or State(job.state) not in rules.sources(Event.REDRIVE) or job.term == RUNS:
         return ops.Redriven(job and copy(job), redriven=False)
     if job.unique != NO_UNIQUE:
         rival = tables.live.get((job.function, job.unique))
@@ -263,12 +280,17 @@ def sweep(tables: Tables, operation: ops.Sweep) -> int:
             if job is None or job.ended_us != ended_us:
                 continue
             if State(job.state).ended and dead == (job.state == State.FAILED):
-                del tables.jobs[job_id]
-                tables.counts.add(job.function, job.state, job.priority, -1)
-                if tables.kept.get((job.function, job.unique)) == job_id:
-                    del tables.kept[job.function, job.unique]
+                forget_ended(tables, job)
                 forgotten += 1
     return forgotten
+
+
+def forget_ended(tables: Tables, job: Job) -> None:
+    """Delete an ended job."""
+    del tables.jobs[job.id]
+    tables.counts.add(job.function, job.state, job.priority, -1)
+    if tables.kept.get((job.function, job.unique)) == job.id:
+        del tables.kept[job.function, job.unique]
 
 
 HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {

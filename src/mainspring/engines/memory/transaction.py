@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.engines.memory import jobs
+from mainspring.engines.memory import jobs, roots
 from mainspring.jobs.store import Submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.jobs.store import Found
+    from mainspring.jobs.store import Found, Withdrawn
 
 
 class Transaction:
@@ -29,7 +29,7 @@ class Transaction:
 
 
 class MemoryGround:
-    """The interface of slices to a transaction: ``jobs.slices.Ground``."""
+    """The interface of slices to a transaction: ``jobs.slices.RunGround``."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -60,3 +60,31 @@ class MemoryGround:
     async def submit(self, new: list[Job]) -> dict[int, Found]:
         """Store jobs."""
         return jobs.submit(self._tables, Submit(new))
+
+    async def begin_roots(self, new: list[Job]) -> dict[int, Found]:
+        """Store root jobs."""
+        return roots.begin_roots(self._tables, new)
+
+    async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
+        """Turn pending jobs into root jobs."""
+        return roots.take_pending(self._tables, function, limit, now_us)
+
+    async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
+        """Turn waiting jobs into root jobs."""
+        return roots.take_waiting(self._tables, ids, now_us)
+
+    async def end_roots(self, ended: Iterable[Job]) -> list[Job]:
+        """End root jobs."""
+        return roots.end_roots(self._tables, ended)
+
+    async def forget_roots(self, ids: Iterable[int]) -> int:
+        """Delete ended root jobs."""
+        return roots.forget_roots(self._tables, ids)
+
+    async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
+        """Delete live jobs."""
+        return roots.withdraw(self._tables, ids)
+
+    async def is_held(self, job_id: int, term: int) -> bool:
+        """Return whether a job is held under a term."""
+        return roots.is_held(self._tables, job_id, term)

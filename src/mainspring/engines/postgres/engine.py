@@ -69,6 +69,7 @@ class PostgresEngine:
     whole = True
     limits = True
     lines = True
+    workflows = False
     max_value = 256 * 2**20
 
     def __init__(

@@ -60,6 +60,7 @@ class SqliteEngine:
     whole = True
     limits = True
     lines = True
+    workflows = True
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 

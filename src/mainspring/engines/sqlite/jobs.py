@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Job, State, decode_options
+from mainspring.jobs.model import RUNS, Job, State, decode_options
 from mainspring.jobs.owners import Ended, Started, note, noticed
 from mainspring.jobs.rules import Event
 
@@ -43,29 +43,50 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
 
     Stale settlements are rare. Returning the accepted ids (RETURNING) every time takes twice as long as counting the changes.
     """
+    owned = [settlement for settlement in settlements if settlement.job.options is not None]
+    forgotten = [settlement for settlement in owned if _forgets(settlement)]
+    kept = settlements
+    if forgotten:
+        kept = [settlement for settlement in settlements if settlement.job.options is None or not _forgets(settlement)]
     cursor = tx.cursor
     connection = cursor.connection
     before = connection.total_changes()
     if len(settlements) > 1:
         cursor.execute("SAVEPOINT settle")
-    cursor.executemany(SQL["settle"], map(_settled, settlements))
+    cursor.executemany(SQL["settle"], map(_settled, kept))
+    if forgotten:
+        cursor.executemany(SQL["settle_forgotten"], [(one.job.id, one.job.term) for one in forgotten])
     accepted = connection.total_changes() - before == len(settlements)
     if len(settlements) > 1:
         cursor.execute("RELEASE settle" if accepted else "ROLLBACK TO settle; RELEASE settle")
     if accepted:
-        numbers: dict[tuple[str, bytes, int, Event], int] = {}
-        for settlement in settlements:
-            job = settlement.job
-            key = (job.namespace, job.function, job.priority, settlement.event)
-            numbers[key] = numbers.get(key, 0) + 1
-        for (namespace, name, priority, event), number in numbers.items():
-            function = tx.functions.number(namespace, name)
+        for (function, priority, event), number in _numbers(tx, kept).items():
             tx.count(function, _LEASED, priority, -number)
             tx.count(function, _TARGETS[event], priority, number)
-        for settlement in settlements:
-            if settlement.job.options is not None:
-                note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
+        for (function, priority, _), number in _numbers(tx, forgotten).items():
+            tx.count(function, _LEASED, priority, -number)
+        for settlement in owned:
+            note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
     return accepted
+
+
+def _numbers(tx: Transaction, settlements: Sequence[rules.Settlement]) -> dict[tuple[int, int, Event], int]:
+    """Return the numbers of settlements by function, priority and event."""
+    numbers: dict[tuple[str, bytes, int, Event], int] = {}
+    for settlement in settlements:
+        job = settlement.job
+        key = (job.namespace, job.function, job.priority, settlement.event)
+        numbers[key] = numbers.get(key, 0) + 1
+    return {
+        (tx.functions.number(namespace, name), priority, event): number
+        for (namespace, name, priority, event), number in numbers.items()
+    }
+
+
+def _forgets(settlement: rules.Settlement) -> bool:
+    """Return whether a settlement of a job with options deletes the row."""
+    options = settlement.job.options
+    return options is not None and options.forget and _TARGETS[settlement.event] >= _SUCCEEDED
 
 
 def _settled(settlement: rules.Settlement) -> rows.Row:
@@ -155,11 +176,26 @@ def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
         return ops.Cancelled(None, 0)
     before = job.state
     if before <= State.PENDING:
-        tx.cursor.execute(SQL["cancel"], (operation.now_us, operation.error, operation.id))
-        _count_move(tx, job, State.CANCELLED)
+        if not _forget(tx, job):
+            tx.cursor.execute(SQL["cancel"], (operation.now_us, operation.error, operation.id))
+            _count_move(tx, job, State.CANCELLED)
         job.state, job.ended_us, job.error = int(State.CANCELLED), operation.now_us, operation.error
         note(tx.notices, Ended.of(job)._replace(term=0))  # no node held it
     return ops.Cancelled(job, before)
+
+
+def _forget(tx: Transaction, job: Job) -> bool:
+    """Delete a waiting job that ends, if its owner keeps the outcome; return whether it was deleted."""
+    if job.options is None or not job.options.forget:
+        return False
+    delete(tx, job)
+    return True
+
+
+def delete(tx: Transaction, job: Job) -> None:
+    """Delete a job, and subtract it from the counts."""
+    tx.cursor.execute(SQL["delete"], (job.id,))
+    tx.count(tx.functions.number(job.namespace, job.function), job.state, job.priority, -1)
 
 
 def _count_move(tx: Transaction, job: Job, after: State) -> None:
@@ -175,7 +211,7 @@ def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redr
 
 def _redrive(tx: Transaction, job_id: int) -> ops.Redriven:
     job = find_job(tx, job_id)
-    if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
+    if job is None or State(job.state) not in rules.sources(Event.REDRIVE) or job.term == RUNS:
         return ops.Redriven(job, redriven=False)
     if not list(tx.cursor.execute(SQL["redrive"], (job_id,))):
         function = tx.functions.number(job.namespace, job.function)
@@ -197,8 +233,9 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
     for job_id, before in late:
         job = find_job(tx, job_id)
         assert job is not None
-        tx.cursor.execute(SQL["expire"], (now_us, job_id))
-        _count_move(tx, job, State.EXPIRED)
+        if not _forget(tx, job):
+            tx.cursor.execute(SQL["expire"], (now_us, job_id))
+            _count_move(tx, job, State.EXPIRED)
         job.state, job.ended_us = int(State.EXPIRED), now_us
         expired.append((job, before))
         note(tx.notices, Ended.of(job)._replace(term=0))  # no node held it

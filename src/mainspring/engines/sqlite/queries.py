@@ -49,7 +49,11 @@ class _Jobs:
             return None
         if statement == "few_queued" and function is not None:
             statement = "few_queued_of"
-        ids = [job_id for (job_id,) in self._tx.cursor.execute(SQL[statement], (query.state, function, most + 1))]
+        values = (query.state, function, most + 1)
+        ids = [job_id for (job_id,) in self._tx.cursor.execute(SQL[statement], values)]
+        if statement != "few_scheduled" and len(ids) <= most:
+            roots = SQL["few_roots" if function is None else "few_roots_of"]
+            ids += [job_id for (job_id,) in self._tx.cursor.execute(roots, values)]
         return None if len(ids) > most else self._list("list_these", query.after, query.limit, json.dumps(ids))
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:

@@ -11,12 +11,12 @@ ON CONFLICT (namespace, function) DO UPDATE SET version = excluded.version, said
 -- Jobs without a key come first; those with a key follow in the order of keys.
 -- name: next_key
 SELECT key FROM jobs INDEXED BY queue
-WHERE state = 1 AND function = ? AND priority = ? AND key > ? AND state BETWEEN 1 AND 3
+WHERE state = 1 AND function = ? AND priority = ? AND key > ? AND state BETWEEN 1 AND 3 AND term >= 0
 ORDER BY key LIMIT 1;
 
 -- name: ids_of_key
 SELECT id FROM jobs INDEXED BY queue
-WHERE state = 1 AND function = ? AND priority = ? AND key IS ? AND state BETWEEN 1 AND 3
+WHERE state = 1 AND function = ? AND priority = ? AND key IS ? AND state BETWEEN 1 AND 3 AND term >= 0
 ORDER BY id LIMIT ?;
 
 -- name: claim_these

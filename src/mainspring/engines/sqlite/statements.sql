@@ -50,16 +50,22 @@ SET state = ?1, attempt = ?2, suspects = ?3, due_us = ?4, started_us = ?5, ended
     error = ifnull(?9, iif(?1 = 4, NULL, error)), term = ?10, payload = iif(?1 = 4, NULL, payload)
 WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
 
+-- name: settle_forgotten
+DELETE FROM jobs WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
+
+-- name: delete
+DELETE FROM jobs WHERE id = ?;
+
 -- name: held_elsewhere
 SELECT id, state, function, priority, attempt, suspects, term, options FROM jobs INDEXED BY queue
-WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3;
+WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3 AND term >= 0;
 
 -- If no job has a key, this is the order of age; versions with keys claim by key instead.
 -- name: claim
 UPDATE jobs SET state = 2, term = ?
 WHERE id IN (
     SELECT id FROM jobs INDEXED BY queue
-    WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3
+    WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3 AND term >= 0
     ORDER BY priority, key, id LIMIT ?)
 RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, result, payload, key;
@@ -73,7 +79,7 @@ UPDATE jobs SET state = 6, ended_us = ?, error = ? WHERE id = ? AND state < 2;
 -- name: redrive
 UPDATE OR IGNORE jobs
 SET state = 1, attempt = 0, suspects = 0, started_us = 0, ended_us = 0, expires_us = 0, term = 0
-WHERE id = ? AND state > 4
+WHERE id = ? AND state > 4 AND term >= 0
 RETURNING id;
 
 -- name: expire
@@ -98,14 +104,14 @@ WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536;
 
 -- name: sweep_succeeded
 DELETE FROM jobs
-WHERE id IN (SELECT id FROM jobs INDEXED BY succeeded WHERE state = 4 AND ended_us < ? ORDER BY ended_us LIMIT ?)
+WHERE id IN (SELECT id FROM jobs INDEXED BY succeeded WHERE state = 4 AND term >= 0 AND ended_us < ? ORDER BY ended_us LIMIT ?)
 RETURNING function, state, priority;
 
 -- name: sweep_unsuccessful
 DELETE FROM jobs
 WHERE id IN (
     SELECT id FROM jobs INDEXED BY unsuccessful
-    WHERE state > 4 AND state = ? AND ended_us < ? ORDER BY ended_us LIMIT ?)
+    WHERE state > 4 AND term >= 0 AND state = ? AND ended_us < ? ORDER BY ended_us LIMIT ?)
 RETURNING function, state, priority;
 
 -- name: find
@@ -132,13 +138,19 @@ ORDER BY id DESC LIMIT ?5;
 SELECT id FROM jobs INDEXED BY due WHERE state = 0 LIMIT ?3;
 
 -- name: few_queued
-SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND state = ?1 LIMIT ?3;
+SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 LIMIT ?3;
 
 -- name: few_queued_of
-SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND state = ?1 AND function = ?2 LIMIT ?3;
+SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 AND function = ?2 LIMIT ?3;
 
 -- name: few_unsuccessful
-SELECT id FROM jobs INDEXED BY unsuccessful WHERE state > 4 AND state = ?1 LIMIT ?3;
+SELECT id FROM jobs INDEXED BY unsuccessful WHERE state > 4 AND term >= 0 AND state = ?1 LIMIT ?3;
+
+-- name: few_roots
+SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 LIMIT ?3;
+
+-- name: few_roots_of
+SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 AND function = ?2 LIMIT ?3;
 
 -- name: list_these
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
@@ -152,21 +164,21 @@ ORDER BY id DESC LIMIT ?5;
 -- name: first_in_line
 WITH RECURSIVE keys (key, number) AS (
     SELECT (SELECT key FROM jobs INDEXED BY queue
-        WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key > x''
+        WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key > x''
         ORDER BY key LIMIT 1), 1
     UNION ALL
     SELECT (SELECT key FROM jobs INDEXED BY queue
-        WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key > keys.key
+        WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key > keys.key
         ORDER BY key LIMIT 1), number + 1
     FROM keys WHERE keys.key IS NOT NULL AND number < ?3)
 SELECT * FROM (
     SELECT max(created_us, due_us) FROM jobs INDEXED BY queue
-    WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key IS NULL
+    WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key IS NULL
     ORDER BY id LIMIT 1)
 UNION ALL
 SELECT (
     SELECT max(created_us, due_us) FROM jobs INDEXED BY queue
-    WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key = keys.key
+    WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key = keys.key
     ORDER BY id LIMIT 1)
 FROM keys WHERE keys.key IS NOT NULL;
 
@@ -185,3 +197,36 @@ ORDER BY f.id;
 -- name: count
 INSERT INTO counts (function, state, priority, number) VALUES (?, ?, ?, ?)
 ON CONFLICT (function, state, priority) DO UPDATE SET number = number + excluded.number;
+
+-- Root jobs: running under the term -1 from their beginning to their end, and under it for ever.
+-- name: begun
+UPDATE jobs SET attempt = 1, started_us = ?, payload = NULL WHERE id = ?;
+
+-- name: pending
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, payload, key
+FROM jobs INDEXED BY queue
+WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3 AND term >= 0
+ORDER BY priority, key, id LIMIT ?;
+
+-- name: waiting
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, payload, key
+FROM jobs WHERE id = ? AND state < 2;
+
+-- name: take
+UPDATE jobs SET state = 3, term = -1, attempt = 1, started_us = ?, payload = NULL, error = NULL WHERE id = ?;
+
+-- name: end_root
+UPDATE jobs SET state = ?, ended_us = ?, output_size = ?, result = ?, error = ? WHERE id = ? AND state = 3 AND term = -1
+RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL, key;
+
+-- name: forget_root
+DELETE FROM jobs WHERE id = ? AND state > 3 AND term = -1 RETURNING function, state, priority;
+
+-- name: withdraw
+DELETE FROM jobs WHERE id = ? AND state < 4 RETURNING id, term, state, function, priority;
+
+-- name: is_held
+SELECT 1 FROM jobs WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;

@@ -16,6 +16,7 @@ from mainspring.jobs.store.life import (
     Redriven,
     Settle,
     Submit,
+    Withdrawn,
     each_once,
 )
 from mainspring.jobs.store.lookups import Find, FindUnique, fitting, leave_unread
@@ -69,6 +70,7 @@ __all__ = [
     "Sweep",
     "Unsubscribe",
     "Wake",
+    "Withdrawn",
     "Woken",
     "each_once",
     "fitting",

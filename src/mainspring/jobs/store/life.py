@@ -53,6 +53,17 @@ class Found(NamedTuple):
         return cls(job.id, job.state, job.attempt)
 
 
+class Withdrawn(NamedTuple):
+    """A live job that a slice has deleted, as it was before."""
+
+    id: int
+    term: int
+    """The term that it was held under; 0 if it waited."""
+    state: int
+    function: bytes
+    priority: int
+
+
 class Assign(Operation):
     """Record jobs as running, with the number of attempts counted before. Guard: held under ``job.term``. Outcome: None."""
 
@@ -134,8 +145,8 @@ class Redrive(Operation):
     """Put an ended, unsuccessful job back to pending and reset its attempts.
 
     It becomes a background job: the clients of a foreground job have received their answer.
-    Guard: FAILED, CANCELLED or EXPIRED, and its unique is not live. Outcome: ``Redriven``. ``function`` is the job's, for the
-    node's own counts.
+    Guard: FAILED, CANCELLED or EXPIRED, no root job (``model.RUNS``), and its unique is not live. Outcome: ``Redriven``.
+    ``function`` is the job's, for the node's own counts.
     """
 
     __slots__ = ("function", "id")

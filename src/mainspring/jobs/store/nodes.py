@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Recover(Operation):
     """Give back jobs that are held under ended terms, and delete the subscriptions of those terms.
 
-    Without ``of``: all jobs under every term other than the node's own, for a store of one node. With ``of``: up to
-    the limit, jobs under these ended terms; foreground jobs without subscribers at other nodes are dropped.
+    Without ``of``: all jobs under every term other than the node's own and ``model.RUNS``, for a store of one node. With
+    ``of``: up to the limit, jobs under these ended terms; foreground jobs without subscribers at other nodes are dropped.
     Outcome: ``Recovered``.
     """
 

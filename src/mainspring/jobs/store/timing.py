@@ -39,7 +39,7 @@ class Woken(NamedTuple):
 
 
 class Sweep(Operation):
-    """Delete jobs that ended before a time; failed jobs (dead letters) have their own time.
+    """Delete jobs that ended before a time; failed jobs (dead letters) have their own time. Root jobs (``model.RUNS``) stay.
 
     A store that drops whole partitions may keep jobs longer, by at most the span of a partition (PostgreSQL: a day, for failed
     jobs a week). It keeps failed jobs at least as long as others. Outcome: ``int``, how many jobs were deleted one by one.

@@ -25,7 +25,7 @@ class RecordedLifecycle:
         self.live: list[int] = []
         """Ids of the jobs that are or will be in the store, by the calls so far."""
         self.committed: list[int] = []
-        self.stopped: list[int] = []
+        self.cancelled: list[int] = []
         self.refused: set[bytes] = set()
         """The uniques of jobs in the node's memory."""
 
@@ -48,7 +48,7 @@ class RecordedLifecycle:
         for job in jobs:
             self.live.remove(job.id)
 
-    def stop(self, ids: Sequence[int], why: str) -> None:
+    def cancel(self, ids: Sequence[int], why: str) -> None:
         """Record that jobs were replaced."""
         assert why
-        self.stopped += ids
+        self.cancelled += ids

@@ -46,6 +46,8 @@ class NewJob(NamedTuple):
     due: int
     expires: int
     keep: float | None
+    forget: bool
+    """If the engine keeps runs of workflows."""
 
 
 class End(NamedTuple):
@@ -68,6 +70,7 @@ _NEW_JOBS = st.builds(
     _TIMES,
     st.one_of(st.just(0), _TIMES),
     st.sampled_from([None, None, 3e-6, 1e300]),
+    st.booleans(),
 )
 _SOMETIMES = st.integers(0, 9).map(lambda number: number == 0)
 _ENDINGS = st.builds(
@@ -202,6 +205,7 @@ class EngineMachine(RuleBasedStateMachine):
         return ops.Submit([self._new(one) for one in jobs])
 
     def _new(self, one: NewJob) -> Job:
+        forget = one.forget and self.store.engine.workflows
         return self.store.job(
             one.function,
             b"payload",
@@ -211,7 +215,7 @@ class EngineMachine(RuleBasedStateMachine):
             due_us=self.now + one.due if one.state is State.SCHEDULED else 0,
             expires_us=self.now + one.expires if one.expires else 0,
             created_us=self.now,
-            options=None if one.keep is None else Options(keep_unique=one.keep),
+            options=None if one.keep is None and not forget else Options(keep_unique=one.keep, forget=forget),
         )
 
     def _settle(self, ends: list[End]) -> Operation:

@@ -41,6 +41,8 @@ class Model:
         job.state = int(rules.step(State(job.state), event))
         if job.state < State.LEASED:
             job.term = 0
+        elif State(job.state).ended and job.options is not None and job.options.forget:
+            del self.jobs[job.id]
 
     def _live(self, functions: Iterable[bytes], unique: bytes) -> Job | None:
         names = set(functions)

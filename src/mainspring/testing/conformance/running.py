@@ -141,12 +141,12 @@ class Running:
         s.at(1)
         s.fire()
         assert s.outcomes("a") == ["fired", "waiting"]
-        assert s.lifecycle.stopped == [job.id]
+        assert s.lifecycle.cancelled == [job.id]
         s.at(2)
         s.fire()
         assert s.outcomes("a") == ["fired", "overlap", "waiting"]
         assert s.repair() == 0
-        assert s.lifecycle.stopped == [job.id] * 3
+        assert s.lifecycle.cancelled == [job.id] * 3
         assert s.claim("a") == []
         s.end(job, Event.CANCEL)
         assert s.outcomes("a") == ["cancelled", "overlap", "fired"]

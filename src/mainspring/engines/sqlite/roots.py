@@ -1,0 +1,97 @@
+"""Root jobs on SQLite, and jobs that slices withdraw."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.engines.sqlite import rows, submitting
+from mainspring.engines.sqlite.statements import SQL
+from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.owners import Ended, note
+from mainspring.jobs.store import Submit, Withdrawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Found
+
+_RUNNING = int(State.RUNNING)
+
+
+def begin_roots(tx: Transaction, jobs: list[Job]) -> dict[int, Found]:
+    """Store new root jobs; see ``RunGround.begin_roots``."""
+    for job in jobs:
+        job.state, job.term, job.attempt, job.payload = _RUNNING, RUNS, 1, b""
+    joined = submitting.submit(tx, [Submit(jobs)])[0]
+    tx.cursor.executemany(SQL["begun"], [(job.started_us, job.id) for job in jobs if job.id not in joined])
+    return joined
+
+
+def take_pending(tx: Transaction, function: bytes, limit: int, now_us: int) -> list[Job]:
+    """Turn pending jobs into root jobs; see ``RunGround.take_pending``."""
+    number = tx.functions.find(function)
+    if number is None:
+        return []
+    jobs = rows.stored(tx.cursor.execute(SQL["pending"], (number, limit)), tx.functions)
+    jobs.sort(key=lambda job: (job.priority, job.id))
+    return _take(tx, jobs, now_us)
+
+
+def take_waiting(tx: Transaction, ids: Iterable[int], now_us: int) -> list[Job]:
+    """Turn waiting jobs into root jobs; see ``RunGround.take_waiting``."""
+    found = (rows.stored(tx.cursor.execute(SQL["waiting"], (job_id,)), tx.functions) for job_id in ids)
+    return _take(tx, [job for jobs in found for job in jobs], now_us)
+
+
+def _take(tx: Transaction, jobs: list[Job], now_us: int) -> list[Job]:
+    tx.cursor.executemany(SQL["take"], [(now_us, job.id) for job in jobs])
+    for job in jobs:
+        function = tx.functions.number(job.namespace, job.function)
+        tx.count(function, job.state, job.priority, -1)
+        tx.count(function, _RUNNING, job.priority, 1)
+    return jobs
+
+
+def end_roots(tx: Transaction, jobs: Iterable[Job]) -> list[Job]:
+    """End root jobs; see ``RunGround.end_roots``."""
+    ended: list[Job] = []
+    for given in jobs:
+        result = given.result
+        values = (given.state, given.ended_us, len(result), result or None, given.error or None, given.id)
+        for job in rows.stored(list(tx.cursor.execute(SQL["end_root"], values)), tx.functions):
+            job.result = result
+            function = tx.functions.number(job.namespace, job.function)
+            tx.count(function, _RUNNING, job.priority, -1)
+            tx.count(function, job.state, job.priority, 1)
+            note(tx.notices, Ended.of(job))
+            ended.append(job)
+    forget_roots(tx, [job.id for job in ended if job.options is not None and job.options.forget])
+    return ended
+
+
+def forget_roots(tx: Transaction, ids: Iterable[int]) -> int:
+    """Delete ended root jobs; see ``RunGround.forget_roots``."""
+    number = 0
+    for job_id in ids:
+        for function, state, priority in list(tx.cursor.execute(SQL["forget_root"], (job_id,))):
+            tx.count(function, state, priority, -1)
+            number += 1
+    return number
+
+
+def withdraw(tx: Transaction, ids: Iterable[int]) -> list[Withdrawn]:
+    """Delete live jobs; see ``RunGround.withdraw``."""
+    withdrawn = []
+    for job_id in ids:
+        deleted: Sequence[rows.Row] = list(tx.cursor.execute(SQL["withdraw"], (job_id,)))
+        for _, term, state, function, priority in deleted:
+            tx.count(function, state, priority, -1)
+            withdrawn.append(Withdrawn(job_id, term, state, tx.functions.name(function)[1], priority))
+    return withdrawn
+
+
+def is_held(tx: Transaction, job_id: int, term: int) -> bool:
+    """Return whether a job is held under a term."""
+    return bool(list(tx.cursor.execute(SQL["is_held"], (job_id, term))))

@@ -1,0 +1,145 @@
+"""Jobs whose rows are deleted when they end (``Options.forget``)."""
+
+# ruff: noqa: D102 - the tests' names describe them
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Options, State
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.testing.conformance.driver import NOW, Make, Store, done
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.jobs.model import Job
+    from mainspring.storage.engine import Engine
+
+FORGET = Options(forget=True)
+ENDS = [Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.EXPIRE]
+STAYS = [Event.RETRY, Event.SNOOZE, Event.RELEASE, Event.LOSE]
+
+
+def leaves_nothing(store: Store, *jobs: Job) -> None:
+    """Check that no row and no count is left of jobs."""
+    assert store.list() == []
+    assert not any(store.counts().values())
+    (found,) = store.group(ops.Find([job.id for job in jobs]))
+    assert found == {}
+
+
+class ForgettingSuite:
+    """Each end deletes the row; other events do not. After each test the counts are verified."""
+
+    engine: type[Engine]
+    """The class of the engine; the tests are skipped if it keeps no runs of workflows."""
+
+    @pytest.fixture(autouse=True)
+    def _keeps_runs(self) -> None:
+        if not self.engine.workflows:
+            pytest.skip("this engine keeps no runs of workflows")
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Return a function that makes an engine; a derived class defines it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, make: Make) -> Iterator[Store]:
+        """Yield an open store."""
+        store = Store(make)
+        try:
+            yield store
+            store.counts()
+        finally:
+            store.close()
+
+    @pytest.mark.parametrize("event", ENDS)
+    def test_the_end_of_a_held_job_deletes_it(self, store: Store, event: Event) -> None:
+        job = store.leased(options=FORGET, unique=b"u")
+        store.end(job, event)
+        leaves_nothing(store, job)
+        assert store.submit(store.job(unique=b"u")) == {}, "its unique is free again"
+
+    def test_a_running_job_is_deleted_too(self, store: Store) -> None:
+        job = store.leased(options=FORGET)
+        store.assign(job)
+        store.end(job)
+        leaves_nothing(store, job)
+
+    @pytest.mark.parametrize("event", STAYS)
+    def test_an_attempt_that_is_no_end_keeps_the_row(self, store: Store, event: Event) -> None:
+        job = store.leased(options=FORGET)
+        store.end(job, event, at=0, due_us=NOW)
+        assert store.state(job.id) in {State.PENDING, State.SCHEDULED}
+        store.wake(NOW)
+        (again,) = store.claim()
+        assert again.payload == b"p"
+        store.end(again)
+        leaves_nothing(store, job)
+
+    def test_jobs_that_stay_are_settled_in_the_same_operation(self, store: Store) -> None:
+        forgotten, kept = store.leased(options=FORGET), store.leased()
+        back, failed = store.leased(options=FORGET), store.leased(function=b"g", options=FORGET)
+        settlements = [
+            done(forgotten),
+            done(kept),
+            Settlement(back, Event.RELEASE, 0),
+            Settlement(failed, Event.FAIL, 1),
+        ]
+        assert store.settle(*settlements) == set()
+        assert {job.id: State(job.state) for job in store.list()} == {
+            kept.id: State.SUCCEEDED,
+            back.id: State.PENDING,
+        }
+        store.counts()
+
+    def test_a_second_settlement_is_stale(self, store: Store) -> None:
+        job = store.leased(options=FORGET)
+        outcomes = store.group(ops.Settle([done(job)]), ops.Settle([done(job)]))
+        assert outcomes == [set(), {job.id}]
+        assert store.settle(done(job)) == {job.id}
+        leaves_nothing(store, job)
+
+    def test_a_settlement_under_another_term_deletes_nothing(self, store: Store) -> None:
+        job, other = store.leased(options=FORGET), store.leased(options=FORGET)
+        job.term += 1
+        assert store.settle(done(job), done(other)) == {job.id}
+        assert store.state(job.id) is State.LEASED
+        assert store.state(other.id) is None
+
+    @pytest.mark.parametrize("due_us", [0, NOW + 1])
+    def test_a_waiting_job_that_is_cancelled_is_deleted(self, store: Store, due_us: int) -> None:
+        state = State.SCHEDULED if due_us else State.PENDING
+        job = store.submitted(options=FORGET, unique=b"u", due_us=due_us, state=state)
+        cancelled = store.cancel(job.id, b"{}")
+        assert cancelled.before == state
+        assert cancelled.job is not None
+        assert State(cancelled.job.state) is State.CANCELLED
+        leaves_nothing(store, job)
+        assert store.submit(store.job(unique=b"u")) == {}
+
+    def test_a_waiting_job_that_expires_is_deleted(self, store: Store) -> None:
+        job = store.submitted(options=FORGET, expires_us=NOW)
+        ((expired, before),) = store.wake(NOW).expired
+        assert (expired.id, before, State(expired.state)) == (job.id, State.PENDING, State.EXPIRED)
+        leaves_nothing(store, job)
+
+    def test_it_is_recovered_and_given_up(self, store: Store) -> None:
+        job = store.leased(options=FORGET)
+        store.assign(job)
+        store.reopen()
+        assert store.recover() == 1
+        (again,) = store.claim()
+        assert (again.id, again.attempt) == (job.id, 1)
+        store.end(again, Event.FAIL, error=b"{}")
+        leaves_nothing(store, job)
+
+    def test_there_is_nothing_to_redrive_or_to_sweep(self, store: Store) -> None:
+        job = store.leased(options=FORGET)
+        store.end(job, Event.FAIL)
+        assert store.redrive(job.id) == ops.Redriven(None, redriven=False)
+        assert store.sweep(NOW + 1, NOW + 1) == 0

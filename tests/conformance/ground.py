@@ -1,0 +1,78 @@
+"""A slice without rules of its own, for the tests of an engine's services for runs of workflows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.memory.transaction import MemoryGround
+from mainspring.engines.sqlite.ground import SqliteGround
+from mainspring.jobs.owners import AttemptEnded, Ended, Started
+from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
+    from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
+    from mainspring.jobs.owners import Notice
+    from mainspring.jobs.slices import RunGround
+    from mainspring.storage.plan import Plan
+    from mainspring.storage.query import Query
+
+    Work = Callable[[RunGround], Awaitable[Any]]
+
+
+class Do(Operation):
+    """Call a function with the ground of a transaction. Outcome: what it returns."""
+
+    __slots__ = ("work",)
+
+    phase = Phase.SLICES
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.work = work
+
+
+class _Unit:
+    def __init__(self, ground: RunGround, notices: list[Notice]) -> None:
+        self._ground = ground
+        self._notices = notices
+
+    async def lock(self, plan: Plan) -> None:
+        """Lock nothing."""
+
+    async def follow(self, notices: Sequence[Notice]) -> None:
+        self._notices += notices
+
+    async def run(self, operation: Operation) -> Callable[[], Any]:
+        assert isinstance(operation, Do)
+        outcome = await operation.work(self._ground)
+        return lambda: outcome
+
+    async def flush(self) -> None:
+        """Write nothing."""
+
+
+class _Slice:
+    """Records the notices about jobs of runs."""
+
+    kind = "workflows"
+    follows = frozenset({Ended, AttemptEnded, Started})
+    writes = frozenset({Do})
+    handlers: dict[type[Operation], Any] = {}  # noqa: RUF012 - none
+    readers: dict[type[Query[Any]], Any] = {}  # noqa: RUF012 - none
+
+    def __init__(self, notices: list[Notice]) -> None:
+        self.notices = notices
+
+
+class InMemory(_Slice):
+    def unit(self, tx: MemoryTransaction) -> _Unit:
+        return _Unit(MemoryGround(tx), self.notices)
+
+
+class InSqlite(_Slice):
+    def unit(self, tx: SqliteTransaction) -> _Unit:
+        return _Unit(SqliteGround(tx), self.notices)

@@ -1,0 +1,43 @@
+"""Jobs whose rows are deleted when they end, on every engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.zookeeper.engine import ZookeeperEngine
+from mainspring.testing.conformance import ForgettingSuite
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mainspring.testing.conformance import Make
+
+
+class TestMemory(ForgettingSuite):
+    engine = MemoryEngine
+
+    @pytest.fixture
+    def make(self) -> Make:
+        engine = MemoryEngine()
+        return lambda: engine
+
+
+class TestSqlite(ForgettingSuite):
+    engine = SqliteEngine
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return lambda: SqliteEngine(tmp_path / "jobs.db")
+
+
+class TestPostgres(ForgettingSuite):
+    engine = PostgresEngine
+
+
+class TestZookeeper(ForgettingSuite):
+    engine = ZookeeperEngine
