@@ -57,8 +57,8 @@ class RootsSuite:
 
     def test_jobs_join_root_jobs_and_root_jobs_join_jobs(self, store: Store) -> None:
         job = begun(store, unique=b"u")
-        again = store.job(unique=b"u")
-        assert store.submit(again) == {again.id: ops.Found(job.id, State.RUNNING, 1)}
+        second = store.job(unique=b"u")
+        assert store.submit(second) == {second.id: ops.Found(job.id, State.RUNNING, 1)}
         waiting = store.submitted(unique=b"v")
         other, third = root(store, unique=b"v"), root(store, unique=b"w")
         joined = do(store, lambda ground: ground.begin_roots([other, third]))
@@ -69,12 +69,12 @@ class RootsSuite:
         options = Options(keep_unique=10.0)
         job = begun(store, unique=b"u", options=options)
         ended(store, job)
-        again = root(store, unique=b"u", options=options)
-        assert do(store, lambda ground: ground.begin_roots([again])) == {
-            again.id: ops.Found(job.id, State.SUCCEEDED, 1)
+        second = root(store, unique=b"u", options=options)
+        assert do(store, lambda ground: ground.begin_roots([second])) == {
+            second.id: ops.Found(job.id, State.SUCCEEDED, 1)
         }
         assert do(store, lambda ground: ground.forget_roots([job.id])) == 1
-        assert do(store, lambda ground: ground.begin_roots([again])) == {}
+        assert do(store, lambda ground: ground.begin_roots([second])) == {}
 
     def test_pending_jobs_become_root_jobs_in_the_order_of_a_claim(self, store: Store) -> None:
         low, first, second = (

@@ -85,7 +85,7 @@ class SlowStore:
         self.durable = engine.durable
         self.max_value = engine.max_value
         self.shared, self.whole = engine.shared, engine.whole
-        self.limits, self.lines = engine.limits, engine.lines
+        self.limits, self.lines, self.workflows = engine.limits, engine.lines, engine.workflows
         self.full = False
         """Whether every group fails."""
         self.away = False

@@ -76,9 +76,9 @@ class ForgettingSuite:
         store.end(job, event, at=0, due_us=NOW)
         assert store.state(job.id) in {State.PENDING, State.SCHEDULED}
         store.wake(NOW)
-        (again,) = store.claim()
-        assert again.payload == b"p"
-        store.end(again)
+        (second,) = store.claim()
+        assert second.payload == b"p"
+        store.end(second)
         leaves_nothing(store, job)
 
     def test_jobs_that_stay_are_settled_in_the_same_operation(self, store: Store) -> None:
@@ -133,9 +133,9 @@ class ForgettingSuite:
         store.assign(job)
         store.reopen()
         assert store.recover() == 1
-        (again,) = store.claim()
-        assert (again.id, again.attempt) == (job.id, 1)
-        store.end(again, Event.FAIL, error=b"{}")
+        (second,) = store.claim()
+        assert (second.id, second.attempt) == (job.id, 1)
+        store.end(second, Event.FAIL, error=b"{}")
         leaves_nothing(store, job)
 
     def test_there_is_nothing_to_redrive_or_to_sweep(self, store: Store) -> None:
