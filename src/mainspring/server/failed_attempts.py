@@ -10,6 +10,7 @@ from mainspring.clock import from_us
 from mainspring.jobs.ends import NODE_LOST
 from mainspring.jobs.failures import JobFailure
 from mainspring.jobs.rules import Event, Outcome
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ class FailedAttempts:
 
     def _write(self, how: AttemptEnd, settlement: Settlement) -> None:
         job = settlement.job
-        function = job.function.decode("utf-8", "backslashreplace")
+        function = function_text(job.function)
         if not self._log.allows(function):
             return
         next_retry: float | str | None = None

@@ -9,6 +9,7 @@ from mainspring.faces.http.figures import Distribution, Measure
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
+from mainspring.workflows.model import DECISIONS, decisions_of, function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -117,4 +118,6 @@ class Metrics:
 
 def _label(name: bytes) -> str:
     """Return a function's name as unique text; Prometheus refuses a whole page if two lines have the same labels."""
-    return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    text = function_text(name.replace(b"\\", b"\\\\"))
+    # A function of users may have the text of decision tasks.
+    return text if decisions_of(name) or not text.endswith(DECISIONS) else text.replace(DECISIONS, f"\\{DECISIONS}")

@@ -6,10 +6,10 @@ import heapq
 import os
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api.answers.text import text
 from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
 from mainspring.jobs.held import FunctionQueue
 from mainspring.version import version
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +77,7 @@ class Status:
 
 def _function(queue: FunctionQueue) -> FunctionStatus:
     return FunctionStatus(
-        function=text(queue.name),
+        function=function_text(queue.name),
         total=queue.total(),
         running=queue.running,
         workers=sum(queue.workers.values()),

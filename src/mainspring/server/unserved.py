@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from mainspring.workflows.model import function_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -59,15 +61,13 @@ class Unserved:
         room = MAX_LINES - len(self._logged)
         for queue in heapq.nlargest(room, due, key=lambda queue: queue.waiting()):
             self._logged[queue.name] = now
-            log.warning("jobs wait for a function without a worker", function=_shown(queue.name), jobs=queue.waiting())
+            log.warning(
+                "jobs wait for a function without a worker", function=function_text(queue.name), jobs=queue.waiting()
+            )
         if len(due) > room and now - self._counted >= NO_WORKER_LOG_INTERVAL:
             self._counted = now
             log.warning("jobs wait for more functions without a worker", functions=len(due) - room)
 
     def _is_due(self, queue: FunctionQueue, now: float) -> bool:
         name = queue.name
-        return name not in self._logged and now - self._since[name] >= self._grace and self._mine(_shown(name))
-
-
-def _shown(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
+        return name not in self._logged and now - self._since[name] >= self._grace and self._mine(function_text(name))

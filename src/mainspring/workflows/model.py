@@ -116,10 +116,21 @@ def decisions_of(function: bytes) -> tuple[str, str, str] | None:
     """Return namespace, name and version whose decision tasks a function has; None for the functions of other jobs."""
     if not function.startswith(_PREFIX):
         return None
-    namespace, _, listed = function[len(_PREFIX) :].decode().partition("\x1f")
+    namespace, _, listed = function[len(_PREFIX) :].decode("utf-8", "backslashreplace").partition("\x1f")
     name, _, version = listed.rpartition("@")
     return namespace, name, version
 
 
+def function_text(function: bytes) -> str:
+    """Return a function's name for people: ``order@2 (decisions)`` for decision tasks; escapes for bytes that are not UTF-8."""
+    decisions = decisions_of(function)
+    if decisions is None:
+        return function.decode("utf-8", "backslashreplace")
+    _, name, version = decisions
+    return f"{name}@{version}{DECISIONS}"
+
+
+DECISIONS: Final = " (decisions)"
+"""The end of the text for the function of decision tasks."""
 DECISION_PREFIX: Final = "\x1fd\x1f"
 _PREFIX: Final = DECISION_PREFIX.encode()

@@ -28,6 +28,7 @@ from mainspring.server.build import Built, open_node
 from mainspring.server.clock import SystemClock
 from mainspring.server.settings import ProcessSettings, ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
+from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -456,7 +457,9 @@ def test_different_names_have_different_labels_in_the_metrics() -> None:
     async def test() -> None:
         async with shown() as built:
             node = built.node
-            for name in (b"\xff", b"\\xff", b"\\", b"\\\\", "é".encode(), b"\xe9", b"\\xe9"):
+            decisions = decision_function("default", "o", "1")
+            names = (b"\xff", b"\\xff", b"\\", b"\\\\", "é".encode(), b"\xe9", b"\\xe9", decisions, b"o@1 (decisions)")
+            for name in names:
                 node.service.dispatch.queue(name)
                 node.service.attempts.ended([rules.succeeded(Job(1, name, b"", created_us=1), b"", 2, 2)])
             for measure in built.metrics.figures():
@@ -471,6 +474,8 @@ def test_different_names_have_different_labels_in_the_metrics() -> None:
                 "é",
                 "\\xe9",
                 "\\\\xe9",
+                "o@1 (decisions)",
+                "o@1\\ (decisions)",
             ]
 
     run(test())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from mainspring.api.answers.text import text
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.functions import FunctionInfo, Limit, List, Listed, Pause, Registered, Registration, Resume, Show
@@ -22,6 +21,7 @@ from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.model import UNLIMITED, FunctionLimits
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ class FunctionCalls:
         service = self._service
         has = service.is_registered(request.function.encode())
         names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(service.registered_names(), CANDIDATES_LIMIT))
-        return Registration(has, service.sharing is not None, [text(name) for name in names])
+        return Registration(has, service.sharing is not None, [function_text(name) for name in names])
 
     # ---- changing ----
 
@@ -155,7 +155,7 @@ class FunctionCalls:
         function_limits = service.spec_of(queue.name)
         limits = rules.effective(function_limits, to_us(service.wall()))
         return FunctionInfo(
-            function=text(queue.name),
+            function=function_text(queue.name),
             paused=function_limits.paused,
             **asdict(spec_of(limits)),
             source="command" if function_limits.commanded is not None else "workers" if limits != UNLIMITED else None,

@@ -26,6 +26,7 @@ from mainspring.errors import NotFoundError
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +135,7 @@ class JobCalls:
     def _info(self, job: Job) -> JobInfo:
         return JobInfo(
             handle=self._service.handle_of(job.id).decode(),
-            function=text(job.function),
+            function=function_text(job.function),
             unique=text(job.unique),
             state=State(job.state).name.lower(),
             priority=Priority(job.priority).name.lower(),
