@@ -1,4 +1,5 @@
-# `make` without a target lists the targets. All files stay inside the checkout: .venv, bench/.venv, tests/interop/.venv and node.
+# `make` without a target lists the targets. All files stay inside the checkout: .venv, bench/.venv and peers/node,
+# tests/interop/.venv and node.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -92,4 +93,4 @@ bench: .venv/.check interop ## measure against gearmand and others, print the ta
 
 clean: ## remove everything that these targets created, except results
 	find src tests checks bench examples -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf .venv .demo build bench/.venv tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo build bench/.venv bench/peers/node/node_modules tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes
 import processor_time
 from admin import connect, counts
-from generator import LoadError
 from measure import Cell, NotMeasured, Run, Scale, Side
 from servers import SOURCES, StartError
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from servers import Contestant, Server
@@ -99,11 +98,7 @@ def submit_to_result(server: Server, scale: Scale) -> Run:
 
 def _client(server: Server, mode: str, jobs: int) -> dict[str, Any]:
     command = [sys.executable, str(HERE / "api_client.py"), mode, str(jobs)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(server))
-    if done.returncode != 0:
-        raise LoadError(f"{' '.join(command[1:])}: {done.stderr.strip()[-500:]}")
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
+    return processes.figures_of(command, environment(server))
 
 
 @contextlib.contextmanager
@@ -113,18 +108,9 @@ def _worker(server: Server) -> Iterator[int]:
     command = [sys.executable, "-m", "mainspring", "worker", str(HERE / "noop_app.py")]
     command += ["--server", _address(server), "--concurrency", str(CONCURRENCY), "--processes", "1"]
     log = server.directory / "worker.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment(server))
-    try:
+    with processes.running(command, log, environment(server)) as process:
         _await_registration(server, process, log)
         yield process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _await_registration(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -22,6 +22,7 @@ import postgres_cells
 import python_api
 import report
 import servers
+import workflow_cells
 import zookeeper_cells
 from measure import Cell, Outcome, Scale, measure
 
@@ -36,6 +37,7 @@ def main() -> int:
         + limits.cells(sqlite, memory)
         + postgres_cells.cells(options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)
+        + workflow_cells.cells()
     )
     chosen = _choose(every, options)
     if not chosen:

@@ -100,7 +100,7 @@ class Server:
 
     def start(self) -> None:
         """Start the process and wait until it listens. Raises StartError."""
-        self.port = _free_port() if self.contestant.is_given_a_port else 0
+        self.port = free_port() if self.contestant.is_given_a_port else 0
         self._output.write_bytes(b"")
         paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._output.open("ab") as output:
@@ -182,7 +182,8 @@ class Nodes(Server):
         return [pid for node in self.nodes for pid in node.pids()]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback interface that no process uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

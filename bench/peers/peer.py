@@ -25,12 +25,17 @@ async def run_timed(
     submitted_after = time.perf_counter() - started_at
     await await_completion()
     seconds = time.perf_counter() - started_at
+    print_figures(jobs, seconds, submit_rate=jobs / submitted_after)
+
+
+def print_figures(count: int, seconds: float, **more: Any) -> None:
+    """Print the figures of a client as one line of JSON; `count` jobs or workflows took `seconds`."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     figures = {
-        "jobs": jobs,
+        "jobs": count,
         "seconds": seconds,
-        "rate": jobs / seconds,
-        "submit_rate": jobs / submitted_after,
+        "rate": count / seconds,
+        **more,
         "client_cpu_s": used.ru_utime + used.ru_stime,
     }
     print(json.dumps(figures), flush=True)
