@@ -36,6 +36,8 @@ class History:
         self.ended: dict[int, State] = {}
         self.settled = 0
         self.redriven: set[int] = set()
+        self.withdrawn: set[int] = set()
+        """Jobs that a slice has deleted: only their settlements may be stale."""
 
     def note(self, operation: Operation, outcome: Any) -> None:
         match operation:
@@ -47,6 +49,9 @@ class History:
             case ops.Settle():
                 for settlement in operation.settlements:
                     job_id = settlement.job.id
+                    if job_id in self.withdrawn:
+                        assert job_id in outcome, f"{job_id} was deleted"
+                        continue
                     assert job_id not in outcome, f"{settlement.event} of {job_id} is stale, and this is the only node"
                     after = rules.target(settlement.event)
                     if after.ended:

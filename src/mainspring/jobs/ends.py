@@ -146,6 +146,20 @@ class Ends:
             if acknowledge is not None:
                 acknowledge(True)
 
+    def forget(self, held: Held, *, stop: bool) -> None:
+        """Forget a stored job whose row was deleted, without settling it; ``stop``: ask its worker to stop."""
+        worker, queue, admission = held.worker, held.queue, held.admission
+        if worker is not None and not worker.streams:
+            worker.ignored_results.add(held.handle)
+        elif worker is not None and stop:
+            worker.connection.stop(held, b"cancelled")
+        held.admission = None
+        self._serving.release(held)
+        queue.leased -= 1
+        if admission is not None:
+            admission.give_back(held.job.key)
+        self._serving.serve(queue)
+
     def _end_deferred(
         self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None
     ) -> None:
@@ -214,7 +228,8 @@ class Ends:
             if acknowledge is not None:
                 acknowledge(recorded)
             if not recorded:
-                queue.away += 1  # probably another node has it
+                if self._drop is not None:
+                    queue.away += 1  # probably another node has it; on a store of one node it was deleted
                 if worker is not None:
                     worker.refused = True
                 continue

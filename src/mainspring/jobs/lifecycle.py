@@ -4,24 +4,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.model import State
+import msgspec
+
+from mainspring.jobs.model import RUNS, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.jobs.clients import Clients
     from mainspring.jobs.context import Context
+    from mainspring.jobs.due_jobs import DueJobs
+    from mainspring.jobs.ends import Ends
     from mainspring.jobs.intake import Intake
     from mainspring.jobs.model import Job
+    from mainspring.jobs.serving import Serving
+    from mainspring.jobs.store import Withdrawn
 
 
 class NodeJobLifecycle:
     """The node's side of ``jobs.slices.JobLifecycle``."""
 
-    def __init__(self, context: Context, intake: Intake, clients: Clients) -> None:
+    def __init__(
+        self,
+        context: Context,
+        serving: Serving,
+        due_jobs: DueJobs,
+        ends: Ends,
+        intake: Intake,
+        clients: Clients,
+    ) -> None:
         self._table, self._dispatch = context.table, context.dispatch
-        self._intake = intake
+        self._listeners, self._handles, self._hub = context.listeners, context.handles, context.hub
         self._uniques = context.uniques
+        self._serving = serving
+        self._due_jobs = due_jobs
+        self._ends = ends
+        self._intake = intake
         self._clients = clients
 
     def next_id(self) -> int:
@@ -53,3 +71,36 @@ class NodeJobLifecycle:
             held = self._table.find(job_id)
             if held is None or not held.cancelled:
                 self._clients.cancel(job_id, why, lambda _: None, lambda _: None)
+
+    def begun(self, jobs: Sequence[Job]) -> None:
+        """Count root jobs as jobs that this node does not hold."""
+        for job in jobs:
+            queue = self._dispatch.tracked(job.function)
+            if queue is not None:
+                if job.state == State.PENDING:
+                    self._serving.no_longer_pending(queue, job.priority)
+                if job.state != State.SCHEDULED:
+                    queue.away += 1
+            if job.unique:
+                self._uniques.overtake((job.function, job.unique))
+            if self._hub.active:
+                self._hub.publish(msgspec.structs.replace(job, state=int(State.RUNNING), term=RUNS, payload=b""))
+
+    def ended(self, jobs: Sequence[Job]) -> None:
+        """Count the ends of root jobs, and notify their clients and watchers."""
+        for job in jobs:
+            self._due_jobs.ended(job, State.RUNNING)
+
+    def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
+        """Forget deleted jobs. A deleted job of this node that is not in memory has a settlement under way, which counts it."""
+        for gone in jobs:
+            queue = self._dispatch.queues.get(gone.function)
+            held = self._table.find(gone.id)
+            if held is not None and held.stored and held.job.term == gone.term:
+                self._ends.forget(held, stop=stop)
+            elif queue is not None and gone.state == State.PENDING:
+                self._serving.no_longer_pending(queue, gone.priority)
+            elif queue is not None and gone.term != self._table.term:
+                self._serving.no_longer_away(queue)
+            for listener in self._listeners.pop(gone.id):
+                listener.unknown(self._handles.of(gone.id))

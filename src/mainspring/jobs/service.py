@@ -168,7 +168,7 @@ class JobService:
                 clients,
                 due_jobs.wake_at,
             )
-        self.lifecycle = NodeJobLifecycle(context, intake, clients)
+        self.lifecycle = NodeJobLifecycle(context, serving, due_jobs, ends, intake, clients)
         self._ends = False
 
         # The methods that faces and the server call; their docstrings are at their definitions.

@@ -57,6 +57,19 @@ class JobLifecycle(Protocol):
     def cancel(self, ids: Sequence[int], why: str) -> None:
         """Cancel jobs, as after a commit that has replaced them; ``why`` is a text for users."""
 
+    def begun(self, jobs: Sequence[Job]) -> None:
+        """Process committed root jobs: new ones, and taken ones as they were before."""
+
+    def ended(self, jobs: Sequence[Job]) -> None:
+        """Process the committed ends of root jobs: count them, and notify their clients and watchers."""
+
+    def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
+        """Process the committed deletion of live jobs: forget those that this node holds, without settling them.
+
+        Their workers are asked to stop, unless ``stop`` is False, because they have reported the end themselves. A settlement
+        that comes later is stale.
+        """
+
 
 class Ground(Protocol):
     """The services of an engine for a slice inside a transaction.
@@ -95,20 +108,25 @@ class RunGround(Ground, Protocol):
     async def begin_roots(self, jobs: list[Job]) -> dict[int, Found]:
         """Store new jobs as root jobs, which began at ``started_us``. They keep ``input_size``, and lose their payloads.
 
-        Guard and outcome are those of ``jobs.store.Submit``. The stored jobs are changed to what is stored.
+        Guard and outcome are those of ``jobs.store.Submit``. The stored jobs are changed to what is stored. After the commit
+        ``JobLifecycle.begun`` has to be called with them.
         """
 
     async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
-        """Turn pending jobs of a function into root jobs, in the order of a claim; return them whole, as they were before."""
+        """Turn pending jobs of a function into root jobs, in the order of a claim; return them whole, as they were before.
+
+        After the commit ``JobLifecycle.begun`` has to be called with them.
+        """
 
     async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
-        """Turn those of some jobs that are PENDING or SCHEDULED into root jobs; return them whole, as they were before."""
+        """Do the same with those of some jobs that are PENDING or SCHEDULED."""
 
     async def end_roots(self, jobs: Iterable[Job]) -> list[Job]:
         """End live root jobs, each with ``state``, ``ended_us``, ``result`` and ``error`` of the job given.
 
-        Return those that ended, complete but for the payload, for ``JobLifecycle.ended``. The others were no live root jobs. The
-        owners of the jobs get the notice ``Ended``. The rows keep their term and stay until ``forget_roots``.
+        Return those that ended, complete but for the payload: after the commit ``JobLifecycle.ended`` has to be called with them.
+        The others were no live root jobs. The owners of the jobs get the notice ``Ended``. The rows keep their term, and stay
+        until ``forget_roots`` unless the options say otherwise.
         """
 
     async def forget_roots(self, ids: Iterable[int]) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.engine import PostgresEngine
     from mainspring.events.relay import Message
+    from mainspring.jobs.store import Withdrawn
     from mainspring.storage.operation import Operation
 
 T = TypeVar("T")
@@ -55,6 +56,15 @@ class Part:
 
     def cancel(self, ids: Sequence[int], why: str) -> None:
         raise AssertionError(ids)
+
+    def begun(self, jobs: Sequence[Job]) -> None:
+        raise AssertionError(jobs)
+
+    def ended(self, jobs: Sequence[Job]) -> None:
+        raise AssertionError(jobs)
+
+    def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
+        raise AssertionError(jobs, stop)
 
     def check(self) -> None:
         """Check that the notified jobs are those that were committed."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
     from mainspring.jobs.slices import JobLifecycle
+    from mainspring.jobs.store import Withdrawn
     from mainspring.storage.engine import Committed, Opened
 
 
@@ -83,6 +84,15 @@ class _Attended:
 
     def cancel(self, ids: Sequence[int], why: str) -> None:
         self._pending.append(lambda: self._following.cancel(ids, why))
+
+    def begun(self, jobs: Sequence[Job]) -> None:
+        self._pending.append(lambda: self._following.begun(jobs))
+
+    def ended(self, jobs: Sequence[Job]) -> None:
+        self._pending.append(lambda: self._following.ended(jobs))
+
+    def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
+        self._pending.append(lambda: self._following.withdrawn(jobs, stop=stop))
 
     def notify(self, *, committed: bool) -> None:
         """Notify the node of the outcome of a group."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Withdrawn
 
 
 class RecordedLifecycle:
@@ -26,6 +27,9 @@ class RecordedLifecycle:
         """Ids of the jobs that are or will be in the store, by the calls so far."""
         self.committed: list[int] = []
         self.cancelled: list[int] = []
+        self.begun_roots: list[int] = []
+        self.ended_roots: list[int] = []
+        self.deleted: list[int] = []
         self.refused: set[bytes] = set()
         """The uniques of jobs in the node's memory."""
 
@@ -52,3 +56,16 @@ class RecordedLifecycle:
         """Record that jobs were replaced."""
         assert why
         self.cancelled += ids
+
+    def begun(self, jobs: Sequence[Job]) -> None:
+        """Record committed root jobs."""
+        self.begun_roots += [job.id for job in jobs]
+
+    def ended(self, jobs: Sequence[Job]) -> None:
+        """Record the ends of root jobs."""
+        self.ended_roots += [job.id for job in jobs]
+
+    def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
+        """Record that live jobs were deleted."""
+        del stop
+        self.deleted += [job.id for job in jobs]
