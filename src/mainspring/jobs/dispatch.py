@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
 from mainspring.jobs.key_queue import merge_by_age
 from mainspring.jobs.names import Rows
+from mainspring.jobs.preference import Preference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,8 @@ class Dispatch:
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as gearmand
     does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: the most functions, including
     those that are rows of the store; 0 for any number. ``on_new_queue`` is called with each new queue. On a
-    shared store ``lease_valid`` returns whether the node still holds its lease, and with it its jobs.
+    shared store ``lease_valid`` returns whether the node still holds its lease, and with it its jobs. ``prefers`` returns the
+    function that chooses the preferred worker of a function's jobs, by the function's name; None for most functions.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Dispatch:
         most: int = 0,
         on_new_queue: Callable[[FunctionQueue], None] | None = None,
         lease_valid: Callable[[], bool] | None = None,
+        prefers: Callable[[bytes], Callable[[Held], Worker | None] | None] | None = None,
     ) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.order: list[FunctionQueue] = []
@@ -62,6 +65,7 @@ class Dispatch:
         self.paused = False
         """No job is handed out: the node shuts down, drains or has no term."""
         self._lease_valid = lease_valid
+        self._prefers = prefers
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
 
@@ -70,7 +74,8 @@ class Dispatch:
         queue = self.queues.get(name)
         if queue is None:
             self._serial += 1
-            queue = self.queues[name] = FunctionQueue(name, self._serial)
+            of = None if self._prefers is None else self._prefers(name)
+            queue = self.queues[name] = FunctionQueue(name, self._serial, None if of is None else Preference(of))
             self.order.append(queue)
             self.rows.left(name)
             if self._on_new_queue is not None:
@@ -266,6 +271,8 @@ class Dispatch:
             if queue.admission is not None:
                 queue.admission.drop(held)
                 return
+            if queue.prefer is not None and queue.prefer.remove(held):
+                return
             queue.dropped += 1
             if queue.dropped > MAX_DROPPED and queue.dropped > queue.size:
                 # Without requests for jobs, no entry is skipped and freed: clients that come and leave must not fill the memory.
@@ -304,12 +311,13 @@ class Dispatch:
         return None
 
     def grab(self, worker: Worker) -> Held | None:
-        """Remove and return the next job of a worker's functions."""
+        """Remove and return the next job of a worker's functions, without those whose jobs prefer workers."""
         if self.holds_back():
             return None
         queues = list(worker.abilities)
         if len(queues) == 1:
-            return self.pop(queues[0])
+            return self.pop(queues[0]) if queues[0].prefer is None else None
+        queues = [queue for queue in queues if queue.prefer is None]
         if self._round_robin and queues:
             worker.turn %= len(queues)
             for turn in range(len(queues)):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Progress
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.model import Job, Retry
+    from mainspring.jobs.preference import Preference
     from mainspring.jobs.timers import Timer
     from mainspring.resources.model import Limits
 
@@ -207,6 +208,7 @@ class FunctionQueue:
         "maximum",
         "mean_size",
         "name",
+        "prefer",
         "ready",
         "running",
         "serial",
@@ -221,8 +223,10 @@ class FunctionQueue:
         "workers",
     )
 
-    def __init__(self, name: bytes, serial: int = 0) -> None:
+    def __init__(self, name: bytes, serial: int = 0, prefer: Preference[Held, Worker] | None = None) -> None:
         self.name = name
+        self.prefer = prefer
+        """The jobs that wait for a preferred worker; None if jobs of the function prefer none."""
         self.serial = serial
         """Its number among all queues that the node created."""
         self.ready: tuple[deque[Held], ...] = ()
@@ -332,7 +336,8 @@ class FunctionQueue:
         """Return the waiting jobs in memory, each once, even if it was removed and queued again; visits each job."""
         if self.admission is not None:
             return list(dict.fromkeys(self.admission.queued()))
-        return list(dict.fromkeys(held for ready in self.ready for held in ready if held.queued))
+        ready = dict.fromkeys(held for ready in self.ready for held in ready if held.queued)
+        return list(ready) if self.prefer is None else [*self.prefer.jobs(), *ready]
 
     def startable(self, most: int) -> int:
         """Return about how many jobs could be handed out now, at most ``most`` with limits; 0 only if none can."""

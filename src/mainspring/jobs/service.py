@@ -59,7 +59,7 @@ class JobService:
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
     ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` is whether the store keeps limits
-    of functions. ``shared`` is given if the store is shared.
+    of functions. ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class JobService:
         retention: float = 86_400.0,
         dead_retention: float = 14 * 86_400.0,
         attempts_ended: Sequence[AttemptsEnded] = (),
+        prefers: Callable[[bytes], Callable[[Held], Worker | None] | None] | None = None,
     ) -> None:
         self.commits = commits
         self.clock = clock
@@ -95,6 +96,7 @@ class JobService:
             most=most_functions,
             on_new_queue=self._on_new_queue,
             lease_valid=None if shared is None else shared.lease_valid,
+            prefers=prefers,
         )
         self.timers = timers = Timers(earlier)
         self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)

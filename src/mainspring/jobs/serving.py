@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.clock import from_us
+from mainspring.clock import from_us, to_us
 from mainspring.jobs import rules
 from mainspring.jobs.claiming import Claiming
 from mainspring.jobs.isolation import IsolationQueue
 from mainspring.jobs.pending_grabs import PendingGrabs
+from mainspring.jobs.preferred_matching import match_preferred
 from mainspring.jobs.suspects import Suspects
 from mainspring.jobs.token_grants import TokenGrants
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.limits import Limits
     from mainspring.jobs.model import Job
+    from mainspring.jobs.preference import Preference
     from mainspring.jobs.timers import Timer
     from mainspring.jobs.token_grants import GrantedAccounts
 
@@ -167,7 +169,9 @@ class Serving:
         """Hand waiting jobs to waiting workers, and claim more where there is room."""
         if self.isolation.waiting:
             self.isolation.next(queue)
-        if queue.size and (queue.takers or queue.sleepers):
+        if queue.prefer is not None:
+            self._serve_preferred(queue, queue.prefer)
+        elif queue.size and (queue.takers or queue.sleepers):
             for worker, held in self._dispatch.match(queue):
                 if held is None:
                     worker.connection.wake()
@@ -180,15 +184,29 @@ class Serving:
             self._look_again(queue, queue.admission)
         self.claiming.refill(queue)
 
+    def _serve_preferred(self, queue: FunctionQueue, prefer: Preference[Held, Worker]) -> None:
+        """Hand jobs to the workers that they prefer, and look again when one has waited long enough for its worker."""
+        if not queue.size or not queue.takers:
+            return
+        for worker, held in match_preferred(self._dispatch, queue, prefer, self._clock.monotonic()):
+            self.start(held, worker)
+            worker.connection.assign(held)
+        following = prefer.next()
+        if queue.takers and following is not None:
+            self.serve_at(queue, to_us(following))
+
     def hint(self, queue: FunctionQueue) -> None:
         """Claim jobs of a function that another node has stored."""
         queue.hinted = True
         self.claiming.hint(queue)
 
     def refill(self, worker: Worker) -> None:
-        """Claim more jobs of a worker's functions, if there is room."""
+        """Claim more jobs of a worker's functions, if there is room; hand out those that prefer workers."""
         for queue in worker.abilities:
-            self.claiming.refill(queue)
+            if queue.prefer is None:
+                self.claiming.refill(queue)
+            else:
+                self.serve(queue)
 
     def next_suspect(self) -> None:
         """Begin the next suspect, if one waits for its turn."""

@@ -111,6 +111,8 @@ class JobTable:
             waiting = queue.queued()
             for ready in queue.ready:
                 ready.clear()
+            if queue.prefer is not None:
+                queue.prefer.clear()
             queue.dropped = 0
             for worker in queue.workers:
                 for held in worker.running.values():

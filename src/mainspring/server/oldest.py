@@ -78,6 +78,8 @@ def _firsts(queue: FunctionQueue) -> Iterator[Held]:
     if queue.admission is not None:
         yield from queue.queued()
         return
+    if queue.prefer is not None:
+        yield from queue.prefer.jobs()
     for ready in queue.ready:
         for held in ready:
             if held.queued:
