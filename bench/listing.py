@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import servers
 from generator import LoadError, load
 from measure import Cell, Run, Scale, Side
 from scenarios import MILLION, WIDE
-from servers import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +71,7 @@ def submits_beside_lists(server: Server, scale: Scale) -> Run:
 @contextlib.contextmanager
 def _run_listers(server: Server, found: list[dict[str, Any]]) -> Iterator[None]:
     command = [sys.executable, str(HERE / "listing_client.py"), str(CLIENTS), str(RARE)]
-    environment = os.environ | {"MAINSPRING_SERVER": f"127.0.0.1:{server.port}", "PYTHONPATH": str(SOURCES)}
+    environment = {**servers.environment(), "MAINSPRING_SERVER": f"127.0.0.1:{server.port}"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as client:
         yield
         output, _ = client.communicate("")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import statistics
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from generator import LoadError
-from servers import Contestant, StartError
+from servers import SOURCES_VARIABLE, Contestant, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ class Side:
     label: str
     contestant: Contestant
     scenario: Callable[[Server, Scale], Run]
+    sources: Path | None = None
+    """Other sources of Mainspring, for the processes of the side."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,21 @@ class Cell:
     one_core: bool = False
     """Run server and generator on one core: the figure is then processor time alone, without wake-ups of sleeping cores."""
 
+    @property
+    def less_is_better(self) -> bool:
+        return self.under is not None or self.unit in ("s", "ms")
+
+    def compared_with(self, base: Path) -> Cell | None:
+        """Return the cell with the same scenario on the Mainspring in `base`; None if it does not measure Mainspring.
+
+        Each must reach 0.97 of the other's speed.
+        """
+        side = self.sides[0]
+        if "mainspring" not in side.contestant.command:
+            return None
+        sides = (replace(side, label="now"), replace(side, label="base", sources=base / "src"))
+        return replace(self, required="0.97 x base", sides=sides, ratio_to=1, at_least=0.97, figure_at_least=None)
+
 
 @dataclass
 class Outcome:
@@ -98,6 +116,8 @@ class Outcome:
         if self.cell.ratio_to is None:
             return None
         measured, other = self.median(0), self.median(self.cell.ratio_to)
+        if self.cell.less_is_better:
+            measured, other = other, measured
         return measured / other if measured is not None and other else None
 
     @property
@@ -112,13 +132,14 @@ class Outcome:
 
 
 def measure(cell: Cell, scale: Scale, repeat: int, directory: Path) -> Outcome:
-    """Measure the cell's sides in turns, A B A B…, so that a slow period of the machine affects all of them.
+    """Measure the cell's sides in turns, A B B A…, so that a slow period of the machine affects all of them.
 
     A side that cannot be measured takes no further turns.
     """
     outcome = Outcome(cell, runs=[[] for _ in cell.sides])
     turns = 1 if cell.once or scale.quick else repeat * cell.rounds
-    for index, side in [*enumerate(cell.sides)] * turns:
+    sides = [*enumerate(cell.sides)]
+    for index, side in itertools.chain.from_iterable((sides, sides[::-1])[turn % 2] for turn in range(turns)):
         if index in outcome.problems:
             continue
         try:
@@ -134,7 +155,7 @@ def measure(cell: Cell, scale: Scale, repeat: int, directory: Path) -> Outcome:
 
 def _take_turn(cell: Cell, side: Side, scale: Scale, directory: Path) -> Run:
     os.sync()  # write out the data of earlier turns first
-    with _cores(one=cell.one_core), side.contestant.running(directory) as server:
+    with _cores(one=cell.one_core), _sources(side.sources), side.contestant.running(directory) as server:
         run = side.scenario(server, scale)
     print(f"  {cell.key}: {side.label}: {run.figure:,.4g} {cell.unit}", file=sys.stderr, flush=True)
     return run
@@ -149,3 +170,13 @@ def _cores(*, one: bool) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+@contextlib.contextmanager
+def _sources(sources: Path | None) -> Iterator[None]:
+    if sources is not None:
+        os.environ[SOURCES_VARIABLE] = str(sources)  # child processes inherit it
+    try:
+        yield
+    finally:
+        os.environ.pop(SOURCES_VARIABLE, None)

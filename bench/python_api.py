@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import processes
 import processor_time
+import servers
 from admin import connect, counts
 from measure import Cell, NotMeasured, Run, Scale, Side
 from servers import SOURCES, StartError
@@ -135,5 +135,4 @@ def _address(server: Server) -> str:
 
 def environment(server: Server) -> dict[str, str]:
     """Return the environment of a program that connects to a server."""
-    paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MAINSPRING_SERVER": _address(server)}
+    return {**servers.environment(), "MAINSPRING_SERVER": _address(server)}

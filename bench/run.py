@@ -39,6 +39,8 @@ def main() -> int:
         + zookeeper_cells.cells(options.server_cmd)
         + workflow_cells.cells()
     )
+    if options.base:
+        every = [compared for cell in every if (compared := cell.compared_with(options.base))]
     chosen = _choose(every, options)
     if not chosen:
         print(f"no cell begins with {', '.join(options.only)}; --list names them", file=sys.stderr)
@@ -74,6 +76,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--server-cmd",
         metavar="COMMAND",
         help="measure this server in Mainspring's place; {store} {dir} {port} are filled in",
+    )
+    parser.add_argument(
+        "--base",
+        type=Path,
+        metavar="DIR",
+        help="compare each row of Mainspring only with the Mainspring whose sources are in DIR/src, in turns",
     )
     parser.add_argument(
         "--dir",

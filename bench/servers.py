@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
+SOURCES_VARIABLE = "BENCH_SOURCES"
+"""The environment variable with other sources of Mainspring for the processes of a turn."""
 READY = re.compile(r"^listening gearman 127\.0\.0\.1:(\d+)", re.MULTILINE)
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
@@ -102,14 +104,13 @@ class Server:
         """Start the process and wait until it listens. Raises StartError."""
         self.port = free_port() if self.contestant.is_given_a_port else 0
         self._output.write_bytes(b"")
-        paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 self.contestant.argv(self.directory, self.port),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=environment(),
             )
         deadline = time.monotonic() + START_SECONDS
         while not self._is_listening():
@@ -180,6 +181,12 @@ class Nodes(Server):
 
     def pids(self) -> list[int]:
         return [pid for node in self.nodes for pid in node.pids()]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of processes that import Mainspring."""
+    sources = os.environ.get(SOURCES_VARIABLE, str(SOURCES))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [sources, os.environ.get("PYTHONPATH")]))}
 
 
 def free_port() -> int:
