@@ -39,6 +39,9 @@ def main() -> int:
         + zookeeper_cells.cells(options.server_cmd)
         + workflow_cells.cells()
     )
+    if options.base and not (options.base / "src" / "mainspring").is_dir():
+        print(f"{options.base} has no src/mainspring; make it with: git archive COMMIT | tar x -C DIR", file=sys.stderr)
+        return 2
     if options.base:
         every = [compared for cell in every if (compared := cell.compared_with(options.base))]
     chosen = _choose(every, options)
