@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import functools
-import ssl
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from mainspring.client.addresses import Address, servers_or_default
-from mainspring.client.connections import Connections
+from mainspring.client.app_client import AppClient
 from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments
-from mainspring.client.job import Job, aresults, check_handle, results
-from mainspring.client.options import Duration, Options, Priority, Rate, Retry, build_limits, build_options, seconds
-from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_keep_unique
-from mainspring.client.tls import tls_of_environment
-from mainspring.client.validation import check_key, check_text, check_text_or_function, check_unique, refusal
+from mainspring.client.options import Duration, Priority, Rate, Retry, build_limits, build_options
+from mainspring.client.submission import Key, Unique, check_keep_unique
+from mainspring.client.validation import check_key, check_text_or_function, check_unique
 from mainspring.errors import UsageError
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.tasks import CoroutineTask, Define, Definitions, Task
 from mainspring.worker.functions import check_definition
 from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
-from mainspring.worker.registry import Registry, check_name
+from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+    import ssl
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from datetime import date, datetime
 
+    from mainspring.client.addresses import Address
     from mainspring.worker.settings import WorkerSettings
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App:
+class App(AppClient):
     """Tasks, and the servers to which their jobs are submitted.
 
     ``server`` is ``HOST:PORT``, or several with commas, tried in that order. The default is MAINSPRING_SERVER, read at the
@@ -58,46 +56,17 @@ class App:
         store: str | ZooKeeper | None = None,
     ) -> None:
         check_store(store)
-        if server is not None:
-            check_text(server, "server", "HOST:PORT, or several with commas")
-        if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise refusal("tls", "an ssl.SSLContext", tls)
+        super().__init__(server, tls, functools.partial(check_options, store))
         self._store = store
-        self._check: Check = functools.partial(check_options, store)
-        self._server = server
-        self._tls = tls
         self.registry = Registry()
         self._included: list[str] = []
         self.schedules = Declarations(name)
-        self.connections = Connections(self.servers, self.tls)
         self._definitions = Definitions(self.registry, self.schedules, self.connections, self._check)
 
     @property
     def store(self) -> str | ZooKeeper | None:
         """The store, as given to the App."""
         return self._store
-
-    def servers(self) -> tuple[Address, ...]:
-        """Return the servers' addresses. Raises SettingsError."""
-        return servers_or_default(self._server)
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the context for TLS; None: do not use TLS. Raises SettingsError.
-
-        The environment's TLS files apply only to servers from the environment or the default one, not to a ``server`` argument.
-        """
-        return self._tls if self._tls is not None or self._server else tls_of_environment()
-
-    def connect_to(self, server: str | None) -> str | None:
-        """Connect to other servers from now on, given as in ``App(server)``; return the previous ones.
-
-        For tests, and for programs that get their server's address late.
-        """
-        if server is not None:
-            check_text(server, "server", "HOST:PORT, or several with commas")
-        before, self._server = self._server, server
-        self.connections.forget()
-        return before
 
     @overload
     def task(  # type: ignore[overload-overlap] # type checkers use the first overload that fits
@@ -285,35 +254,6 @@ class App:
         for module in self._included:  # the list grows if one of them includes others
             import_included(module)
 
-    def function(self, name: str) -> Submission[..., bytes]:
-        """Return a function by its name, in any language.
-
-        Its ``submit`` takes one payload: bytes, which are sent unchanged, or another value, which is sent as JSON. With keyword
-        arguments, the payload is a JSON object. Its jobs' results are bytes.
-
-        Raises UsageError for an invalid function name.
-        """
-        check_name(name)
-        return Submission(name, Verbatim(name), self.connections, Options(), check=self._check)
-
-    def job(self, handle: str) -> Job[bytes]:
-        """Return a job by its handle, with its result as bytes. This sends nothing to the server.
-
-        Raises UsageError for an invalid handle.
-        """
-        return Job(self.connections, check_handle(handle), bytes)
-
-    def results(self, jobs: Sequence[Job[R]], timeout: Duration | None = None) -> Iterator[R]:
-        """Yield the results of many jobs in order, with many requests at once; ``timeout`` is for all jobs together.
-
-        At the first job that did not succeed, raises as ``Job.result``.
-        """
-        return results(self.connections, jobs, None if timeout is None else seconds(timeout, "timeout"))
-
-    def aresults(self, jobs: Sequence[Job[R]]) -> AsyncIterator[R]:
-        """Yield the results of many jobs in order, as ``results`` does."""
-        return aresults(self.connections, jobs)
-
     def worker(
         self,
         settings: WorkerSettings | None = None,
@@ -331,11 +271,3 @@ class App:
         addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
         connectors = {str(address): connector(address, tls) for address in addresses}
         return Worker(self.registry, connectors, settings, selector=selector)
-
-    def close(self) -> None:
-        """Close the connection of the blocking methods. The next call opens a new one."""
-        self.connections.close()
-
-    async def aclose(self) -> None:
-        """Close the connection of the asyncio methods on the running loop."""
-        await self.connections.aclose()

@@ -12,6 +12,7 @@ from mainspring import errors
 from mainspring.api import functions, jobs, nodes, schedules, status
 from mainspring.api.errors import Code
 from mainspring.api.request import Request
+from mainspring.client.app_client import AppClient
 from mainspring.client.job import Job
 from mainspring.client.options import Retry
 from mainspring.client.submission import Submission
@@ -23,6 +24,8 @@ from .cli_help import documented, help_text, help_texts
 from .pages import DOCS, ROOT
 
 REFERENCE = DOCS / "reference"
+UNSPECIFIED = {Type.HISTORY, Type.EVENTS, Type.DECIDE, Type.DECIDED, Type.FORGOTTEN}
+"""The server refuses these packets so far."""
 
 
 def page(name: str) -> str:
@@ -69,7 +72,9 @@ def test_every_public_name_is_in_the_python_api() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("kind", [mainspring.App, Job, Retry, Submission, CurrentJob], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [mainspring.App, AppClient, Job, Retry, Submission, CurrentJob], ids=lambda kind: kind.__name__
+)
 def test_every_method_and_parameter_is_in_the_python_api(kind: type) -> None:
     text = page("python-api.md")
     inner = {
@@ -109,7 +114,8 @@ def test_every_packet_is_in_the_gearman_reference() -> None:
 
 def test_every_packet_of_the_extension_is_in_its_specification() -> None:
     text = page("protocol.md")
-    assert [kind.name for kind in Type if kind >= 1000 and f"| {kind.value} | `{kind.name}` |" not in text] == []
+    specified = {kind for kind in Type if f"| {kind.value} | `{kind.name}` |" in text}
+    assert specified == {kind for kind in Type if kind >= 1000} - UNSPECIFIED
 
 
 def source(*parts: str) -> str:

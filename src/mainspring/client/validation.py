@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.errors import UsageError
-from mainspring.jobs.model import UNIQUE_LIMIT
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT
 from mainspring.resources.limit_specs import key_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,13 @@ def check_text(value: object, what: str, accepted: str = "text") -> str:
     except UnicodeEncodeError as error:
         raise UsageError(f"{what} cannot be encoded in UTF-8: {error}") from None
     return value
+
+
+def check_name(name: object) -> None:
+    """Raise UsageError unless the value can be the name of a function."""
+    text = check_text(name, "name")
+    if not text or "\0" in text or len(text.encode()) > FUNCTION_LIMIT:
+        raise UsageError(f"{text!r} is not a name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL")
 
 
 def check_unique(value: object, what: str, accepted: str = "text") -> str:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from mainspring.client.validation import check_text
+from mainspring.client.validation import check_name
 from mainspring.errors import UsageError
-from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.resources.limit_specs import limits_to_wire
 from mainspring.resources.model import UNLIMITED, Limits
 
@@ -80,13 +79,6 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._functions)
-
-
-def check_name(name: object) -> None:
-    """Raise UsageError unless the value can be the name of a function."""
-    text = check_text(name, "name")
-    if not text or "\0" in text or len(text.encode()) > FUNCTION_LIMIT:
-        raise UsageError(f"{text!r} is not a name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL")
 
 
 def _full_name(call: Callable[..., Any]) -> str:

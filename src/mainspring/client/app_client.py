@@ -1,0 +1,95 @@
+"""The part of an App that connects to servers: it submits to functions by name, and returns jobs and their results."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, TypeVar
+
+from mainspring.client.addresses import Address, servers_or_default
+from mainspring.client.connections import Connections
+from mainspring.client.job import Job, aresults, check_handle, results
+from mainspring.client.options import Duration, Options, seconds
+from mainspring.client.submission import Check, Submission, Verbatim
+from mainspring.client.tls import tls_of_environment
+from mainspring.client.validation import check_name, check_text, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+R = TypeVar("R")
+
+
+class AppClient:
+    """The servers of an App, and the jobs on them. ``check`` refuses options that the App's store does not support.
+
+    Raises UsageError for a wrong ``server`` or ``tls``.
+    """
+
+    def __init__(self, server: str | None, tls: ssl.SSLContext | None, check: Check) -> None:
+        if server is not None:
+            check_text(server, "server", "HOST:PORT, or several with commas")
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise refusal("tls", "an ssl.SSLContext", tls)
+        self._server = server
+        self._tls = tls
+        self._check = check
+        self.connections = Connections(self.servers, self.tls)
+
+    def servers(self) -> tuple[Address, ...]:
+        """Return the servers' addresses. Raises SettingsError."""
+        return servers_or_default(self._server)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context for TLS; None: do not use TLS. Raises SettingsError.
+
+        The environment's TLS files apply only to servers from the environment or the default one, not to a ``server`` argument.
+        """
+        return self._tls if self._tls is not None or self._server else tls_of_environment()
+
+    def connect_to(self, server: str | None) -> str | None:
+        """Connect to other servers from now on, given as in ``App(server)``; return the previous ones.
+
+        For tests, and for programs that get their server's address late.
+        """
+        if server is not None:
+            check_text(server, "server", "HOST:PORT, or several with commas")
+        before, self._server = self._server, server
+        self.connections.forget()
+        return before
+
+    def function(self, name: str) -> Submission[..., bytes]:
+        """Return a function by its name, in any language.
+
+        Its ``submit`` takes one payload: bytes, which are sent unchanged, or another value, which is sent as JSON. With keyword
+        arguments, the payload is a JSON object. Its jobs' results are bytes.
+
+        Raises UsageError for an invalid function name.
+        """
+        check_name(name)
+        return Submission(name, Verbatim(name), self.connections, Options(), check=self._check)
+
+    def job(self, handle: str) -> Job[bytes]:
+        """Return a job by its handle, with its result as bytes. This sends nothing to the server.
+
+        Raises UsageError for an invalid handle.
+        """
+        return Job(self.connections, check_handle(handle), bytes)
+
+    def results(self, jobs: Sequence[Job[R]], timeout: Duration | None = None) -> Iterator[R]:
+        """Yield the results of many jobs in order, with many requests at once; ``timeout`` is for all jobs together.
+
+        At the first job that did not succeed, raises as ``Job.result``.
+        """
+        return results(self.connections, jobs, None if timeout is None else seconds(timeout, "timeout"))
+
+    def aresults(self, jobs: Sequence[Job[R]]) -> AsyncIterator[R]:
+        """Yield the results of many jobs in order, as ``results`` does."""
+        return aresults(self.connections, jobs)
+
+    def close(self) -> None:
+        """Close the connection of the blocking methods. The next call opens a new one."""
+        self.connections.close()
+
+    async def aclose(self) -> None:
+        """Close the connection of the asyncio methods on the running loop."""
+        await self.connections.aclose()
