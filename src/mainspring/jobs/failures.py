@@ -18,7 +18,8 @@ class JobFailure(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(JobFailure).decode
+decode_failure = msgspec.json.Decoder(JobFailure).decode
+"""Return a failure by its stored form."""
 
 
 def failure(kind: str, message: str) -> bytes:
@@ -33,5 +34,5 @@ def exception_of(job: Job) -> bytes | None:
     """
     if job.state != State.FAILED or not job.error:
         return None
-    failed = _decode(job.error)
+    failed = decode_failure(job.error)
     return failed.message.encode() if failed.type == "WorkException" else None

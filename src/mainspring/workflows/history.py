@@ -101,6 +101,8 @@ class WorkflowExecutionCancelRequested(EventBase, frozen=True, tag=2):
     external_initiated: int = 0
     reason: str = ""
     """Not in SWF."""
+    request: int = 0
+    """The key of the request, so that a repeated one counts once. Not in SWF."""
 
 
 class WorkflowExecutionCompleted(EventBase, frozen=True, tag=3):
@@ -339,6 +341,8 @@ class WorkflowExecutionSignaled(EventBase, frozen=True, tag=26):
     external_run: int = 0
     external_workflow_id: str = ""
     external_initiated: int = 0
+    request: int = 0
+    """The key of the request, so that a repeated one counts once. Not in SWF."""
 
 
 class MarkerRecorded(EventBase, frozen=True, tag=27):

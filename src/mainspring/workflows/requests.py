@@ -49,6 +49,15 @@ class Completion(NamedTuple):
 Verdict = Literal["recorded", "stale", "refused", "parked"]
 
 
+class Ruling(NamedTuple):
+    """The verdict of the rules on a completion."""
+
+    verdict: Verdict
+    why: str = ""
+    refused_close: bool = False
+    """See ``Decided``."""
+
+
 class Decided(NamedTuple):
     """The outcome of one completion."""
 
@@ -71,10 +80,13 @@ class Signal(NamedTuple):
     """A hash that identifies the request: a repeated one counts once. 0: none."""
 
 
+RequestVerdict = Literal["recorded", "repeated", "unknown", "closed", "full"]
+
+
 class Reached(NamedTuple):
     """The outcome of a request to a run."""
 
-    verdict: Literal["recorded", "repeated", "unknown", "closed", "full"]
+    verdict: RequestVerdict
     run: int = 0
     root: int = 0
     event: int = 0

@@ -1,0 +1,19 @@
+"""The close of a run, for each reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.history import EventBase
+
+
+def close(draft: Draft, kind: type[EventBase], **attributes: object) -> None:
+    """Record the event that closes a run. The jobs of its open activities are deleted, and it is not parked any more."""
+    for activity in draft.state.activities.values():
+        draft.withdraw(activity.job)
+    draft.record(kind, **attributes)
+    parking = draft.parking
+    parking.parked = None
+    parking.parked_us = parking.retry_us = 0

@@ -1,0 +1,302 @@
+"""The completion of a decision: the guards, the events of its steps and decisions, and the next decision task.
+
+Events of a lean completion, in this order:
+
+| event | if |
+|---|---|
+| DecisionTaskStarted | the decision has no record yet |
+| MarkerRecorded for each step | its number is not recorded yet |
+| DecisionTaskCompleted | unless the decider goes on (``more``) with neither decisions nor newer events |
+| the events of the decisions, in order | |
+| ActivityTaskCanceled for each activity that the list has scheduled and cancelled | the run is open |
+| DecisionTaskScheduled | the decider goes on, or lacks an event that asks for a decision, or a decision failed |
+
+``DecisionTaskCompleted.seen`` is the last event that the decider was given. If it was fused, that includes the ends of the
+activities that it has brought along.
+
+Late but harmless completions are *stale*: nothing of them is recorded, and the decider evicts the run.
+
+| stale because | as when |
+|---|---|
+| the run is closed, or parked | it was terminated meanwhile |
+| no decision task is open, or the open one is newer than ``seen`` | another decider has made the decision |
+| ``seen`` is not that of the recorded steps of the decision | a decider does not resume a decision as it was begun |
+| a step is recorded with another digest | two deciders have executed it |
+| fused, and a decision task is open | a signal came before |
+| fused, and there is a newer event that it has not brought | an activity has timed out; another worker's activity has ended |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.jobs.model import decode_options
+from mainspring.quantities import format_size
+from mainspring.workflows.decisions import activity, child, execution, external, lambdas, marker, model, timer
+from mainspring.workflows.decisions.decision_task import schedule_decision, start_decision
+from mainspring.workflows.history import DecisionTaskCompleted
+from mainspring.workflows.limits import ensure_room
+from mainspring.workflows.model import YEAR
+from mainspring.workflows.parking import park, progressed
+from mainspring.workflows.requests import Ruling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.workflows.decisions.model import Decision, DecisionBase, StepResult
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.requests import Completion
+    from mainspring.workflows.state import State
+
+
+def complete(draft: Draft, completion: Completion) -> Ruling:
+    """Judge a completion and record it."""
+    state = draft.state
+    fused = not completion.job and not state.full
+    why = _fused_stale(draft, completion) if fused else _stale(state, completion)
+    if not why:
+        why = "the run is parked" if draft.parking.parked is not None else _contradiction(state, completion.steps)
+    if why:
+        return Ruling("stale", why)
+    if completion.parked is not None:
+        park(draft, completion.parked, completion.build)
+        return Ruling("parked")
+    why = _malformed(draft, completion)
+    if why:
+        return Ruling("refused", why)
+    decisions, steps = completion.decisions, completion.steps
+    # One event each, a second for each cancelled activity, and the decision task's own three.
+    if not ensure_room(draft, 3 + len(steps) + 2 * len(decisions)):
+        return Ruling("stale", "the history is full: the run is terminated")
+    seen = state.last if fused or state.full else completion.seen
+    _record_steps(draft, completion, seen)
+    unseen = state.last_trigger > (state.started if state.full else seen)
+    if completion.more and not decisions and not unseen:
+        return Ruling("recorded")
+    refused_close = _record_decisions(draft, completion, seen, unseen=unseen)
+    if completion.more or state.last_trigger > state.seen:
+        schedule_decision(draft)
+    return Ruling("recorded", "", refused_close)
+
+
+# ---- guards ----
+
+
+def _stale(state: State, completion: Completion) -> str:
+    if state.status:
+        return "the run is closed"
+    seen = completion.seen
+    if state.full:
+        return "" if state.started and seen == state.started else "the decision task is not open"
+    if not state.scheduled or not state.scheduled <= seen <= state.last:
+        return "the decision task is not open"
+    if state.batch and seen != state.step_seen:
+        return f"the decision's recorded steps were given the events up to {state.step_seen}, not up to {seen}"
+    return ""
+
+
+def _fused_stale(draft: Draft, completion: Completion) -> str:
+    state = draft.state
+    if state.status:
+        return "the run is closed"
+    if state.started or 0 < state.scheduled <= draft.base:
+        return "a decision task is open"
+    brought = draft.brought
+    seen = completion.seen
+    for job in completion.settled:
+        events = brought.get(job)
+        if not events:
+            return "an activity has closed otherwise"
+        seen += events
+    if seen != state.last or not completion.settled:
+        return "the run has newer events"
+    return ""
+
+
+def _contradiction(state: State, steps: Sequence[StepResult]) -> str:
+    recorded = state.steps
+    if recorded:
+        for step in steps:
+            if recorded.get(step.number, step.digest) != step.digest:
+                return f"step {step.number} is recorded with another result"
+    return ""
+
+
+def _malformed(draft: Draft, completion: Completion) -> str:
+    """Return why a list is refused whole; empty if it is not."""
+    decisions = completion.decisions
+    largest = draft.limits.largest
+    if completion.more and decisions and decisions[-1].__class__ in _CLOSES:
+        return "a decision that goes on may not close the run"
+    for decision in decisions[:-1]:
+        if decision.__class__ in _CLOSES:
+            return f"{type(decision).__name__} must be the last decision"
+    full = draft.state.full
+    for decision in decisions:
+        kind = decision.__class__
+        if not full and kind in _NOT_NATIVE:
+            return (
+                f"{kind.__name__} is not possible yet: start the other workflow from an activity, or loop in this run"
+            )
+        check = _CHECKS.get(kind)
+        why = check(decision, largest) if check is not None else ""
+        if why:
+            return f"command {decision.number} ({kind.__name__}): {why}"
+    if not completion.steps:
+        return ""
+    if not completion.job:
+        return "a step needs a decision task: settle the activity with `more` before the step starts"
+    return _malformed_steps(draft.state, completion.steps, largest)
+
+
+def _malformed_steps(state: State, steps: Sequence[StepResult], largest: int) -> str:
+    batch = state.batch
+    recorded = state.steps
+    numbers = set()
+    for step in steps:
+        if step.number in numbers:
+            return f"step {step.number} is twice in the list"
+        numbers.add(step.number)
+        if step.number in recorded:
+            continue
+        if step.batch < batch or step.batch <= state.batch:
+            return f"step {step.number} belongs to batch {step.batch}, and batch {batch} is recorded already"
+        batch = step.batch
+        if len(step.result) > largest:
+            return f"step {step.number} ({step.function}): {_too_large('result', len(step.result), largest)}"
+    return ""
+
+
+def _activity_problem(decision: model.ScheduleActivityTask, largest: int) -> str:
+    if len(decision.input) > largest:
+        return _too_large("input", len(decision.input), largest)
+    if not decision.options:
+        return ""
+    try:
+        decode_options(decision.options)
+    except msgspec.MsgspecError as error:
+        return f"its options are not valid: {error}"
+    return ""
+
+
+def _timer_problem(decision: model.StartTimer, _largest: int) -> str:
+    seconds = decision.start_to_fire
+    return "" if 0 <= seconds <= YEAR else f"{seconds} s is no time for a timer: it is from 0 s to a year"
+
+
+def _input_problem(decision: Any, largest: int) -> str:
+    size = len(decision.input)
+    return _too_large("input", size, largest) if size > largest else ""
+
+
+def _result_problem(decision: model.CompleteWorkflowExecution, largest: int) -> str:
+    size = len(decision.result)
+    return _too_large("result", size, largest) if size > largest else ""
+
+
+def _details_problem(decision: Any, largest: int) -> str:
+    size = len(decision.details)
+    return _too_large("value", size, largest) if size > largest else ""
+
+
+def _too_large(what: str, size: int, largest: int) -> str:
+    limit = f"the limit is {format_size(largest)}"
+    return f"the {what} has {format_size(size)}; {limit}: store the value elsewhere and pass a reference to it"
+
+
+# ---- records ----
+
+
+def _record_steps(draft: Draft, completion: Completion, seen: int) -> None:
+    state = draft.state
+    recorded = state.steps
+    fresh = [step for step in completion.steps if step.number not in recorded]
+    if not fresh:
+        return
+    if not state.started:
+        start_decision(draft, completion.identity)
+    for step in fresh:
+        marker.record_step(draft, step, seen, completion.now_us)
+    progressed(draft.parking)
+
+
+def _record_decisions(draft: Draft, completion: Completion, seen: int, *, unseen: bool) -> bool:
+    """Complete the decision task and apply the decisions; return whether a close was refused."""
+    state = draft.state
+    if not state.started:
+        start_decision(draft, completion.identity)
+    completed = draft.record(
+        DecisionTaskCompleted,
+        scheduled=state.scheduled,
+        started=state.started,
+        seen=0 if state.full else seen,
+        now_us=completion.now_us,
+        batch=completion.batch,
+    ).id
+    progressed(draft.parking)
+    decisions = completion.decisions
+    if not decisions:
+        return False
+    close: Decision | None = decisions[-1]
+    if close.__class__ in _CLOSES:
+        decisions = decisions[:-1]
+    else:
+        close = None
+    cancels: list[str] = []
+    for decision in decisions:
+        _RULES[decision.__class__](draft, decision, completed)
+        if isinstance(decision, model.RequestCancelActivityTask):
+            cancels.append(decision.activity_id)
+    if close is not None:
+        if not unseen:
+            _RULES[close.__class__](draft, close, completed)
+            return False
+        execution.refuse_close(draft, close, completed)
+    for activity_id in cancels:
+        activity.finish_cancel(draft, activity_id)
+    return close is not None
+
+
+_RULES: Final[dict[type[DecisionBase], Callable[[Draft, Any, int], None]]] = {
+    model.ScheduleActivityTask: activity.schedule_activity,
+    model.RequestCancelActivityTask: activity.request_cancel_activity,
+    model.CompleteWorkflowExecution: execution.complete_run,
+    model.FailWorkflowExecution: execution.fail_run,
+    model.CancelWorkflowExecution: execution.cancel_run,
+    model.ContinueAsNewWorkflowExecution: execution.continue_as_new,
+    model.RecordMarker: marker.record_marker,
+    model.StartTimer: timer.start_timer,
+    model.CancelTimer: timer.cancel_timer,
+    model.StartChildWorkflowExecution: child.start_child,
+    model.SignalExternalWorkflowExecution: external.signal_external,
+    model.RequestCancelExternalWorkflowExecution: external.cancel_external,
+    model.ScheduleLambdaFunction: lambdas.schedule_lambda,
+}
+_CLOSES: Final = frozenset(execution.REFUSED)
+
+_NOT_NATIVE: Final = frozenset(
+    {
+        model.ContinueAsNewWorkflowExecution,
+        model.StartChildWorkflowExecution,
+        model.SignalExternalWorkflowExecution,
+        model.RequestCancelExternalWorkflowExecution,
+    }
+)
+"""Their effects on other runs are not built yet, so that native deciders may not use them."""
+
+
+_CHECKS: Final[dict[type[DecisionBase], Callable[[Any, int], str]]] = {
+    model.ScheduleActivityTask: _activity_problem,
+    model.CompleteWorkflowExecution: _result_problem,
+    model.FailWorkflowExecution: _details_problem,
+    model.CancelWorkflowExecution: _details_problem,
+    model.ContinueAsNewWorkflowExecution: _input_problem,
+    model.RecordMarker: _details_problem,
+    model.StartTimer: _timer_problem,
+    model.StartChildWorkflowExecution: _input_problem,
+    model.SignalExternalWorkflowExecution: _input_problem,
+    model.ScheduleLambdaFunction: _input_problem,
+}
+"""The problem of a decision that refuses its whole list; empty if there is none."""

@@ -1,0 +1,103 @@
+"""Children: SWF's decision about them, and the notices of their runs.
+
+| StartChildWorkflowExecutionFailed if | Initiated | cause |
+|---|---|---|
+| 1,000 children are open | no | ``OPEN_CHILDREN_LIMIT_EXCEEDED`` |
+| an open run has the workflow id | yes, before | ``WORKFLOW_ALREADY_RUNNING`` |
+
+The child's run id is chosen at Initiated. The start itself, and the notices of the child's begin and end, go between the runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.workflows.decisions.decision_task import schedule_decision
+from mainspring.workflows.history import (
+    ChildWorkflowExecutionStarted,
+    StartChildWorkflowExecutionFailed,
+    StartChildWorkflowExecutionInitiated,
+)
+from mainspring.workflows.limits import ensure_room
+
+if TYPE_CHECKING:
+    from mainspring.workflows.decisions.model import StartChildWorkflowExecution
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.history import EventBase
+
+
+def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: int) -> None:
+    """Initiate a child."""
+    if len(draft.state.children) >= draft.limits.open_children:
+        draft.record(
+            StartChildWorkflowExecutionFailed,
+            decision_completed=completed,
+            initiated=0,
+            workflow_id=decision.workflow_id,
+            type=decision.type,
+            version=decision.version,
+            cause="OPEN_CHILDREN_LIMIT_EXCEEDED",
+            control=decision.control,
+        )
+        return
+    draft.record(
+        StartChildWorkflowExecutionInitiated,
+        decision_completed=completed,
+        workflow_id=decision.workflow_id,
+        type=decision.type,
+        version=decision.version,
+        input=decision.input,
+        task_list=decision.task_list,
+        task_priority=decision.task_priority,
+        child_policy=decision.child_policy,
+        execution_timeout=decision.execution_timeout,
+        task_timeout=decision.task_timeout,
+        tags=decision.tags,
+        control=decision.control,
+        run=draft.next_id(),
+        number=decision.number,
+    )
+
+
+def child_started(draft: Draft, initiated: int, *, type: str, version: str) -> bool:  # noqa: A002 - SWF's name
+    """Record that a child has begun; return False if it is late but harmless: the parent is closed."""
+    child = draft.state.children.get(initiated)
+    if child is None or child.started or not ensure_room(draft, 2):
+        return False
+    draft.record(
+        ChildWorkflowExecutionStarted,
+        initiated=initiated,
+        run=child.run,
+        workflow_id=child.workflow_id,
+        type=type,
+        version=version,
+    )
+    schedule_decision(draft)
+    return True
+
+
+def child_ended(
+    draft: Draft,
+    initiated: int,
+    kind: type[EventBase],
+    *,
+    type: str,  # noqa: A002 - SWF's name
+    version: str,
+    **attributes: object,
+) -> bool:
+    """Record the end of a child; return False if it is late but harmless: the parent is closed, or the end is recorded."""
+    child = draft.state.children.get(initiated)
+    if child is None or not ensure_room(draft, 2):
+        return False
+    draft.record(
+        kind,
+        initiated=initiated,
+        started=child.started,
+        run=child.run,
+        workflow_id=child.workflow_id,
+        type=type,
+        version=version,
+        **attributes,
+    )
+    schedule_decision(draft)
+    return True

@@ -1,0 +1,210 @@
+"""The execution: its begin, requests from outside, and its close.
+
+| request | refused if | answer |
+|---|---|---|
+| signal | the run is closed | ``closed`` |
+| signal | one with its request key was recorded before: late but harmless, the first one counts | ``repeated`` |
+| signal | the history is in its last 1,000 events | ``full`` |
+| cancel request | as a signal; in the last 1,000 events only if there was one before | |
+| terminate | the run is closed: late but harmless | ``closed`` |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.workflows.closing import close
+from mainspring.workflows.decisions.decision_task import schedule_decision
+from mainspring.workflows.decisions.model import (
+    CancelWorkflowExecution,
+    CompleteWorkflowExecution,
+    ContinueAsNewWorkflowExecution,
+    FailWorkflowExecution,
+)
+from mainspring.workflows.history import (
+    CancelWorkflowExecutionFailed,
+    ChildPolicy,
+    CompleteWorkflowExecutionFailed,
+    ContinueAsNewWorkflowExecutionFailed,
+    FailWorkflowExecutionFailed,
+    WorkflowExecutionCanceled,
+    WorkflowExecutionCancelRequested,
+    WorkflowExecutionCompleted,
+    WorkflowExecutionContinuedAsNew,
+    WorkflowExecutionFailed,
+    WorkflowExecutionSignaled,
+    WorkflowExecutionStarted,
+    WorkflowExecutionTerminated,
+    WorkflowExecutionTimedOut,
+)
+from mainspring.workflows.limits import ensure_room, takes_requests
+from mainspring.workflows.model import YEAR, Status
+from mainspring.workflows.requests import Reached
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mainspring.workflows.decisions.model import Decision, DecisionBase
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.requests import RequestVerdict, Signal
+
+UNHANDLED_DECISION: Final = "UNHANDLED_DECISION"
+
+
+def begin(
+    draft: Draft,
+    *,
+    type: str,  # noqa: A002 - SWF's name
+    version: str,
+    input: bytes,  # noqa: A002 - SWF's name
+    run: int,
+    root: int,
+    workflow_id: str,
+    namespace: str = "default",
+    timeout: float = YEAR,
+    seed: int = 0,
+    full: bool = False,
+    task_list: str = "",
+    task_priority: int = 1,
+    task_timeout: float = 0,
+    child_policy: ChildPolicy = ChildPolicy.TERMINATE,
+    tags: tuple[str, ...] = (),
+) -> None:
+    """Begin a run and ask for its first decision."""
+    draft.record(
+        WorkflowExecutionStarted,
+        type=type,
+        version=version,
+        input=input,
+        task_list=task_list,
+        task_priority=task_priority,
+        child_policy=child_policy,
+        execution_timeout=min(timeout, YEAR) if timeout else YEAR,
+        task_timeout=task_timeout,
+        tags=tags,
+        run=run,
+        root=root,
+        namespace=namespace,
+        workflow_id=workflow_id,
+        seed=seed,
+        full=full,
+    )
+    schedule_decision(draft)
+
+
+# ---- requests from outside ----
+
+
+def signal(draft: Draft, request: Signal) -> Reached:
+    """Record a signal."""
+    state = draft.state
+    if state.status:
+        return reached(draft, "closed")
+    if request.request and request.request in state.requests:
+        return reached(draft, "repeated")
+    if not takes_requests(draft) or not ensure_room(draft, 2):
+        return reached(draft, "full")
+    event = draft.record(WorkflowExecutionSignaled, name=request.name, input=request.input, request=request.request)
+    schedule_decision(draft)
+    return reached(draft, "recorded", event.id)
+
+
+def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: str = "") -> Reached:
+    """Ask a run to cancel itself. ``cause`` is ``CHILD_POLICY_APPLIED`` or empty."""
+    state = draft.state
+    if state.status:
+        return reached(draft, "closed")
+    if request and request in state.requests:
+        return reached(draft, "repeated")
+    if (state.cancel_requested and not takes_requests(draft)) or not ensure_room(draft, 2):
+        return reached(draft, "full")
+    event = draft.record(WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request)
+    schedule_decision(draft)
+    return reached(draft, "recorded", event.id)
+
+
+def terminate(
+    draft: Draft,
+    *,
+    reason: str = "",
+    details: bytes = b"",
+    children: ChildPolicy | None = None,
+    cause: str = "OPERATOR_INITIATED",
+) -> Reached:
+    """End a run at once. ``children`` replaces the run's own child policy."""
+    state = draft.state
+    if state.status:
+        return reached(draft, "closed")
+    policy = state.child_policy if children is None else children
+    close(draft, WorkflowExecutionTerminated, cause=cause, reason=reason, details=details, child_policy=policy)
+    return reached(draft, "recorded", state.last)
+
+
+def time_out(draft: Draft) -> None:
+    """Close a run that has lasted longer than its execution timeout."""
+    close(draft, WorkflowExecutionTimedOut, child_policy=draft.state.child_policy)
+
+
+def reached(draft: Draft, verdict: RequestVerdict, event: int = 0) -> Reached:
+    """Return the answer to a request."""
+    state = draft.state
+    return Reached(verdict, state.run, state.root, event, Status(state.status))
+
+
+# ---- closes ----
+
+
+def complete_run(draft: Draft, decision: CompleteWorkflowExecution, completed: int) -> None:
+    """Close a run with a result."""
+    close(draft, WorkflowExecutionCompleted, decision_completed=completed, result=decision.result)
+
+
+def fail_run(draft: Draft, decision: FailWorkflowExecution, completed: int) -> None:
+    """Close a run as failed."""
+    close(
+        draft,
+        WorkflowExecutionFailed,
+        decision_completed=completed,
+        reason=decision.reason,
+        details=decision.details,
+    )
+
+
+def cancel_run(draft: Draft, decision: CancelWorkflowExecution, completed: int) -> None:
+    """Close a run as cancelled."""
+    close(draft, WorkflowExecutionCanceled, decision_completed=completed, details=decision.details)
+
+
+def continue_as_new(draft: Draft, decision: ContinueAsNewWorkflowExecution, completed: int) -> None:
+    """Close a run whose continuation begins in the same transaction."""
+    state = draft.state
+    close(
+        draft,
+        WorkflowExecutionContinuedAsNew,
+        decision_completed=completed,
+        new_run=draft.next_id(),
+        type=state.type,
+        version=decision.version or state.version,
+        input=decision.input,
+        task_list=decision.task_list or state.task_list,
+        task_priority=decision.task_priority,
+        child_policy=decision.child_policy,
+        execution_timeout=decision.execution_timeout,
+        task_timeout=decision.task_timeout,
+        tags=decision.tags,
+    )
+
+
+def refuse_close(draft: Draft, decision: Decision, completed: int) -> None:
+    """Record that the run goes on, because it has events that its decider has not been given."""
+    draft.record(REFUSED[decision.__class__], decision_completed=completed, cause=UNHANDLED_DECISION)
+
+
+REFUSED: Final[Mapping[type[DecisionBase], type[EventBase]]] = {
+    CompleteWorkflowExecution: CompleteWorkflowExecutionFailed,
+    FailWorkflowExecution: FailWorkflowExecutionFailed,
+    CancelWorkflowExecution: CancelWorkflowExecutionFailed,
+    ContinueAsNewWorkflowExecution: ContinueAsNewWorkflowExecutionFailed,
+}
+"""The decisions that close a run, with the events that are recorded in place of the close."""

@@ -1,0 +1,59 @@
+"""Signals and cancel requests to other runs: SWF's decisions, and their answers.
+
+The decision is always initiated; the answer is a later event. Its only cause of failure is
+``UNKNOWN_EXTERNAL_WORKFLOW_EXECUTION``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.workflows.decisions.decision_task import schedule_decision
+from mainspring.workflows.history import (
+    RequestCancelExternalWorkflowExecutionInitiated,
+    SignalExternalWorkflowExecutionInitiated,
+)
+from mainspring.workflows.limits import ensure_room
+
+if TYPE_CHECKING:
+    from mainspring.workflows.decisions.model import (
+        RequestCancelExternalWorkflowExecution,
+        SignalExternalWorkflowExecution,
+    )
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.history import EventBase
+
+
+def signal_external(draft: Draft, decision: SignalExternalWorkflowExecution, completed: int) -> None:
+    """Initiate a signal to another run."""
+    draft.record(
+        SignalExternalWorkflowExecutionInitiated,
+        decision_completed=completed,
+        workflow_id=decision.workflow_id,
+        run=decision.run,
+        name=decision.name,
+        input=decision.input,
+        control=decision.control,
+        number=decision.number,
+    )
+
+
+def cancel_external(draft: Draft, decision: RequestCancelExternalWorkflowExecution, completed: int) -> None:
+    """Initiate a cancel request to another run."""
+    draft.record(
+        RequestCancelExternalWorkflowExecutionInitiated,
+        decision_completed=completed,
+        workflow_id=decision.workflow_id,
+        run=decision.run,
+        control=decision.control,
+        number=decision.number,
+    )
+
+
+def external_answered(draft: Draft, initiated: int, kind: type[EventBase], **attributes: object) -> bool:
+    """Record the answer of another run; return False if it is late but harmless: this run is closed, or it is recorded."""
+    if initiated not in draft.state.externals or not ensure_room(draft, 2):
+        return False
+    draft.record(kind, initiated=initiated, **attributes)
+    schedule_decision(draft)
+    return True

@@ -1,0 +1,99 @@
+"""Parked runs: their code cannot make the next decision, so that they wait for other code or for a person.
+
+A parked run takes events on. Its decision task stays scheduled and has no job. A run is parked on request of a decider, or
+because its decision task was lost five times without a record in between. No event says so: the values are stored beside
+the state.
+
+| parked by | goes on |
+|---|---|
+| a decider: mismatch, missing definition, defect | by hand; when a build connects that has not failed |
+| losses | also after 5 minutes; one more loss then parks it |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.jobs.owners import AttemptEnded
+from mainspring.jobs.rules import Event
+from mainspring.workflows.model import Parked
+
+if TYPE_CHECKING:
+    from mainspring.jobs.owners import Ended
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.state import Parking, State
+
+MOST_LOSSES: Final = 5
+RETRY_AFTER_US: Final = 300_000_000
+"""A run that is parked after losses is tried once more after this time."""
+BUILDS_KEPT: Final = 20
+
+
+def needs_decision(state: State, parking: Parking) -> bool:
+    """Return whether the decision task of a run has a job."""
+    return state.scheduled != 0 and parking.parked is None
+
+
+def park(draft: Draft, parked: Parked, build: str = "") -> None:
+    """Park a run."""
+    parking = draft.parking
+    if parking.parked is None:
+        parking.parked_us = draft.now_us
+    parking.parked = parked
+    parking.retry_us = draft.now_us + RETRY_AFTER_US if parked.kind == "losses" else 0
+    if build and build not in parking.builds:
+        parking.builds = (*parking.builds, build)[-BUILDS_KEPT:]
+
+
+def unpark(draft: Draft, build: str = "") -> bool:
+    """Let a parked run go on: by hand, or because a build connects; return False if it is not parked or the build has failed."""
+    parking = draft.parking
+    if parking.parked is None or (build and build in parking.builds):
+        return False
+    _release(parking)
+    parking.losses = 0
+    if not build:
+        parking.builds = ()
+    return True
+
+
+def retry_parked(draft: Draft) -> None:
+    """Try a run once more that was parked after losses, if it is time."""
+    parking = draft.parking
+    if parking.parked is not None and 0 < parking.retry_us <= draft.now_us:
+        _release(parking)
+        parking.losses = MOST_LOSSES - 1
+
+
+def decision_lost(draft: Draft, notice: Ended | AttemptEnded) -> bool:
+    """Count that a decision task's job ended, or its attempt, otherwise than by a completion; return whether the run is parked.
+
+    A decision task that was handed back is not counted. The history gets no event. A job that has ended needs a successor.
+    """
+    parking = draft.parking
+    if draft.state.status or parking.parked is not None:
+        return parking.parked is not None
+    if isinstance(notice, AttemptEnded) and notice.event in _UNCOUNTED:
+        return False
+    parking.losses += 1
+    if parking.losses < MOST_LOSSES:
+        return False
+    why = f"{parking.losses} deciders in a row were lost with the decision; look for a crash of the worker process in its log"
+    park(draft, Parked("losses", why))
+    return True
+
+
+def progressed(parking: Parking) -> None:
+    """Note that a decision was recorded, or a step of it."""
+    parking.losses = 0
+    if parking.builds:
+        parking.builds = ()
+
+
+def _release(parking: Parking) -> None:
+    parking.parked = None
+    parking.parked_us = 0
+    parking.retry_us = 0
+
+
+_UNCOUNTED: Final = (Event.RELEASE, Event.SNOOZE)

@@ -1,0 +1,149 @@
+"""Timers and timeouts: which are due, and their records.
+
+The earliest is applied first; then the state decides which are left. Those of one time come in this order:
+
+| order | timeout | runs from | effect |
+|---|---|---|---|
+| 1 | execution start-to-close | WorkflowExecutionStarted | the run is closed as TimedOut |
+| 2 | decision start-to-close | DecisionTaskStarted | DecisionTaskTimedOut; only in a full history |
+| 3 | decision schedule-to-start | DecisionTaskScheduled | DecisionTaskTimedOut |
+| 4 | activity schedule-to-close, over all attempts | ActivityTaskScheduled | ActivityTaskTimedOut; the job is deleted |
+| 5 | activity schedule-to-start | ActivityTaskScheduled | the same; ActivityTaskStarted if a worker has had the job |
+| 6 | activity start-to-close, heartbeat | ActivityTaskStarted | ActivityTaskTimedOut; only in a full history |
+| 7 | timer | TimerStarted | TimerFired |
+| 8 | trial of a run that is parked after losses | its last loss | it gets a decision task's job; no event |
+
+In a lean history a node watches start-to-close and heartbeat of an activity, as it does for every job, and the lease of a
+decision.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.workflows.decisions import execution
+from mainspring.workflows.decisions.activity import time_out_activity
+from mainspring.workflows.decisions.decision_task import schedule_decision, time_out_decision
+from mainspring.workflows.history import ActivityTaskStarted, TimeoutType, TimerFired
+from mainspring.workflows.limits import ensure_room
+from mainspring.workflows.parking import retry_parked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.state import OpenActivity, Parking, State
+
+
+def due_us(state: State, parking: Parking | None = None) -> int:
+    """Return the earliest time at which something of a run is due; 0 if nothing is."""
+    times = [state.close_by_us, state.task_by_us]
+    if state.timers:
+        times.append(min(map(_FIRE_US, state.timers.values())))
+    if state.deadlines:
+        times.append(min(state.deadlines.values()))
+    if parking is not None and not state.status:
+        times.append(parking.retry_us)
+    return min(filter(None, times), default=0)
+
+
+def unstarted_jobs(state: State, now_us: int) -> list[int]:
+    """Return the jobs of activities whose schedule-to-start timeout is due.
+
+    Only their rows show whether a worker has had them: see ``ring``.
+    """
+    if not state.deadlines:
+        return []
+    due = (activity for activity in state.activities.values() if 0 < activity.start_by_us <= now_us)
+    return [activity.job for activity in due if activity.job]
+
+
+def ring(draft: Draft, started: Collection[int] = ()) -> None:
+    """Record everything that is due at the draft's time, the earliest first.
+
+    ``started`` has those of ``unstarted_jobs`` that a worker has or has had.
+    """
+    retry_parked(draft)
+    while True:
+        due = _due(draft.state, draft.now_us)
+        if not due:
+            return
+        for alarm in due:
+            if draft.state.status or not ensure_room(draft, 2):
+                return
+            alarm.apply(draft, alarm, started)
+
+
+class _Alarm(NamedTuple):
+    time_us: int
+    order: int
+    event: int
+    apply: Callable[[Draft, _Alarm, Collection[int]], None]
+    timer_id: str = ""
+
+
+def _due(state: State, now_us: int) -> list[_Alarm]:
+    """Return what is due, in order. Each may be over once an earlier one is recorded."""
+    due: list[_Alarm] = []
+    if 0 < state.close_by_us <= now_us:
+        due.append(_Alarm(state.close_by_us, 1, 0, _execution))
+    if 0 < state.task_by_us <= now_us:
+        due.append(_Alarm(state.task_by_us, 2 if state.started else 3, state.scheduled, _decision))
+    for scheduled, time_us in state.deadlines.items():
+        if time_us <= now_us:
+            activity = state.activities[scheduled]
+            due.append(_Alarm(time_us, _order(activity), scheduled, _activity))
+    fired = (timer for timer in state.timers.values() if timer.fire_us <= now_us)
+    due.extend(_Alarm(timer.fire_us, 7, timer.started, _timer, timer.timer_id) for timer in fired)
+    due.sort(key=_ORDER)
+    return due
+
+
+def _order(activity: OpenActivity) -> int:
+    due_us = activity.due_us
+    if due_us == activity.close_by_us:
+        return 4
+    return 5 if due_us == activity.start_by_us else 6
+
+
+def _execution(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
+    del alarm, started
+    execution.time_out(draft)
+
+
+def _decision(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
+    del started
+    state = draft.state
+    if state.scheduled == alarm.event:
+        time_out_decision(draft, TimeoutType.START_TO_CLOSE if state.started else TimeoutType.SCHEDULE_TO_START)
+
+
+def _activity(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
+    activity = draft.state.activities.get(alarm.event)
+    if activity is None or activity.due_us != alarm.time_us:
+        return
+    if alarm.order == 5 and activity.job in started:
+        draft.record(ActivityTaskStarted, scheduled=activity.scheduled)
+        return
+    timeout = _TIMEOUT_TYPES[alarm.order]
+    if alarm.order == 6 and activity.end_by_us != alarm.time_us:
+        timeout = TimeoutType.HEARTBEAT
+    draft.withdraw(activity.job)
+    time_out_activity(draft, activity, timeout)
+    schedule_decision(draft)
+
+
+def _timer(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
+    del started
+    draft.record(TimerFired, timer_id=alarm.timer_id, started=alarm.event)
+    schedule_decision(draft)
+
+
+_TIMEOUT_TYPES: Final = {
+    4: TimeoutType.SCHEDULE_TO_CLOSE,
+    5: TimeoutType.SCHEDULE_TO_START,
+    6: TimeoutType.START_TO_CLOSE,
+}
+_FIRE_US: Final = attrgetter("fire_us")
+_ORDER: Final = attrgetter("time_us", "order", "event")
