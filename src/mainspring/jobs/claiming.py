@@ -57,13 +57,14 @@ class Claiming:
     ``is_full`` returns whether no more jobs of a function may come into memory. ``came`` is called with claimed jobs, after they
     are counted; ``failed`` is called if the store could not answer. ``share`` and ``ask_for_tokens`` are given if the store is
     shared: ``share`` returns this node's present quota of a function's stored jobs, and ``ask_for_tokens`` requests the tokens
-    that its waiting jobs need.
+    that its waiting jobs need. ``begin`` is called, instead of a claim, if jobs of a function wait that stand for runs.
     """
 
     def __init__(
         self,
         context: Context,
         *,
+        begin: Callable[[FunctionQueue], None],
         is_full: Callable[[FunctionQueue], bool],
         came: Callable[[FunctionQueue, list[Job]], None],
         failed: Callable[[FunctionQueue], None],
@@ -73,6 +74,7 @@ class Claiming:
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._timers, self._clock = context.timers, context.clock
+        self._begin = begin
         self._is_full = is_full
         self._came = came
         self._failed = failed
@@ -88,7 +90,7 @@ class Claiming:
 
         The result is False while stored jobs of equal or higher priority wait: they came first.
         """
-        if not queue.workers or self._dispatch.paused or not queue.counted:
+        if not queue.workers or self._dispatch.paused or not queue.counted or queue.is_root:
             return False
         if self._share is not None and not self._may_take(self._share(queue), queue, job):
             return False
@@ -154,15 +156,21 @@ class Claiming:
     # ---- claims ----
 
     def refill(self, queue: FunctionQueue) -> None:
-        """Claim more of a function's stored jobs, if there are any, workers are connected, and half of the window is free."""
+        """Claim more of a function's stored jobs, if there are any, workers are connected, and half of the window is free.
+
+        Jobs that stand for runs are begun instead, with or without workers.
+        """
         if queue.admission is not None and self._ask_for_tokens is not None:
             self._ask_for_tokens(queue)
         backlog = queue.backlog
         if not (backlog[0] or backlog[1] or backlog[2] or queue.uncounted):
             return
-        if queue.claiming or not queue.counted or not queue.workers or self._dispatch.paused:
+        if queue.claiming or not queue.counted or self._dispatch.paused:
             return
-        if self._is_full(queue):
+        if queue.is_root:
+            self._begin(queue)
+            return
+        if not queue.workers or self._is_full(queue):
             return
         if queue.admission is not None and queue.admission.keyed:
             self._refill_by_key(queue, queue.admission)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import CANCEL_REASON, failure
-from mainspring.jobs.model import State
+from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.outcome_reader import OutcomeReader
     from mainspring.jobs.remote_jobs import RemoteJobs
+    from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
@@ -45,6 +46,7 @@ class Clients:
         settling: Settling,
         ends: Ends,
         due_jobs: DueJobs,
+        roots: RootJobs,
         outcomes: OutcomeReader,
         *,
         subscriptions: Subscriptions | None = None,
@@ -57,6 +59,7 @@ class Clients:
         self._settling = settling
         self._ends = ends
         self._due_jobs = due_jobs
+        self._roots = roots
         self._uniques = context.uniques
         self._outcomes = outcomes
         self._slices = context.slices
@@ -136,6 +139,8 @@ class Clients:
             elif outcome.before <= State.PENDING:
                 self._due_jobs.ended(job, outcome.before)
                 done("cancelled")
+            elif State(outcome.before).held and job.term == RUNS:
+                self._roots.cancel(job_id, reason, done, failed)
             elif State(outcome.before).held and self._remote_jobs is not None and job.term != self._table.term:
                 self._remote_jobs.stop(job.term, job_id, reason)
                 done("running")
@@ -172,6 +177,14 @@ class Clients:
                 other = self._handles.of(rival).decode()
                 failed(
                     ConflictError(f"the unique of {handle} is live again as {other}: wait for that job, or cancel it")
+                )
+            elif job.term == RUNS:
+                function = job.function.decode("utf-8", "replace")
+                failed(
+                    ConflictError(
+                        f"{handle} is a run of a workflow, and a run cannot be retried: "
+                        f"start another one with mainspring workflows start {function}"
+                    )
                 )
             else:
                 state = State(job.state).name.lower()

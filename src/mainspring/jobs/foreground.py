@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.errors import RefusedError
+from mainspring.errors import ConflictError, RefusedError
+from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.errors import StoreError
+    from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake, Refused
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.outcome_reader import OutcomeReader
+    from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Found
     from mainspring.jobs.subscriptions import Subscriptions
@@ -48,23 +50,30 @@ class Foreground:
         context: Context,
         serving: Serving,
         intake: Intake,
+        roots: RootJobs,
         outcomes: OutcomeReader,
         *,
         limit: int,
         subscriptions: Subscriptions | None = None,
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
-        self._listeners, self._hub = context.listeners, context.hub
+        self._listeners, self._hub, self._handles = context.listeners, context.hub, context.handles
         self._serving = serving
         self._intake = intake
+        self._roots = roots
         self._uniques = context.uniques
         self._outcomes = outcomes
         self._limit = limit
         self._subscriptions = subscriptions
 
     def asks_the_store(self, job: Job) -> bool:
-        """Return whether a foreground job needs the store before it is accepted: it may join a job, or run at another node."""
-        return bool(job.unique) or (self._subscriptions is not None and not self._has_workers(job.function))
+        """Return whether a foreground job needs the store before it is accepted.
+
+        It may join a job, or run at another node, or stand for a run, which outlives its client.
+        """
+        if job.unique or job.function in self._roots.functions:
+            return True
+        return self._subscriptions is not None and not self._has_workers(job.function)
 
     def _has_workers(self, function: bytes) -> bool:
         queue = self._dispatch.queues.get(function)
@@ -77,6 +86,9 @@ class Foreground:
         listener.
         """
         table = self._table
+        if job.function in self._roots.functions:
+            self._begin(_Asking(job, listener, accepted, refused))
+            return
         if self._subscriptions is not None and self.asks_the_store(job):
             self._store(_Asking(job, listener, accepted, refused), self._subscriptions)
             return
@@ -92,6 +104,35 @@ class Foreground:
                 self._uniques.ask(key, lambda other: self._answered(asking, other), refused)
                 return
         self._hold(_Asking(job, listener, accepted, refused))
+
+    def _begin(self, asking: _Asking) -> None:
+        """Begin the run for which a job stands; the client waits for its root job as for any stored one."""
+        job = asking.job
+
+        def begun(joined: dict[int, Found]) -> None:
+            other = joined.get(job.id)
+            job_id = job.id if other is None else other.id
+            self._listeners.add(job_id, asking.listener, repeat=True)
+            asking.accepted(job_id)
+            if other is not None and State(other.state).ended:
+                self._outcomes.look(job_id)
+
+        self._roots.begin([job], begun, asking.refused)
+
+    def begin_held(self, held: Held) -> None:
+        """Begin the run for which a foreground job in memory stands, because its function has become a workflow."""
+        job = held.job
+        self._serving.release(held)
+
+        def begun(joined: dict[int, Found]) -> None:
+            if joined:
+                failed(ConflictError(f"{self._handles.of(joined[job.id].id).decode()} has the job's unique"))
+
+        def failed(error: MainspringError) -> None:
+            job.state, job.error = int(State.FAILED), failure("NotBegun", str(error))
+            self._listeners.notify(job, is_kept=False)
+
+        self._roots.begin([job], begun, failed)
 
     def _answered(self, asking: _Asking, other: Found | None) -> None:
         """Continue with the background job that has the unique; None if there is none."""

@@ -204,6 +204,7 @@ class FunctionQueue:
         "foreground",
         "hinted",
         "inflight",
+        "is_root",
         "leased",
         "maximum",
         "mean_size",
@@ -260,6 +261,8 @@ class FunctionQueue:
         """False until the jobs that were stored before the queue was created are counted."""
         self.uncounted = False
         """Another node has announced pending jobs, which ``backlog`` may not count yet."""
+        self.is_root = False
+        """Its jobs stand for runs of workflows: they become root jobs, and no worker gets them."""
         self.claiming = False
         self.hinted = False
         """Another node has announced stored jobs, and no claim has found any since."""
@@ -319,7 +322,7 @@ class FunctionQueue:
         """Return whether this node does not use the function: all its jobs, if any, are only in the store."""
         unused = not (self.workers or self.foreground or self.size or self.running or self.inflight or self.leased)
         configured = self.maximum or (self.admission is not None and self.admission.limited)
-        return unused and not (configured or self.claiming or self.hinted)
+        return unused and not (configured or self.claiming or self.hinted or self.is_root)
 
     def is_active(self) -> bool:
         """Return whether the queue can change with time alone; if not, periodic work skips it."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.listeners import Listener
+    from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.serving import Serving
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
@@ -36,6 +37,7 @@ class Intake:
         self,
         context: Context,
         serving: Serving,
+        roots: RootJobs,
         wake_at: Callable[[int], None],
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
@@ -43,6 +45,8 @@ class Intake:
         self._serving = serving
         self._admits = serving.claiming.admits
         self._uniques = context.uniques
+        self._roots = roots
+        self._root_functions = roots.functions
         self._wake_at = wake_at
 
     # ---- to the store ----
@@ -50,8 +54,14 @@ class Intake:
     def submit(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
         """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none.
 
-        A job that joins a foreground one must be submitted alone; see ``joins``.
+        A job that joins a foreground one must be submitted alone; see ``joins``. Due jobs that stand for runs become root jobs;
+        if the batch has others too, ``refused`` may be called although the former or the latter are stored.
         """
+        if self._root_functions:
+            starts = [job for job in jobs if job.function in self._root_functions and not job.due_us]
+            if starts:
+                self._begin(jobs, starts, accepted, refused)
+                return
         dispatch = self._dispatch
         foreground = self._table.foreground
         queues, uniques = dispatch.queues, self._uniques
@@ -78,6 +88,33 @@ class Intake:
             lambda joined: self._submitted(jobs, joined, accepted),
             lambda error: self._not_submitted(jobs, error, refused),
         )
+
+    def _begin(self, jobs: list[Job], starts: list[Job], accepted: Accepted, refused: Refused) -> None:
+        """Begin runs for some jobs of a batch, submit the others, and answer when both are done."""
+        began = {job.id for job in starts}
+        others = [job for job in jobs if job.id not in began]
+        found: dict[int, Found] = {}
+        errors: list[MainspringError] = []
+        left = 2 if others else 1
+
+        def ended(joined: dict[int, Found]) -> None:
+            nonlocal left
+            left -= 1
+            found.update(joined)
+            if left:
+                return
+            if errors:
+                refused(errors[0])
+            else:
+                accepted([found[job.id].id if job.id in found else job.id for job in jobs], found)
+
+        def failed(error: MainspringError) -> None:
+            errors.append(error)
+            ended({})
+
+        if others:
+            self.submit(others, lambda _, joined: ended(joined), failed)
+        self._roots.begin(starts, ended, failed)
 
     def count(self, job: Job, queue: FunctionQueue | None, *, scheduled: bool, leases: bool = True) -> None:
         """Set the state in which a new job is stored, and count it; no queue: the store alone counts the function's jobs.

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.clients import Clients
     from mainspring.jobs.context import Context
-    from mainspring.jobs.due_jobs import DueJobs
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.intake import Intake
     from mainspring.jobs.model import Job
@@ -28,16 +27,14 @@ class NodeJobLifecycle:
         self,
         context: Context,
         serving: Serving,
-        due_jobs: DueJobs,
         ends: Ends,
         intake: Intake,
         clients: Clients,
     ) -> None:
-        self._table, self._dispatch = context.table, context.dispatch
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._handles, self._hub = context.listeners, context.handles, context.hub
         self._uniques = context.uniques
         self._serving = serving
-        self._due_jobs = due_jobs
         self._ends = ends
         self._intake = intake
         self._clients = clients
@@ -72,24 +69,36 @@ class NodeJobLifecycle:
             if held is None or not held.cancelled:
                 self._clients.cancel(job_id, why, lambda _: None, lambda _: None)
 
-    def begun(self, jobs: Sequence[Job]) -> None:
+    def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Count root jobs as jobs that this node does not hold."""
-        for job in jobs:
+        for job in (*new, *taken):
             queue = self._dispatch.tracked(job.function)
             if queue is not None:
-                if job.state == State.PENDING:
-                    self._serving.no_longer_pending(queue, job.priority)
-                if job.state != State.SCHEDULED:
-                    queue.away += 1
+                queue.away += 1
             if job.unique:
                 self._uniques.overtake((job.function, job.unique))
             if self._hub.active:
                 self._hub.publish(msgspec.structs.replace(job, state=int(State.RUNNING), term=RUNS, payload=b""))
+        for job in taken:
+            queue = self._dispatch.queues.get(job.function)
+            if queue is not None and job.state == State.PENDING:
+                self._serving.no_longer_pending(queue, job.priority)
+            elif queue is not None:
+                self._serving.no_longer_away(queue)
 
     def ended(self, jobs: Sequence[Job]) -> None:
-        """Count the ends of root jobs, and notify their clients and watchers."""
+        """Count the ends of root jobs; notify their clients and watchers after the group's answers, which may add clients."""
         for job in jobs:
-            self._due_jobs.ended(job, State.RUNNING)
+            queue = self._dispatch.tracked(job.function)
+            if queue is not None:
+                self._serving.no_longer_away(queue)
+        self._commits.after_answers(lambda: self._announce(jobs))
+
+    def _announce(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._listeners.notify(job)
+            if self._hub.active:
+                self._hub.publish(job)
 
     def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
         """Forget deleted jobs. A deleted job of this node that is not in memory has a settlement under way, which counts it."""

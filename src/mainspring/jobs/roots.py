@@ -6,27 +6,34 @@ or later, and that slice ends it. Until then it is stored as any waiting job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mainspring.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import MainspringError
+    from mainspring.jobs.context import Context
+    from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
 
     Joined = dict[int, Found]
     """For each job that was not stored (by its id), the one that it joins, as in the outcome of ``Submit``."""
 
+RUNS_AT_ONCE: Final = 250
+"""The most pending jobs that become root jobs in one operation."""
+RETRY_DELAY: Final = 0.25
+"""Seconds after which a failed operation is repeated."""
+
 
 class Roots(Protocol):
-    """The workflows of a node, for its jobs. All methods are called on the node's thread."""
+    """The workflows of a node, for its jobs. All methods are called on the node's thread.
 
-    def is_root(self, function: bytes) -> bool:
-        """Return whether jobs of a function stand for runs.
-
-        When the answer turns to True, ``JobService.became_root`` has to be called with the function.
-        """
+    ``JobService.became_root`` has to be called with each function whose jobs stand for runs: at the start of the node, and when
+    there is a new one.
+    """
 
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Callable[[MainspringError], None]) -> None:
         """Store new jobs of such functions, which are due, as root jobs, and begin their runs.
@@ -46,3 +53,50 @@ class Roots(Protocol):
         self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
     ) -> None:
         """Cancel the run of a live root job; ``done`` is called as by ``JobService.cancel``: ``running`` after a request."""
+
+
+class RootJobs:
+    """Requests to ``roots`` for the jobs of a node. Without ``roots``, no function stands for runs."""
+
+    def __init__(self, context: Context, roots: Roots | None) -> None:
+        self._timers, self._clock, self._handles = context.timers, context.clock, context.handles
+        self._roots = roots
+        self.functions: set[bytes] = set()
+        """The functions whose jobs stand for runs."""
+        self._beginning: dict[FunctionQueue, bool] = {}
+        """The functions whose pending jobs begin, each with whether more have become pending since."""
+
+    def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Callable[[MainspringError], None]) -> None:
+        """Store new jobs of such functions as root jobs."""
+        assert self._roots is not None, "there are such functions"
+        for job in jobs:
+            job.input_size = len(job.payload)
+        self._roots.begin(jobs, done, failed)
+
+    def begin_waiting(self, queue: FunctionQueue) -> None:
+        """Begin runs for the pending jobs of a function until no more are pending."""
+        if queue in self._beginning:
+            self._beginning[queue] = True
+            return
+        assert self._roots is not None, "there are such functions"
+        self._beginning[queue] = False
+
+        def done(number: int) -> None:
+            if (self._beginning.pop(queue) or number >= RUNS_AT_ONCE) and queue.claimable():
+                self.begin_waiting(queue)
+
+        def failed(error: MainspringError) -> None:
+            del error  # operations with a waiting client report the store's errors
+            self._timers.at(self._clock.monotonic() + RETRY_DELAY, lambda: done(RUNS_AT_ONCE))
+
+        self._roots.begin_waiting(queue.name, RUNS_AT_ONCE, done, failed)
+
+    def cancel(
+        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
+    ) -> None:
+        """Cancel the run of a live root job."""
+        if self._roots is None:
+            handle = self._handles.of(job_id).decode()
+            failed(ConflictError(f"{handle} is a run of a workflow: cancel it at a node that runs workflows"))
+        else:
+            self._roots.cancel(job_id, reason, done, failed)

@@ -24,6 +24,7 @@ from mainspring.jobs.outcome_reader import OutcomeReader
 from mainspring.jobs.registered import Registered, nobody
 from mainspring.jobs.remote_jobs import RemoteJobs
 from mainspring.jobs.reports import Reports
+from mainspring.jobs.roots import RootJobs
 from mainspring.jobs.roster import Roster
 from mainspring.jobs.serving import Serving
 from mainspring.jobs.settled_deliveries import SettledDeliveries
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles
     from mainspring.jobs.ends import AttemptsEnded
     from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.roots import Roots
     from mainspring.jobs.sharing import Shared
     from mainspring.jobs.store import Recovered
     from mainspring.storage.commit_queue import CommitQueue
@@ -59,7 +61,8 @@ class JobService:
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
     ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` is whether the store keeps limits
-    of functions. ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`.
+    of functions. ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`. ``roots`` is given if the
+    node runs workflows.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class JobService:
         retention: float = 86_400.0,
         dead_retention: float = 14 * 86_400.0,
         attempts_ended: Sequence[AttemptsEnded] = (),
+        roots: Roots | None = None,
         prefers: Callable[[bytes], Callable[[Held], Worker | None] | None] | None = None,
     ) -> None:
         self.commits = commits
@@ -108,9 +112,11 @@ class JobService:
         self.uniques = uniques = Uniques(commits)
         context = Context(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
         limits = Limits(context, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
+        self._roots = root_jobs = RootJobs(context, roots)
         self.serving = serving = Serving(
             context,
             limits,
+            begin=root_jobs.begin_waiting,
             give_back=self._give_back,
             hand_back=self.hand_back,
             refused=self._refused,
@@ -130,9 +136,9 @@ class JobService:
             attempts_ended=(self.attempts.ended, *attempts_ended),
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
-        self.intake = intake = Intake(context, serving, due_jobs.wake_at)
+        self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at)
         self.foreground = foreground = Foreground(
-            context, serving, intake, outcomes, limit=foreground_bytes, subscriptions=subscriptions
+            context, serving, intake, root_jobs, outcomes, limit=foreground_bytes, subscriptions=subscriptions
         )
         self._maintenance = Maintenance(
             context,
@@ -145,7 +151,15 @@ class JobService:
         )
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
         self.clients = clients = Clients(
-            context, serving, settling, ends, due_jobs, outcomes, subscriptions=subscriptions, remote_jobs=remote_jobs
+            context,
+            serving,
+            settling,
+            ends,
+            due_jobs,
+            root_jobs,
+            outcomes,
+            subscriptions=subscriptions,
+            remote_jobs=remote_jobs,
         )
         self.functions = Functions(context, reads, serving.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(context, serving, settling, foreground, self.functions)
@@ -170,7 +184,7 @@ class JobService:
                 clients,
                 due_jobs.wake_at,
             )
-        self.lifecycle = NodeJobLifecycle(context, serving, due_jobs, ends, intake, clients)
+        self.lifecycle = NodeJobLifecycle(context, serving, ends, intake, clients)
         self._ends = False
 
         # The methods that faces and the server call; their docstrings are at their definitions.
@@ -288,6 +302,20 @@ class JobService:
         """Forget a function without jobs and workers."""
         self.dispatch.queues.pop(name, None)
 
+    def became_root(self, function: bytes) -> None:
+        """Begin runs for a function's jobs from now on, also for those that wait; a job that a worker has ends as before."""
+        if function in self._roots.functions:
+            return
+        self._roots.functions.add(function)
+        queue = self.dispatch.queue(function)
+        queue.is_root = True
+        for held in self.serving.waiting_apart(queue) + queue.queued():
+            if held.stored:
+                self.settling.released(held)
+            else:
+                self.foreground.begin_held(held)
+        self.serving.serve(queue)
+
     def tick(self) -> float:
         """Do the work that is due; return the monotonic time of the next tick."""
         if self.sharing is not None:
@@ -345,6 +373,7 @@ class JobService:
 
     def _on_new_queue(self, queue: FunctionQueue) -> None:
         """Set up the queue of a function that this node begins to use."""
+        queue.is_root = queue.name in self._roots.functions
         self.functions.apply(queue.name)
         if self.dispatch.complete:
             return

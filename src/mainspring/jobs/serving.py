@@ -37,10 +37,11 @@ MIN_DELAY = 0.001
 class Serving:
     """Serves the queues of a node.
 
-    ``give_back`` is called if no worker here can run a function's jobs soon, ``hand_back`` if stored jobs have come to a paused
-    node. ``refused`` settles a claimed job that may not be handed out any more, and returns whether it did. If the store is
-    shared, ``withheld`` returns whether a claimed foreground job is held back, because its last client here has left; ``leased``
-    are the granted tokens of limits, and ``share`` returns this node's quota of a function's jobs, if there is one.
+    ``begin`` is called if jobs wait that stand for runs, ``give_back`` if no worker here can run a function's jobs soon, and
+    ``hand_back`` if stored jobs have come to a paused node. ``refused`` settles a claimed job that may not be handed out any
+    more, and returns whether it did. If the store is shared, ``withheld`` returns whether a claimed foreground job is held back,
+    because its last client here has left; ``leased`` are the granted tokens of limits, and ``share`` returns this node's quota
+    of a function's jobs, if there is one.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Serving:
         context: Context,
         limits: Limits,
         *,
+        begin: Callable[[FunctionQueue], None],
         give_back: Callable[[FunctionQueue], None],
         hand_back: Callable[[], None],
         refused: Callable[[Held], bool],
@@ -72,6 +74,7 @@ class Serving:
             self.token_grants = TokenGrants(context, leased, self.serve, self.serve_at)
         self.claiming = Claiming(
             context,
+            begin=begin,
             is_full=self.isolation.is_full,
             came=self._accept_claimed,
             failed=self.answer,

@@ -57,8 +57,8 @@ class JobLifecycle(Protocol):
     def cancel(self, ids: Sequence[int], why: str) -> None:
         """Cancel jobs, as after a commit that has replaced them; ``why`` is a text for users."""
 
-    def begun(self, jobs: Sequence[Job]) -> None:
-        """Process committed root jobs: new ones, and taken ones as they were before."""
+    def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
+        """Process committed root jobs: new ones, and those that waited before, as they were then."""
 
     def ended(self, jobs: Sequence[Job]) -> None:
         """Process the committed ends of root jobs: count them, and notify their clients and watchers."""
@@ -108,8 +108,8 @@ class RunGround(Ground, Protocol):
     async def begin_roots(self, jobs: list[Job]) -> dict[int, Found]:
         """Store new jobs as root jobs, which began at ``started_us``. They keep ``input_size``, and lose their payloads.
 
-        Guard and outcome are those of ``jobs.store.Submit``. The stored jobs are changed to what is stored. After the commit
-        ``JobLifecycle.begun`` has to be called with them.
+        Guard and outcome are those of ``jobs.store.Submit``. The jobs themselves do not change. After the commit
+        ``JobLifecycle.begun`` has to be called with those that were stored.
         """
 
     async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:

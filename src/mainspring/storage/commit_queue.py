@@ -229,8 +229,8 @@ class CommitQueue:
             self.hurry()
 
     def after_answers(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once the current group's operations are all answered; at once if no group is being answered."""
-        if self._is_answering:
+        """Call ``then`` once the current group's operations are all answered; at once if no group is in progress."""
+        if self._is_answering or self._group:
             self._after_answers.append(then)
         else:
             then()

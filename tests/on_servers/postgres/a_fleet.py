@@ -57,8 +57,8 @@ class Part:
     def cancel(self, ids: Sequence[int], why: str) -> None:
         raise AssertionError(ids)
 
-    def begun(self, jobs: Sequence[Job]) -> None:
-        raise AssertionError(jobs)
+    def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
+        raise AssertionError(new, taken)
 
     def ended(self, jobs: Sequence[Job]) -> None:
         raise AssertionError(jobs)

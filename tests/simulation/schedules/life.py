@@ -85,8 +85,8 @@ class _Attended:
     def cancel(self, ids: Sequence[int], why: str) -> None:
         self._pending.append(lambda: self._following.cancel(ids, why))
 
-    def begun(self, jobs: Sequence[Job]) -> None:
-        self._pending.append(lambda: self._following.begun(jobs))
+    def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
+        self._pending.append(lambda: self._following.begun(new, taken))
 
     def ended(self, jobs: Sequence[Job]) -> None:
         self._pending.append(lambda: self._following.ended(jobs))

@@ -94,7 +94,7 @@ def test_taken_jobs_are_no_longer_pending(node: Node) -> None:
     async def work(ground: RunGround) -> None:
         taken = [*await ground.take_pending(b"f", 9, 1), *await ground.take_waiting([later.id], 1)]
         assert [job.id for job in taken] == [pending.id, later.id]
-        ground.after_commit(lambda: ground.lifecycle.begun(taken))
+        ground.after_commit(lambda: ground.lifecycle.begun((), taken))
 
     do(node, work)
     assert counts(node) == (0, 0, 2, 0)

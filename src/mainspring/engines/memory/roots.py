@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.store import Submit, Withdrawn
@@ -20,9 +22,8 @@ _RUNNING = int(State.RUNNING)
 
 def begin_roots(tables: Tables, jobs: list[Job]) -> dict[int, Found]:
     """Store new root jobs; see ``RunGround.begin_roots``."""
-    for job in jobs:
-        job.state, job.term, job.attempt, job.payload = _RUNNING, RUNS, 1, b""
-    return submit(tables, Submit(jobs))
+    roots = [replace(job, state=_RUNNING, term=RUNS, attempt=1, payload=b"") for job in jobs]
+    return submit(tables, Submit(roots))
 
 
 def take_pending(tables: Tables, function: bytes, limit: int, now_us: int) -> list[Job]:

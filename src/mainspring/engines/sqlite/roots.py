@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from mainspring.engines.sqlite import rows, submitting
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.model import RUNS, State
@@ -22,9 +24,8 @@ _RUNNING = int(State.RUNNING)
 
 def begin_roots(tx: Transaction, jobs: list[Job]) -> dict[int, Found]:
     """Store new root jobs; see ``RunGround.begin_roots``."""
-    for job in jobs:
-        job.state, job.term, job.attempt, job.payload = _RUNNING, RUNS, 1, b""
-    joined = submitting.submit(tx, [Submit(jobs)])[0]
+    roots = [replace(job, state=_RUNNING, term=RUNS, payload=b"") for job in jobs]
+    joined = submitting.submit(tx, [Submit(roots)])[0]
     tx.cursor.executemany(SQL["begun"], [(job.started_us, job.id) for job in jobs if job.id not in joined])
     return joined
 

@@ -57,9 +57,9 @@ class RecordedLifecycle:
         assert why
         self.cancelled += ids
 
-    def begun(self, jobs: Sequence[Job]) -> None:
+    def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Record committed root jobs."""
-        self.begun_roots += [job.id for job in jobs]
+        self.begun_roots += [job.id for job in (*new, *taken)]
 
     def ended(self, jobs: Sequence[Job]) -> None:
         """Record the ends of root jobs."""
