@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import Outcome, failure
-from mainspring.errors import UsageError
+from mainspring.errors import JobError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
@@ -20,6 +20,18 @@ R = TypeVar("R")
 HANDLE_LIMIT: Final = 63
 """Characters of the longest handle that Gearman's C library can store."""
 ENDED_STATES: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
+class JobOutcome(NamedTuple, Generic[R]):
+    """The end of a job: its result, or the error that ``result`` would raise."""
+
+    value: R | None
+    error: JobError | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job succeeded."""
+        return self.error is None
 
 
 class Job(Generic[R]):
@@ -66,6 +78,13 @@ class Job(Generic[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
+
+    async def outcome(self) -> JobOutcome[R]:
+        """Wait until the job has ended and return its result or its error; raises the other errors of ``result``."""
+        try:
+            return JobOutcome(await self, None)
+        except JobError as error:
+            return JobOutcome(None, error)
 
     def stream(self, timeout: Duration | None = None) -> Generator[JobEvent]:
         """Yield the events of the job's task, ``Progress``, ``Data`` and ``Warned``, until the job has ended.

@@ -315,12 +315,16 @@ def test_the_asyncio_methods(server: ExtensionServer, app: App) -> None:
         await asyncio.to_thread(end, server, job.handle, data=b"2")
         assert await job.aresult(5) == 2
         assert await job == 2
+        assert await job.outcome() == (2, None)
         many = await double.options(priority="high").asubmit_many([1, 2])
         assert await many[0].acancel() == "cancelled"
         with pytest.raises(JobCancelled):
             await many[0].aresult()
         with pytest.raises(JobCancelled):
             await many[0]
+        outcome = await many[0].outcome()
+        assert not outcome.ok
+        assert isinstance(outcome.error, JobCancelled)
         await asyncio.to_thread(end, server, many[1].handle, data=b"7")
         assert [result async for result in app.aresults(many[1:])] == [7]
         await app.aclose()
