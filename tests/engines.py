@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
+from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
 
 def memory_engine() -> MemoryEngine:
     """Return a store in memory."""
-    return MemoryEngine([MemoryScheduleSlice()])
+    return MemoryEngine([MemoryWorkflowSlice(), MemoryScheduleSlice()])
 
 
 def sqlite_engine(path: Path, **options: Any) -> SqliteEngine:
     """Return a store in a file."""
-    return SqliteEngine(path, slices=[SqliteScheduleSlice()], **options)
+    return SqliteEngine(path, slices=[SqliteWorkflowSlice(), SqliteScheduleSlice()], **options)
 
 
 def postgres_engine(url: str, **options: Any) -> PostgresEngine:

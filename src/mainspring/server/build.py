@@ -19,9 +19,11 @@ from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
+from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -77,7 +79,7 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
     A session with a ZooKeeper ensemble lasts as long as the lease, in seconds.
     """
     if settings.engine == "memory":
-        return MemoryEngine([MemoryScheduleSlice()])
+        return MemoryEngine([MemoryWorkflowSlice(), MemoryScheduleSlice()])
     # Imported here: only users of a store on a server need its driver.
     if settings.engine == "postgres":
         with _driver_for(settings):
@@ -95,7 +97,7 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
         settings.path,
         synchronous=settings.synchronous,
         cache_bytes=settings.cache_bytes,
-        slices=[SqliteScheduleSlice()],
+        slices=[SqliteWorkflowSlice(), SqliteScheduleSlice()],
     )
 
 

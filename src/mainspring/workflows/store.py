@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 from mainspring.storage.query import PageQuery, Query
+from mainspring.workflows.model import Status
+from mainspring.workflows.state import Parking, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +22,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
     from mainspring.workflows.history import ChildPolicy, Event  # noqa: F401 - the type of a query's rows
-    from mainspring.workflows.model import Definition, Key, Parked, Status
+    from mainspring.workflows.model import Definition, Key, Parked
     from mainspring.workflows.requests import Completion, Signal
-    from mainspring.workflows.state import State
 
 
 # ---- starts ----
@@ -215,15 +218,19 @@ class SaveDefinitions(Operation):
 
 
 class ForgetRuns(Operation):
-    """Delete runs that were closed before a time, with their histories and root jobs. Outcome: the number of runs."""
+    """Delete runs that were closed before a time, with their histories and root jobs, the oldest first.
 
-    __slots__ = ("before_us",)
+    Outcome: the number of runs, at most ``limit``. It is less, but not 0, if they have many events.
+    """
+
+    __slots__ = ("before_us", "namespace")
 
     phase = Phase.SLICES
 
-    def __init__(self, before_us: int, limit: int = 100) -> None:
+    def __init__(self, before_us: int, limit: int = 100, *, namespace: str = "default") -> None:
         super().__init__()
         self.before_us = before_us
+        self.namespace = namespace
         self.rows = limit
         self.urgent = False
 
@@ -253,8 +260,8 @@ class Alarms(NamedTuple):
 # ---- queries ----
 
 
-class RunRow(NamedTuple):
-    """A run, without its state and its history."""
+class RunRow(msgspec.Struct):
+    """A run without its state and its history: its row in the store."""
 
     id: int
     root: int
@@ -262,19 +269,36 @@ class RunRow(NamedTuple):
     workflow_id: str
     type: str
     version: str
-    status: Status
-    started_us: int
-    closed_us: int
-    events: int
-    history_bytes: int
-    input_size: int
-    output_size: int
-    due_us: int
-    parked_us: int
-    parked: Parked | None
-    about: bytes
-    decision: int
+    status: Status = Status.OPEN
+    started_us: int = 0
+    closed_us: int = 0
+    events: int = 0
+    history_bytes: int = 0
+    input_size: int = 0
+    output_size: int = 0
+    due_us: int = 0
+    about: bytes = b""
+    """`model.About` as MessagePack."""
+    decision: int = 0
     """The job of the open decision task; 0 if there is none."""
+    slot: int = 0
+    """The hash slot of the root job, and of the jobs of the run."""
+    parking: Parking = msgspec.field(default_factory=Parking)
+
+    @property
+    def parked(self) -> Parked | None:
+        """Return the reason for which it is parked."""
+        return self.parking.parked
+
+    @property
+    def parked_us(self) -> int:
+        """Return since when it is parked; 0 if it is not."""
+        return self.parking.parked_us
+
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """Return the builds whose code could not make the next decision."""
+        return self.parking.builds
 
 
 class ShownRun(NamedTuple):

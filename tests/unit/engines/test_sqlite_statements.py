@@ -14,6 +14,7 @@ COVERING = "SEARCH jobs USING COVERING INDEX"
 PARTIAL = "SEARCH jobs USING INDEX"
 """An index without ``term``, which its condition implies; no row is read for that (`test_the_queue_is_read_without_its_rows`)."""
 BY_ID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
+RUN_BY_ID = "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"
 
 PLANS = {
     "live": ["SEARCH jobs USING INDEX live (function=? AND uniq=?)"],
@@ -61,6 +62,31 @@ PLANS = {
     "is_held": [BY_ID],
     "limits": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function>?)"],
     "schedules": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name>?)"],
+    "load_run": [f"{RUN_BY_ID}", "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
+    "blocks": [
+        "SEARCH history USING PRIMARY KEY (run=? AND first>?)",
+        "SCALAR SUBQUERY 1",
+        "SEARCH history USING PRIMARY KEY (run=? AND first<?)",
+    ],
+    "open_run": ["SEARCH runs USING COVERING INDEX runs_open (namespace=? AND workflow_id=?)"],
+    "last_run": ["SEARCH runs USING INDEX runs_named (namespace=? AND workflow_id=?)"],
+    "append_run": [RUN_BY_ID],
+    "reschedule_run": [RUN_BY_ID],
+    "change_run": [RUN_BY_ID],
+    "reject_root": [BY_ID],
+    "definitions_of": ["SEARCH definitions USING PRIMARY KEY (namespace=? AND name=?)"],
+    "next_builds": ["SEARCH runs USING INDEX runs_parked ((namespace,type,version,builds)>(?,?,?,?))"],
+    "parked_runs": ["SEARCH runs USING INDEX runs_parked (namespace=? AND type=? AND version=? AND builds=?)"],
+    "count_parked": ["SEARCH runs USING INDEX runs_parked (namespace=?)"],
+    "due_runs": ["SEARCH runs USING COVERING INDEX runs_due (due_us>? AND due_us<?)"],
+    "next_run": ["SEARCH runs USING COVERING INDEX runs_due (due_us>?)"],
+    "closed_runs": ["SEARCH runs USING INDEX runs_closed (namespace=? AND closed_us<?)"],
+    "forget_history": ["SEARCH history USING PRIMARY KEY (run=?)"],
+    "forget_snapshot": ["SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)"],
+    "forget_run": [RUN_BY_ID],
+    "mark_run": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid<?)"],
+    "list_runs": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
+    "few_parked": ["SEARCH runs USING INDEX runs_parked (namespace=?)"],
 }
 
 
@@ -97,10 +123,12 @@ def test_the_queue_is_read_without_its_rows(connection: apsw.Connection, name: s
 
 
 @pytest.mark.parametrize("name", sorted(set(SQL) - {"list_these", "few_scheduled"}))
-def test_no_statement_passes_over_or_sorts_all_jobs(connection: apsw.Connection, name: str) -> None:
+def test_no_statement_passes_over_or_sorts_all_rows(connection: apsw.Connection, name: str) -> None:
     steps = " / ".join(plan(connection, name))
     assert "SCAN jobs" not in steps
     assert "SCAN fires" not in steps
+    assert "SCAN runs" not in steps
+    assert "SCAN history" not in steps
     assert "TEMP B-TREE" not in steps
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Key
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.store import RunRow
+    from mainspring.workflows.tables import Snapshot
 
 
 class Tables:
@@ -63,3 +66,17 @@ class Tables:
         self.joins: dict[Key, Join] = {}
         self.declared: dict[tuple[str, bytes], tuple[int, int]] = {}
         """The times of the first and the last declaration, by app and digest."""
+        self.workflows: dict[int, RunRow] = {}
+        """Runs of workflows."""
+        self.histories: dict[int, tuple[list[int], list[bytes]]] = {}
+        """The blocks of runs: the numbers of their first events, and their events."""
+        self.snapshots: dict[int, Snapshot] = {}
+        self.workflow_ids: dict[tuple[str, str], set[int]] = {}
+        """Runs by namespace and workflow id."""
+        self.alarms: list[tuple[int, int]] = []
+        """Heap of (due, run)."""
+        self.parked_runs: dict[int, None] = {}
+        self.closed_runs: list[tuple[int, int]] = []
+        """Sorted list of (closed, run)."""
+        self.definitions: dict[tuple[str, str, str], Definition] = {}
+        """By namespace, name and version."""

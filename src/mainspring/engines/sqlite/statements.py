@@ -1,11 +1,11 @@
-"""The named statements of ``statements.sql``, ``schedules.sql`` and ``resources.sql``."""
+"""The named statements of the files with the ending ``.sql``."""
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
 
-SQL_FILES = ("statements.sql", "schedules.sql", "resources.sql")
+SQL_FILES = ("statements.sql", "schedules.sql", "resources.sql", "workflows.sql")
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)
 
 

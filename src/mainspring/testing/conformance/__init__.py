@@ -11,8 +11,8 @@ Each call of ``make`` returns an engine, not yet opened, on the content committe
 was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
 ``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
 limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
-delete old fire times. ``ForgettingSuite`` is for engines that keep runs of workflows. ``machine`` (which needs Hypothesis)
-compares an engine with a model.
+delete old fire times. ``ForgettingSuite`` and ``WorkflowSuite`` are for engines that keep runs of workflows. ``machine`` (which
+needs Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mainspring.testing.conformance.schedules import ScheduleSuite
 from mainspring.testing.conformance.shared import SharedEngineSuite, SharedJobsSuite
 from mainspring.testing.conformance.shared_schedules import SharedScheduleSuite
 from mainspring.testing.conformance.suite import EngineSuite, JobsSuite
+from mainspring.testing.conformance.workflows import WorkflowSuite
 
 __all__ = [
     "EngineSuite",
@@ -36,4 +37,5 @@ __all__ = [
     "SharedJobsSuite",
     "SharedScheduleSuite",
     "Store",
+    "WorkflowSuite",
 ]

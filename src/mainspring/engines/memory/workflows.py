@@ -1,0 +1,283 @@
+"""The workflows slice in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from copy import copy, deepcopy
+from heapq import heappop, heappush
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.memory import jobs
+from mainspring.engines.memory.jobs import PENDING
+from mainspring.engines.memory.transaction import MemoryGround, Transaction
+from mainspring.workflows import reading, unit
+from mainspring.workflows import store as ops
+from mainspring.workflows.cache import RunCache
+from mainspring.workflows.model import Limits
+from mainspring.workflows.tables import ALL, StoredRun
+from mainspring.workflows.unit import WorkflowUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.tables import Guarded, Writes
+
+
+class MemoryRunReads:
+    """``workflows.tables.Runs`` in dictionaries."""
+
+    _tables: Tables
+
+    async def load(self, run: int) -> StoredRun | None:
+        """Return a copy of a run."""
+        row = self._tables.workflows.get(run)
+        return None if row is None else StoredRun(deepcopy(row), self._tables.snapshots.get(run))
+
+    async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
+        """Return the blocks of a history."""
+        firsts, blocks = self._tables.histories.get(run, ([], []))
+        at = max(bisect_right(firsts, first) - 1, 0)
+        return blocks[at:] if limit == ALL else blocks[at : at + limit]
+
+    async def open_run(self, namespace: str, workflow_id: str) -> int:
+        """Return the open run of a workflow id."""
+        last = await self.last_run(namespace, workflow_id)
+        return last if last and self._tables.workflows[last].status.open else 0
+
+    async def last_run(self, namespace: str, workflow_id: str) -> int:
+        """Return the newest run of a workflow id."""
+        return max(
+            self._tables.workflow_ids.get((namespace, workflow_id), ()),
+            key=lambda run: (self._tables.workflows[run].status.open, run),
+            default=0,
+        )
+
+
+class MemoryRuns(MemoryRunReads, MemoryGround):
+    """``RunTables`` in dictionaries."""
+
+    async def write(self, writes: Writes) -> None:
+        """Write runs and events."""
+        tables = self._tables
+        for row in writes.new:
+            assert row.id not in tables.workflows, "a run begins once"
+            tables.workflow_ids.setdefault((row.namespace, row.workflow_id), set()).add(row.id)
+            self._put(row, 0)
+        for change in (*writes.appended, *writes.rescheduled, *writes.changed):
+            self._change(change)
+        for block in writes.blocks:
+            firsts, blocks = tables.histories.setdefault(block.run, ([], []))
+            firsts.append(block.first)
+            blocks.append(block.events)
+        for run, snapshot in writes.snapshots:
+            tables.snapshots[run] = snapshot
+
+    def _change(self, change: Guarded) -> None:
+        before = self._tables.workflows[change.row.id]
+        assert before.events == change.events, "the number of events guards a run"
+        if before.closed_us:
+            self._tables.closed_runs.remove((before.closed_us, before.id))
+        self._put(change.row, before.due_us)
+
+    def _put(self, row: ops.RunRow, due_us: int) -> None:
+        tables = self._tables
+        tables.workflows[row.id] = deepcopy(row)
+        if row.due_us and row.due_us != due_us:
+            heappush(tables.alarms, (row.due_us, row.id))
+        if row.parked_us:
+            tables.parked_runs[row.id] = None
+        else:
+            tables.parked_runs.pop(row.id, None)
+        if row.closed_us:
+            insort(tables.closed_runs, (row.closed_us, row.id))
+
+    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
+        """Return definitions."""
+        found = self._tables.definitions
+        return [one for key, one in found.items() if not name or key[:2] == (namespace, name)]
+
+    async def save_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Store definitions."""
+        self._tables.definitions |= {(one.namespace, one.name, one.version): one for one in definitions}
+
+    async def waiting_job(self, job_id: int) -> Job | None:
+        """Return a waiting job."""
+        job = self._tables.jobs.get(job_id)
+        return copy(job) if job is not None and job.state <= PENDING else None
+
+    async def waiting_jobs(self, functions: Collection[bytes], unique: bytes) -> list[Job]:
+        """Return waiting jobs by their unique."""
+        ids = [job_id for name in functions if (job_id := self._tables.live.get((name, unique)))]
+        return [job for job_id in ids if (job := await self.waiting_job(job_id)) is not None]
+
+    async def reject_roots(self, given: Iterable[Job]) -> list[Job]:
+        """End root jobs whose runs do not begin."""
+        tables, rejected = self._tables, []
+        for one in given:
+            job = tables.jobs[one.id]
+            before, job.state = job.state, one.state
+            job.term = job.attempt = job.started_us = 0
+            job.ended_us, job.error, job.payload = one.ended_us, one.error, one.payload
+            jobs.enter_end(tables, job, before, "")
+            rejected.append(copy(job))
+        return rejected
+
+    async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
+        """Return parked runs."""
+        rows = (self._tables.workflows[run] for run in self._tables.parked_runs)
+        found = (
+            row.id
+            for row in rows
+            if (definition is None or (row.namespace, row.type, row.version) == definition)
+            and not (build and build in row.builds)
+        )
+        return list(islice(found, limit))
+
+    async def closed_runs(self, namespace: str, before_us: int, limit: int) -> list[ops.RunRow]:
+        """Return closed runs."""
+        closed = self._tables.closed_runs
+        rows = (self._tables.workflows[run] for _, run in closed[: bisect_left(closed, (before_us, 0))])
+        return list(islice((row for row in rows if row.namespace == namespace), limit))
+
+    async def forget(self, runs: Collection[int]) -> None:
+        """Delete runs."""
+        tables = self._tables
+        for run in runs:
+            row = tables.workflows.pop(run)
+            tables.closed_runs.remove((row.closed_us, run))
+            tables.histories.pop(run, None)
+            tables.snapshots.pop(run, None)
+            of_id = tables.workflow_ids[row.namespace, row.workflow_id]
+            of_id.discard(run)
+            if not of_id:
+                del tables.workflow_ids[row.namespace, row.workflow_id]
+
+
+# ---- reading ----
+
+
+def find_alarms(tables: Tables, operation: ops.FindAlarms) -> ops.Alarms:
+    """Return the runs that are due soon."""
+    due: list[tuple[int, int]] = []
+    heap = tables.alarms
+    while heap:
+        at_us, run = heap[0]
+        row = tables.workflows.get(run)
+        if row is not None and row.due_us == at_us and (not due or due[-1] != (at_us, run)):
+            if at_us > operation.until_us or len(due) == operation.rows:
+                break
+            due.append((at_us, run))
+        heappop(heap)
+    next_us = heap[0][0] if heap else None
+    for entry in due:
+        heappush(heap, entry)
+    return ops.Alarms([(run, at_us) for at_us, run in due], next_us)
+
+
+class _Reads(MemoryRunReads):
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+
+class _Searchable:
+    """`SearchableRuns` in dictionaries."""
+
+    def __init__(self, tables: Tables, query: ops.ListRuns) -> None:
+        self._rows = tables.workflows
+        self._order = sorted(tables.workflows)
+        self._query = query
+
+    async def few(self, most: int) -> list[int] | None:
+        """Return None: there are no indexes."""
+        del most
+        return None
+
+    async def mark(self, before: int | None, rows: int) -> int | None:
+        """Return the end of a part."""
+        at = self._place(before) - rows
+        return None if at < 0 else self._order[at]
+
+    async def between(self, low: int, before: int | None, most: int) -> list[int]:
+        """Return the matching runs of a part."""
+        part = self._order[bisect_left(self._order, low) : self._place(before)]
+        return list(islice((run for run in reversed(part) if self._matches(self._rows[run])), most))
+
+    def _place(self, before: int | None) -> int:
+        return len(self._order) if before is None else bisect_left(self._order, before)
+
+    def _matches(self, row: ops.RunRow) -> bool:
+        query = self._query
+        return (
+            row.namespace == query.namespace
+            and (not query.status or row.status in query.status)
+            and (query.type is None or row.type == query.type)
+            and row.started_us >= query.since_us
+            and (query.workflow_id is None or row.workflow_id == query.workflow_id)
+            and (not query.parked or row.parked_us > 0)
+        )
+
+
+async def list_runs(tables: Tables, query: ops.ListRuns, meter: Meter) -> Page[ops.ShownRun]:
+    """List runs, newest first."""
+    return await reading.list_runs(_Searchable(tables, query), _Reads(tables), query, meter)
+
+
+async def show_run(tables: Tables, query: ops.ShowRun, _: Meter) -> ops.ShownRun | None:
+    """Return a run with its state."""
+    return await reading.show_run(_Reads(tables), query)
+
+
+async def read_history(tables: Tables, query: ops.ReadHistory, meter: Meter) -> Page[Event]:
+    """Return a page of events."""
+    return await reading.read_history(_Reads(tables), query, meter)
+
+
+async def count_parked(tables: Tables, query: ops.CountParked, _: Meter) -> dict[tuple[str, str], int]:
+    """Count parked runs."""
+    del query
+    numbers: dict[tuple[str, str], int] = {}
+    for run in tables.parked_runs:
+        row = tables.workflows[run]
+        numbers[row.type, row.version] = numbers.get((row.type, row.version), 0) + 1
+    return numbers
+
+
+async def find_definitions(tables: Tables, query: ops.FindDefinitions, _: Meter) -> list[Definition]:
+    """Return all definitions."""
+    del query
+    return list(tables.definitions.values())
+
+
+class MemoryWorkflowSlice:
+    """The slice on this engine: ``jobs.slices.Slice``."""
+
+    kind = unit.KIND
+    follows = unit.FOLLOWS
+    writes = unit.WRITES
+    handlers: Final[Mapping[type[Operation], Callable[[Tables, Any], object]]] = {ops.FindAlarms: find_alarms}
+    readers: Final[Mapping[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+        ops.ListRuns: list_runs,
+        ops.ShowRun: show_run,
+        ops.ReadHistory: read_history,
+        ops.CountParked: count_parked,
+        ops.FindDefinitions: find_definitions,
+    }
+
+    def __init__(
+        self, observer: RunObserver | None = None, *, cache: RunCache | None = None, limits: Limits | None = None
+    ) -> None:
+        self._observer = observer
+        self.cache = RunCache() if cache is None else cache
+        self._limits = Limits() if limits is None else limits
+
+    def unit(self, tx: Transaction) -> WorkflowUnit:
+        """Begin a unit of work."""
+        return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self._observer)

@@ -1,0 +1,129 @@
+"""Conversions of runs to rows and back, and their reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.engines.sqlite.statements import SQL
+from mainspring.workflows.model import Status
+from mainspring.workflows.state import Parking
+from mainspring.workflows.store import RunRow
+from mainspring.workflows.tables import ALL, Snapshot, StoredRun
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.engines.sqlite.rows import Row
+    from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.workflows.tables import Guarded
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_parking = msgspec.msgpack.Decoder(Parking).decode
+_NONE: Final = Parking()
+
+
+def new_row(run: RunRow) -> Row:
+    """Return the values of the statement ``new_run``."""
+    return (
+        run.id,
+        run.root,
+        run.namespace,
+        run.workflow_id,
+        run.type,
+        run.version,
+        int(run.status),
+        run.started_us,
+        run.closed_us,
+        run.events,
+        run.history_bytes,
+        run.input_size,
+        run.output_size,
+        run.due_us or None,
+        run.about or None,
+        run.decision,
+        run.slot,
+        *_parking(run.parking),
+    )
+
+
+def appended(change: Guarded) -> Row:
+    """Return the values of the statement ``append_run``."""
+    run, events = change
+    return (run.events, run.history_bytes, run.about or None, run.decision, run.id, events)
+
+
+def rescheduled(change: Guarded) -> Row:
+    """Return the values of the statement ``reschedule_run``."""
+    run, events = change
+    return (run.events, run.history_bytes, run.about or None, run.decision, run.due_us or None, run.id, events)
+
+
+def changed(change: Guarded) -> Row:
+    """Return the values of the statement ``change_run``."""
+    run, events = change
+    return (
+        run.events,
+        run.history_bytes,
+        run.about or None,
+        run.decision,
+        run.due_us or None,
+        int(run.status),
+        run.closed_us,
+        run.output_size,
+        *_parking(run.parking),
+        run.id,
+        events,
+    )
+
+
+def _parking(parking: Parking) -> Row:
+    return (parking.parked_us or None, "\n".join(parking.builds), None if parking == _NONE else _encode(parking))
+
+
+def stored_row(row: Sequence[Any]) -> RunRow:
+    """Return the run of a row; the statements ``load_run`` and ``closed_runs`` select the same columns in the same order."""
+    (
+        run, root, namespace, workflow_id, kind, version, status, started, closed, events, history_bytes, input_size,
+        output_size, due, about, decision, slot, _, _, parking,
+    ) = row  # fmt: skip
+    return RunRow(
+        run, root, namespace, workflow_id, kind, version, Status(status), started, closed, events, history_bytes, input_size,
+        output_size, due or 0, about or b"", decision, slot, Parking() if parking is None else _decode_parking(parking),
+    )  # fmt: skip
+
+
+class SqliteRunReads:
+    """``workflows.tables.Runs``: reads of runs, in a transaction or in a query."""
+
+    _tx: Transaction
+
+    async def load(self, run: int) -> StoredRun | None:
+        """Return a run."""
+        if run > LARGEST_ID:
+            return None
+        for row in self._tx.cursor.execute(SQL["load_run"], (run,)):
+            at, history_bytes, state = row[20:]
+            snapshot = None if at is None else Snapshot(at, history_bytes, state)
+            return StoredRun(stored_row(row[:20]), snapshot)
+        return None
+
+    async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
+        """Return the blocks of a history."""
+        return [block for (block,) in self._tx.cursor.execute(SQL["blocks"], (run, first, limit))]
+
+    async def open_run(self, namespace: str, workflow_id: str) -> int:
+        """Return the open run of a workflow id."""
+        return self._first("open_run", namespace, workflow_id)
+
+    async def last_run(self, namespace: str, workflow_id: str) -> int:
+        """Return the newest run of a workflow id."""
+        return self._first("open_run", namespace, workflow_id) or self._first("last_run", namespace, workflow_id)
+
+    def _first(self, statement: str, *values: Any) -> int:
+        for (run,) in self._tx.cursor.execute(SQL[statement], values):
+            assert isinstance(run, int)
+            return run
+        return 0

@@ -1,0 +1,169 @@
+"""The workflows slice on SQLite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.engines.sqlite import rows, run_rows
+from mainspring.engines.sqlite.finding import find_job
+from mainspring.engines.sqlite.ground import SqliteGround
+from mainspring.engines.sqlite.run_queries import READERS
+from mainspring.engines.sqlite.run_rows import SqliteRunReads
+from mainspring.engines.sqlite.statements import SQL
+from mainspring.errors import StoreError
+from mainspring.jobs.model import State
+from mainspring.jobs.owners import Ended, note
+from mainspring.workflows import store as ops
+from mainspring.workflows import unit
+from mainspring.workflows.cache import RunCache
+from mainspring.workflows.model import Definition, Limits
+from mainspring.workflows.unit import WorkflowUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+    from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.tables import Guarded, Writes
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_definition = msgspec.msgpack.Decoder(Definition).decode
+_RUNNING = int(State.RUNNING)
+LARGEST_ID: Final = rows.LARGEST_ID
+
+
+class SqliteRuns(SqliteRunReads, SqliteGround):
+    """``RunTables`` inside the open transaction."""
+
+    async def write(self, writes: Writes) -> None:
+        """Write runs and events."""
+        cursor = self._tx.cursor
+        if writes.appended:
+            self._change("append_run", run_rows.appended, writes.appended)
+        if writes.rescheduled:
+            self._change("reschedule_run", run_rows.rescheduled, writes.rescheduled)
+        if writes.changed:
+            self._change("change_run", run_rows.changed, writes.changed)
+        if writes.new:  # a closed run has released its workflow id by now
+            cursor.executemany(SQL["new_run"], map(run_rows.new_row, writes.new))
+        if writes.blocks:
+            cursor.executemany(SQL["append_block"], writes.blocks)
+        if writes.snapshots:
+            cursor.executemany(SQL["save_snapshot"], ((run, *snapshot) for run, snapshot in writes.snapshots))
+
+    def _change(self, statement: str, values: Callable[[Guarded], rows.Row], changes: Sequence[Guarded]) -> None:
+        connection = self._tx.cursor.connection
+        before = connection.total_changes()
+        self._tx.cursor.executemany(SQL[statement], map(values, changes))
+        if connection.total_changes() - before != len(changes):
+            runs = ", ".join(str(change.row.id) for change in changes)
+            raise StoreError(f"a run in the store is not as this node has it in memory: one of {runs}")
+
+    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
+        """Return definitions."""
+        found = (
+            self._tx.cursor.execute(SQL["definitions_of"], (namespace, name))
+            if name
+            else self._tx.cursor.execute(SQL["definitions"])
+        )
+        return [_decode_definition(definition) for (definition,) in found]
+
+    async def save_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Store definitions."""
+        values = ((one.namespace, one.name, one.version, _encode(one)) for one in definitions)
+        self._tx.cursor.executemany(SQL["save_definition"], values)
+
+    async def waiting_job(self, job_id: int) -> Job | None:
+        """Return a waiting job."""
+        job = find_job(self._tx, job_id)
+        return job if job is not None and job.state <= State.PENDING else None
+
+    async def waiting_jobs(self, functions: Collection[bytes], unique: bytes) -> list[Job]:
+        """Return waiting jobs by their unique."""
+        numbers = [number for name in functions if (number := self._tx.functions.find(name)) is not None]
+        ids = [found[0] for number in numbers for found in self._tx.cursor.execute(SQL["live"], (number, unique))]
+        return [job for job_id in ids if (job := await self.waiting_job(job_id)) is not None]
+
+    async def reject_roots(self, jobs: Iterable[Job]) -> list[Job]:
+        """End root jobs whose runs do not begin."""
+        tx = self._tx
+        rejected = []
+        for given in jobs:
+            values = (given.state, given.ended_us, given.error or None, given.payload, given.id)
+            for job in rows.stored(list(tx.cursor.execute(SQL["reject_root"], values)), tx.functions):
+                function = tx.functions.number(job.namespace, job.function)
+                tx.count(function, _RUNNING, job.priority, -1)
+                tx.count(function, job.state, job.priority, 1)
+                note(tx.notices, Ended.of(job))
+                rejected.append(job)
+        return rejected
+
+    async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
+        """Return parked runs."""
+        cursor = self._tx.cursor
+        found: list[int] = []
+        place: tuple[Any, ...] = ("", "", "", "") if definition is None else (*definition, "")
+        if definition is not None:  # the builds that follow on the empty set are after it
+            self._add_parked(found, place, limit)
+        while len(found) < limit:
+            following = list(cursor.execute(SQL["next_builds"], place))
+            if not following or (definition is not None and following[0][:3] != definition):
+                break
+            (place,) = following
+            if not build or build not in place[3].split("\n"):
+                self._add_parked(found, place, limit)
+        return found
+
+    def _add_parked(self, found: list[int], place: Sequence[Any], limit: int) -> None:
+        runs = self._tx.cursor.execute(SQL["parked_runs"], (*place, limit - len(found)))
+        found.extend(run for (run,) in runs)
+
+    async def closed_runs(self, namespace: str, before_us: int, limit: int) -> list[ops.RunRow]:
+        """Return closed runs."""
+        found = self._tx.cursor.execute(SQL["closed_runs"], (namespace, before_us, limit))
+        return [run_rows.stored_row(row) for row in found]
+
+    async def forget(self, runs: Collection[int]) -> None:
+        """Delete runs."""
+        ids = [(run,) for run in runs]
+        for statement in ("forget_history", "forget_snapshot", "forget_run"):
+            self._tx.cursor.executemany(SQL[statement], ids)
+
+
+def find_alarms(tx: Transaction, operations: Sequence[ops.FindAlarms]) -> list[ops.Alarms]:
+    """Return the runs that are due soon."""
+    return [_find_alarms(tx, operation) for operation in operations]
+
+
+def _find_alarms(tx: Transaction, operation: ops.FindAlarms) -> ops.Alarms:
+    due = list(tx.cursor.execute(SQL["due_runs"], (operation.until_us, operation.rows)))
+    after = (due[-1][1], due[-1][0]) if len(due) == operation.rows else (operation.until_us, LARGEST_ID)
+    following = [due_us for (due_us,) in tx.cursor.execute(SQL["next_run"], after)]
+    return ops.Alarms(due, following[0] if following else None)
+
+
+class SqliteWorkflowSlice:
+    """The slice on this engine: ``jobs.slices.Slice``."""
+
+    kind = unit.KIND
+    follows = unit.FOLLOWS
+    writes = unit.WRITES
+    handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {
+        ops.FindAlarms: find_alarms
+    }
+    readers = READERS
+
+    def __init__(
+        self, observer: RunObserver | None = None, *, cache: RunCache | None = None, limits: Limits | None = None
+    ) -> None:
+        self._observer = observer
+        self.cache = RunCache() if cache is None else cache
+        self._limits = Limits() if limits is None else limits
+
+    def unit(self, tx: Transaction) -> WorkflowUnit:
+        """Begin a unit of work."""
+        return WorkflowUnit(SqliteRuns(tx), self.cache, self._limits, self._observer)

@@ -1,0 +1,35 @@
+"""The port to a node that follows the runs of its store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.workflows.model import Status
+
+
+class Changed(NamedTuple):
+    """A run that a transaction has changed, as it is after it."""
+
+    run: int
+    root: int
+    namespace: str
+    type: str
+    version: str
+    status: Status
+    events: int
+    history_bytes: int
+    due_us: int
+    """The earliest timer or timeout; 0 if there is none."""
+    parked_us: int
+    decision: int
+    """The job of the open decision task; 0 if there is none."""
+
+
+class RunObserver(Protocol):
+    """A node's side of the slice."""
+
+    def appended(self, runs: Sequence[Changed]) -> None:
+        """Process the changes of a committed group, on the node's thread, before the outcomes of the group are delivered."""

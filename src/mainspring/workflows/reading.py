@@ -1,0 +1,125 @@
+"""Reads of runs, the same for all engines: by their keys, their states, and lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from mainspring.storage.query import Page
+from mainspring.workflows.cache import Run
+from mainspring.workflows.fold import fold
+from mainspring.workflows.history import Event, decode_events
+from mainspring.workflows.model import Status
+from mainspring.workflows.state import State, decode_state
+from mainspring.workflows.store import ShownRun
+
+if TYPE_CHECKING:
+    from mainspring.storage.query import Meter
+    from mainspring.workflows.model import Key
+    from mainspring.workflows.store import ListRuns, ReadHistory, ShowRun
+    from mainspring.workflows.tables import Runs, StoredRun
+
+
+async def load(runs: Runs, stored: StoredRun) -> Run:
+    """Return a run with its state, from its snapshot and the events after it."""
+    row, snapshot = stored
+    state = None if snapshot is None else decode_state(snapshot.state)
+    first = 1 if state is None else state.last + 1
+    blocks = await runs.blocks(row.id, first)
+    events = [event for block in blocks for event in decode_events(block)]
+    loaded = Run(row, fold(events, State() if state is None else state))
+    if snapshot is not None and state is not None:
+        loaded.snapshotted, loaded.snapshot_bytes = snapshot.history_bytes, len(snapshot.state)
+    loaded.append(events, sum(map(len, blocks)))
+    loaded.trim()
+    return loaded
+
+
+async def events_from(runs: Runs, run: int, first: int) -> list[Event]:
+    """Return the stored events of a run from a number on."""
+    return [event for block in await runs.blocks(run, first) for event in decode_events(block) if event.id >= first]
+
+
+async def run_of(runs: Runs, key: Key) -> int:
+    """Return the run that a key names, whether it is open or closed; 0 if there is none."""
+    if key.run:
+        return key.run
+    if not key.job:
+        return await runs.last_run(key.namespace, key.workflow_id)
+    first = await runs.load(key.job)
+    if first is None:
+        return 0
+    if first.row.status is not Status.CONTINUED_AS_NEW:
+        return key.job
+    last = await runs.last_run(first.row.namespace, first.row.workflow_id)
+    found = await runs.load(last)
+    # Another root job may have the workflow id by now; the last run of this chain is found by its id alone then.
+    return last if found is not None and found.row.root == key.job else key.job
+
+
+# ---- queries ----
+
+
+async def show_run(runs: Runs, query: ShowRun) -> ShownRun | None:
+    """Return the run that a key names, with its state."""
+    return await _show(runs, await run_of(runs, query.key))
+
+
+async def _show(runs: Runs, run: int) -> ShownRun | None:
+    stored = await runs.load(run)
+    return None if stored is None else ShownRun(stored.row, (await load(runs, stored)).state)
+
+
+async def read_history(runs: Runs, query: ReadHistory, meter: Meter) -> Page[Event]:
+    """Return a page of a run's events."""
+    events: list[Event] = []
+    after: int = query.after or 0
+    while len(events) < query.limit and (rows := meter.part()):
+        number = min(rows, query.limit - len(events))
+        blocks = await runs.blocks(query.run, after + 1, number)
+        meter.spend(number)
+        found = [event for block in blocks for event in decode_events(block) if event.id > after]
+        events += found[: query.limit - len(events)]
+        if len(blocks) < number and (not found or events[-1].id == found[-1].id):
+            return Page(events)
+        after = events[-1].id
+    return Page(events, after)
+
+
+class SearchableRuns(Protocol):
+    """The runs of a store at one moment, as `list_runs` reads them."""
+
+    async def few(self, most: int) -> list[int] | None:
+        """Return the matching runs, newest first, by an index that reads at most ``most`` entries; None: no index does."""
+
+    async def mark(self, before: int | None, rows: int) -> int | None:
+        """Return the last of ``rows`` runs with ids below ``before``, matching or not, newest first; None: there are fewer."""
+
+    async def between(self, low: int, before: int | None, most: int) -> list[int]:
+        """Return matching runs with ids from ``low`` to below ``before``, newest first, at most ``most``."""
+
+
+async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, meter: Meter) -> Page[ShownRun]:
+    """Answer `ListRuns`: by an index if that is short, and otherwise by a scan of all runs from the newest on."""
+    found = await searchable.few(meter.few)
+    place = None
+    if found is None:
+        found, place = await _scan(searchable, query, meter)
+    elif len(found) > query.limit:
+        found = found[: query.limit]
+        place = found[-1]
+    return Page([shown for run in found if (shown := await _show(runs, run)) is not None], place)
+
+
+async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tuple[list[int], int | None]:
+    found: list[int] = []
+    before: int | None = query.after
+    while rows := meter.part():
+        mark = await searchable.mark(before, rows)
+        found += await searchable.between(0 if mark is None else mark, before, query.limit - len(found))
+        meter.spend(rows)
+        if len(found) >= query.limit:
+            return found, found[-1]
+        if mark is None:
+            return found, None
+        before = mark
+    return found, before

@@ -1,0 +1,81 @@
+"""The reports of deciders: completions inside one transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.model import State as JobState
+from mainspring.workflows.completing import complete
+from mainspring.workflows.decisions.activity import canceled_before_start
+from mainspring.workflows.model import Status
+from mainspring.workflows.requests import Decided
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.workflows.changes import RunChanges, RunDraft
+    from mainspring.workflows.requests import Completion
+    from mainspring.workflows.store import Decide
+
+CLOSED = "the run is closed, or there is none"
+LOST = "the decision task is not held by this decider"
+
+
+async def decide(changes: RunChanges, operation: Decide) -> Callable[[], list[Decided]]:
+    """Record completions; see `Decide`. The outcomes include the events of the whole transaction."""
+    outcomes = [await _decide(changes, completion, operation.now_us) for completion in operation.completions]
+    return lambda: [outcome() for outcome in outcomes]
+
+
+async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> Callable[[], Decided]:
+    found = await changes.open(completion.run, now_us)
+    if found is None:
+        return lambda: Decided("stale", CLOSED)
+    if completion.job and not await _is_current(changes, found, completion):
+        return lambda: Decided("stale", LOST)
+    draft, state, row = found.draft, found.run.state, found.run.row
+    verdict, why, refused_close = complete(draft, completion)
+    if verdict in {"stale", "refused"}:
+        return lambda: Decided(verdict, why)
+    if completion.job:
+        found.completed = not completion.more
+        found.replaced = completion.more
+    if completion.about:
+        row.about = completion.about
+    if draft.cancels:
+        await _cancel_activities(changes, found)
+    seen = completion.seen
+    earlier = await changes.events_after(found, seen)
+
+    def outcome() -> Decided:
+        events = [*earlier, *(event for event in found.events if event.id > seen)]
+        return Decided(verdict, why, events, Status(state.status), refused_close)
+
+    return outcome
+
+
+async def _is_current(changes: RunChanges, found: RunDraft, completion: Completion) -> bool:
+    """Return whether a completion's decider holds the decision task, or has just settled it."""
+    if completion.job != found.run.row.decision or found.completed:
+        return False
+    if completion.more:
+        return found.ended is None and await changes.tables.is_held(completion.job, changes.tables.term)
+    ended = found.ended
+    return ended is not None and ended.state == JobState.SUCCEEDED
+
+
+async def _cancel_activities(changes: RunChanges, found: RunDraft) -> None:
+    """Cancel the activities that no worker has; the jobs of the others get the request."""
+    draft, state = found.draft, found.run.state
+    cancels, draft.cancels = draft.cancels, []
+    held: list[int] = []
+    for scheduled in cancels:
+        activity = state.activities.get(scheduled)
+        if activity is None:
+            continue
+        if await changes.tables.waiting_job(activity.job) is None:
+            held.append(activity.job)
+        else:
+            draft.withdraw(activity.job)
+            canceled_before_start(draft, scheduled)
+    changes.stop(held)

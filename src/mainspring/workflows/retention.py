@@ -1,0 +1,32 @@
+"""Retention: the deletion of closed runs with their histories and root jobs, in steps of a bounded size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.workflows.model import Status
+
+if TYPE_CHECKING:
+    from mainspring.workflows.store import ForgetRuns
+    from mainspring.workflows.tables import RunTables
+
+EVENTS_PER_STEP: Final = 20_000
+"""Events after which a transaction deletes no further run: each may have been a row of its own."""
+
+
+async def forget(tables: RunTables, operation: ForgetRuns) -> int:
+    """Delete old closed runs; see `ForgetRuns`."""
+    runs: list[int] = []
+    roots: list[int] = []
+    events = 0
+    for row in await tables.closed_runs(operation.namespace, operation.before_us, operation.rows):
+        runs.append(row.id)
+        if row.status is not Status.CONTINUED_AS_NEW:  # the root job stays as long as the last run of its chain
+            roots.append(row.root)
+        events += row.events
+        if events >= EVENTS_PER_STEP:
+            break
+    if runs:
+        await tables.forget(runs)
+        await tables.forget_roots(roots)
+    return len(runs)

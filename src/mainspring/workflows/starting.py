@@ -1,0 +1,168 @@
+"""Starts of runs, for new jobs and for jobs that wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from mainspring.ids import TERM_SPAN, slot_of
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import State as JobState
+from mainspring.workflows.decisions import execution
+from mainspring.workflows.store import Begun, RunRow
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+    from mainspring.workflows.changes import RunChanges, RunDraft
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.store import BeginRuns, BeginWaiting
+    from mainspring.workflows.tables import RunTables
+
+ALREADY_RUNNING = "WorkflowAlreadyRunning"
+"""The type of the error of a root job whose workflow id has an open run of another workflow."""
+
+
+class _Beginning(NamedTuple):
+    """A root job whose run is to begin."""
+
+    job: Job
+    payload: bytes
+    definition: Definition
+    timeout: float
+
+
+async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
+    """Store new root jobs and begin their runs; see `BeginRuns`."""
+    definitions = Definitions(changes.tables)
+    refused: dict[int, str] = {}
+    accepted: list[_Beginning] = []
+    for start in operation.starts:
+        job = start.job
+        versions = await definitions.of(job.namespace, job.function)
+        definition = _version(versions, start.version)
+        if definition is None:
+            refused[job.id] = _unknown(job.function, start.version, versions)
+        else:
+            accepted.append(_Beginning(job, job.payload, definition, start.timeout))
+            job.started_us = operation.now_us
+    joined = await changes.tables.begin_roots([one.job for one in accepted]) if accepted else {}
+    begun = [one for one in accepted if one.job.id not in joined]
+    changes.take([one.job for one in begun])
+    for one in begun:
+        await _begin(changes, one, operation.now_us)
+    return Begun(joined, refused)
+
+
+async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
+    """Begin runs for pending jobs; see `BeginWaiting`."""
+    versions = await Definitions(changes.tables).of("default", operation.function)
+    definition = _version(versions, "")
+    if definition is None:
+        return 0
+    jobs = await changes.tables.take_pending(operation.function, operation.rows, operation.now_us)
+    changes.take(jobs)
+    for job in jobs:
+        await _begin(changes, _Beginning(job, job.payload, definition, 0.0), operation.now_us)
+    return len(jobs)
+
+
+async def begin_named(changes: RunChanges, job_id: int, definition: Definition, now_us: int) -> RunDraft | None:
+    """Begin the run of a job that waits; None if it cannot begin, and the job has ended."""
+    jobs = await changes.tables.take_waiting([job_id], now_us)
+    changes.take(jobs)
+    (job,) = jobs
+    return await _begin(changes, _Beginning(job, job.payload, definition, 0.0), now_us)
+
+
+async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us: int) -> None:
+    """Cancel a job that waits, whose run has not begun."""
+    jobs = await changes.tables.take_waiting([job_id], now_us)
+    changes.take(jobs)
+    for job in jobs:
+        changes.reject(_ended(job, job.payload, JobState.CANCELLED, error, now_us))
+
+
+async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft | None:
+    job, definition = one.job, one.definition
+    workflow_id = job.unique.decode("utf-8", "backslashreplace") if job.unique else handle_of(changes.tables, job.id)
+    rival = await changes.open_run(job.namespace, workflow_id)
+    if rival:
+        why = f"the workflow id {workflow_id} has an open run of another workflow: {handle_of(changes.tables, rival)}"
+        error = failure(ALREADY_RUNNING, why)
+        changes.reject(_ended(job, one.payload, JobState.FAILED, error, now_us))
+        return None
+    row = RunRow(
+        job.id,
+        job.id,
+        job.namespace,
+        workflow_id,
+        definition.name,
+        definition.version,
+        started_us=now_us,
+        input_size=len(one.payload),
+        slot=slot_of(job.namespace, job.function, job.unique, job.id),
+    )
+    found = changes.begin(row, now_us)
+    timeout = job.options.timeout if job.options is not None else None
+    execution.begin(
+        found.draft,
+        type=definition.name,
+        version=definition.version,
+        input=one.payload,
+        run=job.id,
+        root=job.id,
+        workflow_id=workflow_id,
+        namespace=job.namespace,
+        timeout=one.timeout or timeout or definition.timeout,
+        seed=job.id,
+        task_priority=job.priority,
+    )
+    return found
+
+
+def _ended(job: Job, payload: bytes, state: JobState, error: bytes, now_us: int) -> Job:
+    return msgspec.structs.replace(job, payload=payload, state=int(state), error=error, ended_us=now_us)
+
+
+def handle_of(tables: RunTables, job_id: int) -> str:
+    """Return the text of a job's handle."""
+    return f"H:{tables.node(job_id // TERM_SPAN) or 'unknown'}:{job_id}"
+
+
+# ---- definitions ----
+
+
+class Definitions:
+    """The definitions that an operation has read."""
+
+    def __init__(self, tables: RunTables) -> None:
+        self._tables = tables
+        self._found: dict[tuple[str, bytes], list[Definition]] = {}
+
+    async def of(self, namespace: str, function: bytes) -> list[Definition]:
+        """Return the versions of a workflow."""
+        key = (namespace, function)
+        if key not in self._found:
+            name = function.decode("utf-8", "backslashreplace")
+            self._found[key] = await self._tables.definitions(namespace, name)
+        return self._found[key]
+
+    async def newest(self, namespace: str, function: bytes) -> Definition | None:
+        """Return the version that runs without a stated one get; None if the function is no workflow."""
+        return _version(await self.of(namespace, function), "")
+
+
+def _version(definitions: list[Definition], version: str) -> Definition | None:
+    """Return a version of a workflow; without one the version that a worker has registered last."""
+    if version:
+        return next((one for one in definitions if one.version == version), None)
+    return max(definitions, key=lambda one: (one.last_seen_us, one.first_seen_us), default=None)
+
+
+def _unknown(function: bytes, version: str, versions: list[Definition]) -> str:
+    name = function.decode("utf-8", "backslashreplace")
+    if not versions:
+        return f"no worker has registered a workflow named {name}; start a worker with it first"
+    listed = ", ".join(sorted(one.version for one in versions))
+    return f"no worker has registered version {version} of the workflow {name}; registered: {listed}"

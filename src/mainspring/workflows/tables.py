@@ -1,0 +1,120 @@
+"""The port of the workflows slice to an engine: the rows of runs, their histories, and definitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from mainspring.jobs.slices import RunGround
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from mainspring.jobs.model import Job
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.store import RunRow
+
+
+ALL: Final = -1
+"""As a limit: none."""
+
+
+class Snapshot(NamedTuple):
+    """A stored state of a run."""
+
+    at: int
+    """The last event that it includes."""
+    history_bytes: int
+    """Bytes of the history up to this event."""
+    state: bytes
+
+
+class StoredRun(NamedTuple):
+    """A run as it is stored, without its history."""
+
+    row: RunRow
+    snapshot: Snapshot | None
+
+
+class Guarded(NamedTuple):
+    """A changed row of a run, with the number of events that the run has before the change."""
+
+    row: RunRow
+    events: int
+
+
+class Block(NamedTuple):
+    """The events that one transaction appends to a run, from ``first`` on."""
+
+    run: int
+    first: int
+    events: bytes
+
+
+class Writes(NamedTuple):
+    """The writes of one transaction. A run has at most one row in them."""
+
+    new: list[RunRow]
+    appended: list[Guarded]
+    """Rows of which ``events``, ``history_bytes``, ``about`` and ``decision`` may have changed."""
+    rescheduled: list[Guarded]
+    """Rows of which ``due_us`` has changed, too."""
+    changed: list[Guarded]
+    """Rows of which other columns have changed as well."""
+    blocks: list[Block]
+    snapshots: list[tuple[int, Snapshot]]
+    """New snapshots of runs, which replace earlier ones."""
+
+
+class Runs(Protocol):
+    """Reads of runs, in a transaction or in a query."""
+
+    async def load(self, run: int) -> StoredRun | None:
+        """Return a run."""
+
+    async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
+        """Return the blocks of a history in order, from the one that has the event ``first`` on, ``limit`` at most."""
+
+    async def open_run(self, namespace: str, workflow_id: str) -> int:
+        """Return the open run of a workflow id; 0 if there is none."""
+
+    async def last_run(self, namespace: str, workflow_id: str) -> int:
+        """Return the newest run of a workflow id; 0 if there is none."""
+
+
+class RunTables(Runs, RunGround, Protocol):
+    """The tables inside one transaction, as ``unit`` uses them. Reads include earlier writes of the transaction."""
+
+    async def write(self, writes: Writes) -> None:
+        """Write runs and events.
+
+        The numbers of events guard the rows of runs that are not new. As a node has all runs of its store to itself, a guard that
+        fails is a defect: it raises StoreError.
+        """
+
+    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
+        """Return the versions of a workflow; without a name, all definitions."""
+
+    async def save_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Store definitions, in place of earlier ones of the same version."""
+
+    async def waiting_job(self, job_id: int) -> Job | None:
+        """Return a job that is PENDING or SCHEDULED, without its payload."""
+
+    async def waiting_jobs(self, functions: Collection[bytes], unique: bytes) -> list[Job]:
+        """Return the jobs of some functions with a unique that are PENDING or SCHEDULED, without their payloads."""
+
+    async def reject_roots(self, jobs: Iterable[Job]) -> list[Job]:
+        """End root jobs whose runs do not begin, each with ``state``, ``ended_us``, ``error`` and ``payload`` of the job given.
+
+        Return them as they are afterwards, without their payloads: after the commit ``JobLifecycle.ended`` has to be called with
+        them. They are ordinary jobs from then on, so that they may be redriven, and are deleted as other ended jobs are.
+        """
+
+    async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
+        """Return parked runs of a definition, or of all, that a build has not tried; all such if the build is empty."""
+
+    async def closed_runs(self, namespace: str, before_us: int, limit: int) -> list[RunRow]:
+        """Return runs that were closed before a time, the oldest first."""
+
+    async def forget(self, runs: Collection[int]) -> None:
+        """Delete runs with their histories and snapshots."""

@@ -1,0 +1,136 @@
+"""The workflows' unit of work in one transaction: it reads runs, applies the rules, and collects the results for one write.
+
+Nothing is decided here: this is the bookkeeping between the rules (``decisions``, ``completing``, ``timeouts``, ``parking``) and
+an engine's tables (``tables.RunTables``), once for all engines. Each kind of operation has its module. All of them change drafts
+of a ``RunChanges``, which is written at the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from mainspring.jobs.owners import AttemptEnded, Ended
+from mainspring.workflows import outside, reporting, ringing, starting
+from mainspring.workflows.changes import RunChanges
+from mainspring.workflows.decisions.activity import activity_ended
+from mainspring.workflows.parking import decision_lost
+from mainspring.workflows.retention import forget
+from mainspring.workflows.store import (
+    BeginRuns,
+    BeginWaiting,
+    Decide,
+    ForgetRuns,
+    RequestCancelRun,
+    RingAlarms,
+    SaveDefinitions,
+    SignalRuns,
+    TerminateRun,
+    UnparkRuns,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.jobs.owners import Notice
+    from mainspring.storage.operation import Operation
+    from mainspring.storage.plan import Plan
+    from mainspring.workflows.cache import RunCache
+    from mainspring.workflows.model import Definition, Limits
+    from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.tables import RunTables
+
+KIND: Final = "workflows"
+"""The owner of a run's jobs."""
+FOLLOWS: Final = frozenset({Ended, AttemptEnded})
+WRITES: Final = frozenset(
+    {
+        BeginRuns,
+        BeginWaiting,
+        Decide,
+        SignalRuns,
+        RequestCancelRun,
+        TerminateRun,
+        RingAlarms,
+        UnparkRuns,
+        SaveDefinitions,
+        ForgetRuns,
+    }
+)
+
+
+class WorkflowUnit:
+    """The workflows' part of one transaction: see `jobs.slices.Unit`."""
+
+    def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observer: RunObserver | None) -> None:
+        self._tables = tables
+        self._changes = RunChanges(tables, cache, limits, observer)
+
+    async def lock(self, plan: Plan) -> None:
+        """Lock nothing: the default for engines that run one transaction at a time."""
+
+    async def follow(self, notices: Sequence[Notice]) -> None:
+        """Record the ends of activities, and note those of decision tasks: a completion of the same group may use them."""
+        for notice in notices:
+            options = notice.options
+            assert options is not None
+            assert options.run is not None, "this slice owns the job"
+            found = await self._changes.open(options.run[0], notice.ended_us if isinstance(notice, Ended) else 0)
+            if found is None:
+                continue
+            if notice.id == found.run.row.decision:
+                if isinstance(notice, Ended):
+                    found.ended = notice
+                elif isinstance(notice, AttemptEnded):
+                    decision_lost(found.draft, notice)
+            elif isinstance(notice, Ended):
+                activity_ended(found.draft, options.ref, notice)
+
+    async def run(self, operation: Operation) -> Callable[[], Any]:
+        """Run an operation that changes runs; return a function that returns its outcome."""
+        changes = self._changes
+        outcome: Any
+        match operation:
+            case Decide():
+                return await reporting.decide(changes, operation)
+            case SignalRuns():
+                outcome = await outside.signal_runs(changes, operation)
+            case BeginRuns():
+                outcome = await starting.begin_runs(changes, operation)
+            case BeginWaiting():
+                outcome = await starting.begin_waiting(changes, operation)
+            case RingAlarms():
+                return await ringing.ring_alarms(changes, operation)
+            case RequestCancelRun():
+                outcome = await outside.request_cancel(changes, operation)
+            case TerminateRun():
+                outcome = await outside.terminate(changes, operation)
+            case UnparkRuns():
+                outcome = await ringing.unpark_runs(changes, operation)
+            case SaveDefinitions():
+                outcome = await self._save(operation)
+            case ForgetRuns():
+                outcome = await forget(self._tables, operation)
+            case _:
+                raise TypeError(f"{operation!r} is not an operation that changes runs")
+        return lambda: outcome
+
+    async def _save(self, operation: SaveDefinitions) -> list[Definition]:
+        """Store definitions with the times at which they were seen."""
+        stored = {_key(one): one for one in await self._tables.definitions()}
+        saved = []
+        for one in operation.definitions:
+            before = stored.get(_key(one))
+            first_us = operation.now_us if before is None else before.first_seen_us
+            saved.append(replace(one, first_seen_us=first_us, last_seen_us=operation.now_us))
+        await self._tables.save_definitions(saved)
+        return list((stored | {_key(one): one for one in saved}).values())
+
+    async def flush(self) -> None:
+        """Write the changes so far."""
+        await self._changes.flush()
+
+
+def _key(definition: Definition) -> tuple[str, str, str]:
+    return definition.namespace, definition.name, definition.version

@@ -1,0 +1,34 @@
+"""Every engine with workflows passes the same suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.testing.conformance import Make, WorkflowSuite
+from tests.engines import memory_engine, sqlite_engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestMemory(WorkflowSuite):
+    @pytest.fixture
+    def make(self) -> Make:
+        engine = memory_engine()
+        return lambda: engine
+
+
+class TestSqlite(WorkflowSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return lambda: sqlite_engine(tmp_path / "jobs.db")
+
+
+class TestSqliteThread(TestSqlite):
+    """The same with every group in the engine's thread."""
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return lambda: sqlite_engine(tmp_path / "jobs.db", thread_rows=0)
