@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 
 from mainspring.client.declarations import build_schedule
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
-from mainspring.client.workflow_calls import running_workflow
-from mainspring.errors import UsageError
 from mainspring.resources.model import UNLIMITED
 from mainspring.worker.functions import build_function
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
     from mainspring.client.connections import Connections
     from mainspring.client.declarations import Arguments, Declarations, Timing
-    from mainspring.client.job import Job
     from mainspring.client.options import Options
     from mainspring.resources.model import Limits
     from mainspring.worker.registry import Function, Registry
@@ -49,23 +46,7 @@ class Defined(Submission[P, R], Generic[P, R, C]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Run the function in this process, without a server."""
-        run = running_workflow()
-        if run is not None:
-            result: C = run.invoke(self._prepare(args, kwargs), self.function)
-            return result
         return self._call(*args, **kwargs)
-
-    def step(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """In a workflow: run the function in this worker, and record its result before the next effect starts.
-
-        Raises UsageError outside of workflows.
-        """
-        run = running_workflow()
-        if run is None:
-            raise UsageError(
-                f"{self.name}.step(…) works only in a workflow: call {self.name}(…), or submit it with {self.name}.submit(…)"
-            )
-        return run.step(self._prepare(args, kwargs), self.function, "each")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -12,7 +12,6 @@ from mainspring.client.outcomes import Submitted
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
-from mainspring.client.workflow_calls import Call, running_workflow
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
@@ -189,14 +188,11 @@ class Submission(Generic[P, R]):
         return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit a job and return when it is on disk. In a workflow, schedule an activity.
+        """Submit a job and return when it is on disk.
 
         Raises TypeError or PayloadError if the arguments do not fit, RefusedError if the server refuses the job, and
         ConnectionLostError if no server can be reached, or if the client cannot find out whether the job was accepted.
         """
-        run = running_workflow()
-        if run is not None:
-            return run.submit(self._prepare(args, kwargs))
         request = self._request(args, kwargs)
         if self._inbox is not None:
             return self.job(self._inbox.submit(request, self._options))
@@ -204,9 +200,6 @@ class Submission(Generic[P, R]):
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, like ``submit``."""
-        run = running_workflow()
-        if run is not None:
-            return run.submit(self._prepare(args, kwargs))
         request = self._request(args, kwargs)
         if self._inbox is not None:
             return self.job(await self._inbox.asubmit(request, self._options))
@@ -219,9 +212,6 @@ class Submission(Generic[P, R]):
         the iterable as they can be sent. All are submitted; then the first error of ``submit`` is raised, with a note of how
         many jobs the server accepted.
         """
-        run = running_workflow()
-        if run is not None:
-            return [run.submit(self._prepare(*_arguments(call))) for call in calls]
         if self._inbox is not None:
             return [self.job(self._inbox.submit(request, self._options)) for request in self._requests(calls)]
         answers: list[Answer] = []
@@ -231,9 +221,6 @@ class Submission(Generic[P, R]):
 
     async def asubmit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, like ``submit_many``."""
-        run = running_workflow()
-        if run is not None:
-            return [run.submit(self._prepare(*_arguments(call))) for call in calls]
         if self._inbox is not None:
             return [self.job(await self._inbox.asubmit(request, self._options)) for request in self._requests(calls)]
         answers: list[Answer] = []
@@ -247,14 +234,6 @@ class Submission(Generic[P, R]):
         Raises UsageError if the text cannot be a handle.
         """
         return Job(self._connections, check_handle(handle), self._decode)
-
-    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
-        """Return a call with encoded arguments.  Raises TypeError, PayloadError or UsageError, as a submit does."""
-        options = self._options
-        if callable(self._key):
-            options = replace(options, concurrency_key=self._key_of(args, kwargs))
-        unique = self.unique_of(args, kwargs)
-        return Call(self.name, self._codec.encode(args, kwargs), options, unique, self._decode)
 
     def unique_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the unique of a job with these arguments; empty for none.  Raises UsageError if it is invalid."""
@@ -290,17 +269,18 @@ class Submission(Generic[P, R]):
         unique = self.unique_of(args, kwargs)
         wire_options = self._wire_options
         if callable(self._key):
-            wire_options = replace(self._options, concurrency_key=self._key_of(args, kwargs)).wire()
+            key = check_key(self._key(*args, **kwargs), f"{self.name}: the concurrency_key of these arguments")
+            wire_options = replace(self._options, concurrency_key=key or None).wire()
         return Request(self._function, unique.encode(), wire_options, self._codec.encode(args, kwargs))
-
-    def _key_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """Return the concurrency key that the user's function computes; None for none."""
-        assert callable(self._key)
-        return check_key(self._key(*args, **kwargs), f"{self.name}: the concurrency_key of these arguments") or None
 
     def _requests(self, calls: Iterable[Any]) -> Iterator[Request]:
         for call in calls:
-            yield self._request(*_arguments(call))
+            if isinstance(call, tuple):
+                yield self._request(call, {})
+            elif isinstance(call, dict):
+                yield self._request((), call)
+            else:
+                yield self._request((call,), {})
 
     def _submitted(self, submitted: Submitted) -> Job[R]:
         return Job(self._connections, submitted.handle, self._decode, joined=submitted.joined)
@@ -316,10 +296,3 @@ class Submission(Generic[P, R]):
     def _decode(self, data: bytes) -> R:
         result: R = self._codec.decode_result(data)
         return result
-
-
-def _arguments(call: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of an item of ``submit_many``."""
-    if isinstance(call, tuple):
-        return call, {}
-    return ((), call) if isinstance(call, dict) else ((call,), {})
