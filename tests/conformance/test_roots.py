@@ -9,7 +9,7 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import RUNS, Job, Options, Priority, State
+from mainspring.jobs.model import RUNS, Job, Options, Priority, State, StopRequest
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.rules import Event
 from mainspring.testing.conformance.driver import NOW, Store, done
@@ -129,6 +129,7 @@ class RootsSuite:
         forged = Job(job.id, b"f", b"", term=store.term)
         assert store.settle(done(forged)) == {job.id}
         assert store.cancel(job.id).before == State.RUNNING
+        assert store.group(ops.RequestStop([(job.id, None), (job.id, RUNS)], StopRequest(NOW, b"{}"))) == [set()]
         assert store.wake(NOW + 1).expired == []
         assert store.claim() == []
         assert store.sweep(NOW * 2, NOW * 2) == 0

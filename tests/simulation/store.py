@@ -36,6 +36,8 @@ class History:
         self.ended: dict[int, State] = {}
         self.settled = 0
         self.redriven: set[int] = set()
+        self.stopping: set[int] = set()
+        """Jobs with a stored request to cancel them: their recovery ends them."""
         self.withdrawn: set[int] = set()
         """Jobs that a slice has deleted: only their settlements may be stale."""
 
@@ -58,6 +60,8 @@ class History:
                         self._end(job_id, after)
                     else:
                         assert job_id in self.live, f"{job_id} is released although it has ended"
+            case ops.RequestStop():
+                self.stopping |= outcome
             case ops.Cancel():
                 if outcome.job is not None and outcome.before <= State.PENDING:
                     self._end(operation.id, State.CANCELLED)
@@ -74,6 +78,14 @@ class History:
                     assert job.id in self.live, f"{job.id} is claimed although it has ended"
             case _:
                 pass
+
+    def note_recovery(self, find: Callable[[int], Job | None]) -> None:
+        """Note the jobs that a recovery has ended; it does not name them."""
+        for job_id in self.stopping & self.live:
+            job = find(job_id)
+            assert job is not None, f"{job_id} is lost"
+            assert job.state == State.CANCELLED, f"{job_id} runs again although its cancel was stored"
+            self._end(job_id, State.CANCELLED)
 
     def _end(self, job_id: int, state: State) -> None:
         assert job_id in self.live, f"{job_id} ends a second time, as {state.name}"
@@ -152,6 +164,8 @@ class SlowStore:
         pairs = zip(group, outcomes, strict=True)
         for operation, outcome in sorted(pairs, key=lambda pair: pair[0].phase):
             self._history.note(operation, outcome)
+        if any(isinstance(operation, ops.Recover) for operation in group):
+            self._history.note_recovery(self.find)
         return outcomes
 
     # ---- inspection of the engine ----

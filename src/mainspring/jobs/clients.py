@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import CANCEL_REASON, failure
-from mainspring.jobs.model import RUNS, State
-from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
+from mainspring.jobs.model import RUNS, State, StopRequest
+from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive, RequestStop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,8 @@ LEAVE_STEP = 500
 class Clients:
     """Waits for jobs, cancels them, retries them and looks them up.
 
-    ``subscriptions`` and ``remote_jobs`` are given if the store is shared.
+    ``keeps_requests`` is whether the store keeps requests to stop held jobs. ``subscriptions`` and ``remote_jobs`` are given if
+    the store is shared.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Clients:
         roots: RootJobs,
         outcomes: OutcomeReader,
         *,
+        keeps_requests: bool,
         subscriptions: Subscriptions | None = None,
         remote_jobs: RemoteJobs | None = None,
     ) -> None:
@@ -62,6 +64,7 @@ class Clients:
         self._roots = roots
         self._uniques = context.uniques
         self._outcomes = outcomes
+        self._keeps_requests = keeps_requests
         self._slices = context.slices
         self._subscriptions = subscriptions
         self._remote_jobs = remote_jobs
@@ -129,7 +132,7 @@ class Clients:
             if held.then is not None:
                 held.then.append(lambda: self.cancel(job_id, reason, done, failed))
             else:
-                self.cancel_held(held, reason, done)
+                self._request_stop(held, reason, done, failed)
             return
 
         def cancelled(outcome: Cancelled) -> None:
@@ -154,8 +157,23 @@ class Clients:
         error = failure("Cancelled", reason)
         self._commits.put(Cancel(job_id, error, round(self._clock.wall() * 1_000_000)), cancelled, failed)
 
+    def _request_stop(
+        self, held: Held, reason: str, done: Callable[[str], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        """Cancel a job in memory; if its worker can be asked to stop it, store the request first.
+
+        The job is then cancelled even if the node crashes before the worker has stopped.
+        """
+        if not (self._keeps_requests and held.stored and held.worker is not None and held.worker.streams):
+            self.cancel_held(held, reason, done)
+            return
+        request = StopRequest(round(self._clock.wall() * 1_000_000), failure("Cancelled", reason))
+        operation = RequestStop([(held.job.id, held.job.term)], request)
+        self.cancel_held(held, reason, lambda _: None)
+        self._commits.put(operation, lambda _: done("running"), failed)
+
     def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
-        """Cancel a job in memory."""
+        """Cancel a job in memory, without the store if its worker is asked to stop it."""
         worker = held.worker
         if worker is not None and worker.streams:
             held.cancelled = reason or CANCEL_REASON

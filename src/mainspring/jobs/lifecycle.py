@@ -9,7 +9,7 @@ import msgspec
 from mainspring.jobs.model import RUNS, State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from mainspring.jobs.clients import Clients
     from mainspring.jobs.context import Context
@@ -68,6 +68,13 @@ class NodeJobLifecycle:
             held = self._table.find(job_id)
             if held is None or not held.cancelled:
                 self._clients.cancel(job_id, why, lambda _: None, lambda _: None)
+
+    def stop(self, ids: Collection[int], why: str) -> None:
+        """Stop held jobs, except those whose workers were already asked to stop."""
+        for job_id in ids:
+            held = self._table.find(job_id)
+            if held is not None and not held.cancelled:
+                self._clients.cancel_held(held, why, lambda _: None)
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Count root jobs as jobs that this node does not hold."""

@@ -94,6 +94,17 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The row is deleted when the job ends, however it ends, and no ended job is counted: its owner keeps the outcome."""
 
 
+class StopRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A stored request to cancel a held job. It ends the job instead of an event that would give the job back."""
+
+    at_us: int
+    error: bytes
+    """The error of the job that it cancels."""
+
+
+encode_stop_request: Final = msgspec.msgpack.Encoder().encode
+decode_stop_request: Final = msgspec.msgpack.Decoder(StopRequest).decode
+
 encode_options: Final = msgspec.msgpack.Encoder().encode
 decode_options: Final = msgspec.msgpack.Decoder(Options).decode
 """To and from the stored form of options."""

@@ -23,7 +23,7 @@ from mainspring.jobs.retry import backoff
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mainspring.jobs.model import Job, Retry
+    from mainspring.jobs.model import Job, Retry, StopRequest
 
 
 class Event(StrEnum):
@@ -297,6 +297,19 @@ def _given_back(job: Job, why: str) -> Settlement:
     settlement = Settlement(job, Event.LOSE, job.attempt)
     settlement.why = why
     return settlement
+
+
+GIVES_BACK: Final = frozenset({Event.RETRY, Event.SNOOZE, Event.RELEASE, Event.LOSE})
+"""The events of a held job that another worker may run again."""
+
+
+def cancel_on_request(settlement: Settlement, request: StopRequest) -> None:
+    """Turn a settlement that gives a job back into the cancel that was requested meanwhile."""
+    settlement.event = Event.CANCEL
+    settlement.outcome = Outcome.CANCELLED
+    settlement.ended_us = max(request.at_us, settlement.started_us)
+    settlement.due_us = 0
+    settlement.error = request.error
 
 
 def recovered(jobs: Iterable[Job]) -> list[Settlement]:

@@ -61,8 +61,8 @@ class JobService:
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
     ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` is whether the store keeps limits
-    of functions. ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`. ``roots`` is given if the
-    node runs workflows.
+    of functions, ``keeps_stop_requests`` whether it keeps requests to stop held jobs. ``shared`` is given if the store is shared.
+    ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class JobService:
         earlier: Callable[[float], object],
         shared: Shared | None = None,
         keeps_limits: bool = True,
+        keeps_stop_requests: bool = True,
         round_robin: bool = False,
         wakeup: int = 1,
         most_functions: int = 0,
@@ -158,6 +159,7 @@ class JobService:
             due_jobs,
             root_jobs,
             outcomes,
+            keeps_requests=keeps_stop_requests and alone,
             subscriptions=subscriptions,
             remote_jobs=remote_jobs,
         )

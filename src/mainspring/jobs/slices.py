@@ -20,7 +20,7 @@ from mainspring.storage.phases import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
     from mainspring.jobs.store import Found, Withdrawn
     from mainspring.storage.operation import Operation
@@ -56,6 +56,9 @@ class JobLifecycle(Protocol):
 
     def cancel(self, ids: Sequence[int], why: str) -> None:
         """Cancel jobs, as after a commit that has replaced them; ``why`` is a text for users."""
+
+    def stop(self, ids: Collection[int], why: str) -> None:
+        """Ask the workers of held jobs to stop, after the commit of a request for it; ``why`` is a text for users."""
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Process committed root jobs: new ones, and those that waited before, as they were then."""
@@ -136,6 +139,12 @@ class RunGround(Ground, Protocol):
         """Delete jobs that have not ended, whatever holds them, without notices; return those that there were.
 
         After the commit ``JobLifecycle.withdrawn`` has to be called with them.
+        """
+
+    async def request_stop(self, jobs: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
+        """Store a request to cancel held jobs, as ``jobs.store.RequestStop`` does.
+
+        After the commit ``JobLifecycle.stop`` has to be called with the jobs returned.
         """
 
     async def is_held(self, job_id: int, term: int) -> bool:

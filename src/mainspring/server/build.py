@@ -163,6 +163,7 @@ async def open_node(
         earlier=ticks.earlier,
         shared=None if fleet is None else fleet.shared,
         keeps_limits=engine.limits,
+        keeps_stop_requests=engine.workflows,
         round_robin=jobs.round_robin,
         wakeup=jobs.worker_wakeup,
         most_functions=limits.max_functions,

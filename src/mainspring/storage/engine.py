@@ -86,7 +86,8 @@ class Engine(QueryPort, GroupPort, Protocol):
     """Whether pending jobs stand in lines whose first jobs can be read (`queries.jobs.FirstInLine`)."""
 
     workflows: bool
-    """Whether it keeps runs of workflows: it has `jobs.slices.RunGround`, and deletes jobs with `Options.forget` at their end."""
+    """Whether it keeps runs of workflows: it has `jobs.slices.RunGround`, deletes jobs with `Options.forget` at their end,
+    and stores requests to stop held jobs (`jobs.store.RequestStop`)."""
 
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: Any = None

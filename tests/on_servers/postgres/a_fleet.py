@@ -19,7 +19,7 @@ from mainspring.jobs.rules import succeeded
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from mainspring.engines.postgres.engine import PostgresEngine
     from mainspring.events.relay import Message
@@ -55,6 +55,9 @@ class Part:
             self.live[job.id] -= 1
 
     def cancel(self, ids: Sequence[int], why: str) -> None:
+        raise AssertionError(ids)
+
+    def stop(self, ids: Collection[int], why: str) -> None:
         raise AssertionError(ids)
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:

@@ -12,7 +12,7 @@ from tests.simulation.fleet.store import Way
 from .history import ScheduleHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
@@ -84,6 +84,9 @@ class _Attended:
 
     def cancel(self, ids: Sequence[int], why: str) -> None:
         self._pending.append(lambda: self._following.cancel(ids, why))
+
+    def stop(self, ids: Collection[int], why: str) -> None:
+        self._pending.append(lambda: self._following.stop(ids, why))
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         self._pending.append(lambda: self._following.begun(new, taken))

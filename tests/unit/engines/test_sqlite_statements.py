@@ -59,6 +59,8 @@ PLANS = {
     "end_root": [BY_ID],
     "forget_root": [BY_ID],
     "withdraw": [BY_ID],
+    "request_stop": [BY_ID],
+    "stopping": [BY_ID, "LIST SUBQUERY 1", "SCAN json_each VIRTUAL TABLE INDEX 1:"],
     "is_held": [BY_ID],
     "limits": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function>?)"],
     "schedules": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name>?)"],

@@ -183,7 +183,9 @@ def test_a_job_whose_cancel_was_asked_for_never_runs_again(node: Node, way: str)
     worker = node.stream(retry=Retry(max_attempts=5), timeout=2.0)
     job = node.background("1")
     client = node.wait_for(job.id)
-    assert node.cancel(job.id) == ["running"]
+    answers = node.cancel(job.id)
+    node.commit()
+    assert answers == ["running"]
     held = side(worker).given[0]
     ways: dict[str, Callable[[], object]] = {
         "failed": lambda: node.settling.failed(held, ERROR),

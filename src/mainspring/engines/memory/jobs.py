@@ -77,6 +77,8 @@ def enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
     before = job.state
     after = rules.step(State(before), event)
     job.state = int(after)
+    if tables.stopping and not after.held:
+        tables.stopping.pop(job.id, None)
     if after.ended:
         enter_end(tables, job, before, worker)
         return
@@ -112,6 +114,7 @@ def delete(tables: Tables, job: Job, counted: int) -> None:
     """Delete a live job that is counted under a state."""
     del tables.jobs[job.id]
     tables.waits.pop(job.id, None)
+    tables.stopping.pop(job.id, None)
     if job.unique != NO_UNIQUE:
         del tables.live[job.function, job.unique]
     tables.counts.add(job.function, counted, job.priority, -1)
@@ -139,6 +142,9 @@ def settle(tables: Tables, operation: ops.Settle) -> set[int]:
 
 
 def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
+    request = tables.stopping.get(job.id)
+    if request is not None and settlement.event in rules.GIVES_BACK:
+        rules.cancel_on_request(settlement, request)
     job.attempt = settlement.counted
     job.suspects = settlement.job.suspects
     job.due_us = settlement.due_us
@@ -167,15 +173,14 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     if more:
         del held[operation.rows :]
     settlements = rules.recovered(held)
-    lost, pending = ops.lost_attempts(settlements), ops.tally(held)
     for settlement in settlements:
-        job = settlement.job
-        _settle_one(tables, job, settlement)
+        _settle_one(tables, settlement.job, settlement)
+    given_back = [settlement.job for settlement in settlements if settlement.event is Event.LOSE]
     if of is not None:
         waited = [job_id for job_id, terms in tables.waits.items() if not terms.isdisjoint(of)]
         for term in of:
             _leave(tables, waited, term)
-    return ops.Recovered(len(held), pending, more, lost)
+    return ops.Recovered(len(given_back), ops.tally(given_back), more, ops.lost_attempts(settlements))
 
 
 def leave(tables: Tables, operation: ops.Unsubscribe) -> set[int]:
@@ -222,6 +227,17 @@ def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:
         job.ended_us, job.error = operation.now_us, operation.error
         enter(tables, job, Event.CANCEL)
     return ops.Cancelled(copy(job), before)
+
+
+def request_stop(tables: Tables, operation: ops.RequestStop) -> set[int]:
+    """Store requests to cancel held jobs; see ``RequestStop``."""
+    held = set()
+    for job_id, term in operation.jobs:
+        job = tables.jobs.get(job_id)
+        if job is not None and State(job.state).held and job.term == (job.term if term is None else term) != RUNS:
+            tables.stopping[job_id] = operation.request
+            held.add(job_id)
+    return held
 
 
 def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
@@ -299,6 +315,7 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Assign: assign,
     ops.Cancel: cancel,
     ops.Redrive: redrive,
+    ops.RequestStop: request_stop,
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submit,

@@ -8,7 +8,7 @@ from mainspring.jobs.counts import Counts
 
 if TYPE_CHECKING:
     from mainspring.engines.memory.pending import Pending
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notices
     from mainspring.resources.model import FunctionLimits, Rate
     from mainspring.resources.rules import Bucket, Holding
@@ -41,6 +41,8 @@ class Tables:
         """Heap of (ended, id)."""
         self.dead: list[tuple[int, int]] = []
         """The same of failed jobs."""
+        self.stopping: dict[int, StopRequest] = {}
+        """The requests to cancel held jobs."""
         self.waits: dict[int, set[int]] = {}
         """The terms of the nodes whose clients wait, by job; only if the store is shared."""
         self.counts = Counts()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.engines.memory import jobs, roots
-from mainspring.jobs.store import Submit
+from mainspring.jobs.store import RequestStop, Submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mainspring.engines.memory.tables import Tables
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found, Withdrawn
 
@@ -84,6 +84,10 @@ class MemoryGround:
     async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
         """Delete live jobs."""
         return roots.withdraw(self._tables, ids)
+
+    async def request_stop(self, held: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
+        """Store a request to cancel held jobs."""
+        return jobs.request_stop(self._tables, RequestStop(held, request))
 
     async def is_held(self, job_id: int, term: int) -> bool:
         """Return whether a job is held under a term."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.engines.sqlite import roots, submitting
-from mainspring.jobs.store import Submit
+from mainspring.engines.sqlite import jobs, roots, submitting
+from mainspring.jobs.store import RequestStop, Submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found, Withdrawn
 
@@ -72,6 +72,10 @@ class SqliteGround:
     async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
         """Delete live jobs."""
         return roots.withdraw(self._tx, ids)
+
+    async def request_stop(self, held: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
+        """Store a request to cancel held jobs."""
+        return jobs.request_stop(self._tx, [RequestStop(held, request)])[0]
 
     async def is_held(self, job_id: int, term: int) -> bool:
         """Return whether a job is held under a term."""

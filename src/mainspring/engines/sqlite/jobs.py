@@ -5,6 +5,7 @@ This module changes stored jobs.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.sqlite import finding, rows, submitting
@@ -12,7 +13,7 @@ from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import RUNS, Job, State, decode_options
+from mainspring.jobs.model import RUNS, Job, State, decode_options, decode_stop_request, encode_stop_request
 from mainspring.jobs.owners import Ended, Started, note, noticed
 from mainspring.jobs.rules import Event
 
@@ -43,6 +44,9 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
 
     Stale settlements are rare. Returning the accepted ids (RETURNING) every time takes twice as long as counting the changes.
     """
+    unsuccessful = [settlement for settlement in settlements if settlement.event is not Event.SUCCEED]
+    if unsuccessful:
+        _cancel_on_request(tx, unsuccessful)
     owned = [settlement for settlement in settlements if settlement.job.options is not None]
     forgotten = [settlement for settlement in owned if _forgets(settlement)]
     kept = settlements
@@ -68,6 +72,13 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
         for settlement in owned:
             note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
     return accepted
+
+
+def _cancel_on_request(tx: Transaction, settlements: Sequence[rules.Settlement]) -> None:
+    """Turn settlements that give jobs back into cancels if that was requested."""
+    given_back = {settlement.job.id: settlement for settlement in settlements if settlement.event in rules.GIVES_BACK}
+    for job_id, request in tx.cursor.execute(SQL["stopping"], (json.dumps([*given_back]),)):
+        rules.cancel_on_request(given_back[job_id], decode_stop_request(request))
 
 
 def _numbers(tx: Transaction, settlements: Sequence[rules.Settlement]) -> dict[tuple[int, int, Event], int]:
@@ -126,7 +137,8 @@ def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
     settlements = rules.recovered(held)
     recovered = _settle_all(tx, settlements)
     assert recovered, "nothing else writes in this transaction"
-    return ops.Recovered(len(held), ops.tally(held), lost=ops.lost_attempts(settlements))
+    given_back = [settlement.job for settlement in settlements if settlement.event is Event.LOSE]
+    return ops.Recovered(len(given_back), ops.tally(given_back), lost=ops.lost_attempts(settlements))
 
 
 def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:
@@ -204,6 +216,18 @@ def _count_move(tx: Transaction, job: Job, after: State) -> None:
     tx.count(function, after, job.priority, 1)
 
 
+def request_stop(tx: Transaction, operations: Sequence[ops.RequestStop]) -> list[set[int]]:
+    """Store requests to cancel held jobs; see ``RequestStop``."""
+    outcomes = []
+    for operation in operations:
+        request = encode_stop_request(operation.request)
+        held: set[int] = set()
+        for job_id, term in operation.jobs:
+            held.update(found for (found,) in tx.cursor.execute(SQL["request_stop"], (request, job_id, term)))
+        outcomes.append(held)
+    return outcomes
+
+
 def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
     """Redrive ended jobs; see ``Redrive``."""
     return [_redrive(tx, operation.id) for operation in operations]
@@ -276,6 +300,7 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Assign: assign,
     ops.Cancel: cancel,
     ops.Redrive: redrive,
+    ops.RequestStop: request_stop,
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submitting.submit,

@@ -76,9 +76,18 @@ UPDATE jobs SET state = 3, attempt = ? WHERE id = ? AND term = ? AND state BETWE
 -- name: cancel
 UPDATE jobs SET state = 6, ended_us = ?, error = ? WHERE id = ? AND state < 2;
 
+-- name: request_stop
+UPDATE jobs SET stopping = ?1
+WHERE id = ?2 AND (?3 IS NULL OR term = ?3) AND state BETWEEN 2 AND 3 AND term >= 0
+RETURNING id;
+
+-- name: stopping
+SELECT id, stopping FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND stopping IS NOT NULL;
+
 -- name: redrive
 UPDATE OR IGNORE jobs
-SET state = 1, attempt = 0, suspects = 0, started_us = 0, ended_us = 0, expires_us = 0, term = 0
+SET state = 1, attempt = 0, suspects = 0, started_us = 0, ended_us = 0, expires_us = 0, term = 0,
+    stopping = NULL
 WHERE id = ? AND state > 4 AND term >= 0
 RETURNING id;
 

@@ -10,7 +10,7 @@ from mainspring.storage.phases import Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.rules import Settlement
 
 
@@ -100,6 +100,7 @@ class Settle(Operation):
     """Settle held jobs. Guard: the job is held under the settlement's ``job.term``.
 
     A success clears the payload and the error of earlier attempts; any other settlement without an error keeps the last error.
+    A settlement that gives a job back ends it if that was requested (``RequestStop``); the settlement is changed accordingly.
     Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale). Of two settlements of one job the
     first counts, and the id is in the outcome.
     """
@@ -132,6 +133,25 @@ class Cancel(Operation):
         self.id = job_id
         self.error = error
         self.now_us = now_us
+
+
+class RequestStop(Operation):
+    """Store a request to cancel jobs that are held, each under a term if one is given.
+
+    From then on RETRY, SNOOZE, RELEASE and LOSE of the job, and its recovery, end it CANCELLED with ``request``; a success and a
+    failure stay what they are. Only for engines that keep runs of workflows. Outcome: ``set[int]``, the ids of the jobs that are
+    held so.
+    """
+
+    __slots__ = ("jobs", "request")
+
+    phase = Phase.CANCEL
+
+    def __init__(self, jobs: Sequence[tuple[int, int | None]], request: StopRequest) -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.request = request
+        self.rows = len(jobs)
 
 
 class Cancelled(NamedTuple):

@@ -50,7 +50,7 @@ class LostAttempt(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """The outcome of Recover."""
+    """The outcome of Recover, without the jobs that a stored request has cancelled."""
 
     number: int
     """The number of jobs that were given back."""

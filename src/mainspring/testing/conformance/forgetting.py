@@ -10,13 +10,11 @@ import pytest
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.testing.conformance.driver import NOW, Make, Store, done
+from mainspring.testing.conformance.driver import NOW, done
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mainspring.jobs.model import Job
-    from mainspring.storage.engine import Engine
+    from mainspring.testing.conformance.driver import Store
 
 FORGET = Options(forget=True)
 ENDS = [Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.EXPIRE]
@@ -31,31 +29,8 @@ def leaves_nothing(store: Store, *jobs: Job) -> None:
     assert found == {}
 
 
-class ForgettingSuite:
-    """Each end deletes the row; other events do not. After each test the counts are verified."""
-
-    engine: type[Engine]
-    """The class of the engine; the tests are skipped if it keeps no runs of workflows."""
-
-    @pytest.fixture(autouse=True)
-    def _keeps_runs(self) -> None:
-        if not self.engine.workflows:
-            pytest.skip("this engine keeps no runs of workflows")
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return a function that makes an engine; a derived class defines it."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, make: Make) -> Iterator[Store]:
-        """Yield an open store."""
-        store = Store(make)
-        try:
-            yield store
-            store.counts()
-        finally:
-            store.close()
+class Forgetting:
+    """Each end deletes the row; other events do not."""
 
     @pytest.mark.parametrize("event", ENDS)
     def test_the_end_of_a_held_job_deletes_it(self, store: Store, event: Event) -> None:

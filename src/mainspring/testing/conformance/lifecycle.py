@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Withdrawn
@@ -27,6 +27,7 @@ class RecordedLifecycle:
         """Ids of the jobs that are or will be in the store, by the calls so far."""
         self.committed: list[int] = []
         self.cancelled: list[int] = []
+        self.stopped: list[int] = []
         self.begun_roots: list[int] = []
         self.ended_roots: list[int] = []
         self.deleted: list[int] = []
@@ -56,6 +57,11 @@ class RecordedLifecycle:
         """Record that jobs were replaced."""
         assert why
         self.cancelled += ids
+
+    def stop(self, ids: Collection[int], why: str) -> None:
+        """Record that workers are to stop jobs."""
+        assert why
+        self.stopped += ids
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Record committed root jobs."""

@@ -1,4 +1,4 @@
-"""Jobs whose rows are deleted when they end, on every engine."""
+"""The jobs of runs, on every engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.testing.conformance import ForgettingSuite
+from mainspring.testing.conformance import RunJobSuite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mainspring.testing.conformance import Make
 
 
-class TestMemory(ForgettingSuite):
+class TestMemory(RunJobSuite):
     engine = MemoryEngine
 
     @pytest.fixture
@@ -27,7 +27,7 @@ class TestMemory(ForgettingSuite):
         return lambda: engine
 
 
-class TestSqlite(ForgettingSuite):
+class TestSqlite(RunJobSuite):
     engine = SqliteEngine
 
     @pytest.fixture
@@ -35,9 +35,9 @@ class TestSqlite(ForgettingSuite):
         return lambda: SqliteEngine(tmp_path / "jobs.db")
 
 
-class TestPostgres(ForgettingSuite):
+class TestPostgres(RunJobSuite):
     engine = PostgresEngine
 
 
-class TestZookeeper(ForgettingSuite):
+class TestZookeeper(RunJobSuite):
     engine = ZookeeperEngine
