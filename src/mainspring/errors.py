@@ -3,7 +3,8 @@
 MainspringError
 ├── UsageError                the request is wrong, whatever the state of the system
 │   ├── PayloadError          a payload or a result does not fit the task's types, or cannot be written as JSON
-│   └── SettingsError         a setting, an option or an address is wrong
+│   ├── SettingsError         a setting, an option or an address is wrong
+│   └── WorkflowUsageError    workflow code does what it cannot repeat; or a call works only inside of workflows
 ├── ServerError               a server answered with an error, or could not answer
 │   ├── ConnectionLostError   no server could be reached, or the connection ended: the outcome is unknown
 │   ├── RefusedError          the server refused one request
@@ -21,6 +22,7 @@ MainspringError
 ├── IllegalTransitionError    the state of a job does not allow a transition: a defect of Mainspring
 └── JobError                  how a job ended, for code that waits for it
     ├── JobFailed             all attempts failed; has the last error
+    │   └── JobTimedOut       the last attempt, or the job, did not end in time
     ├── JobCancelled          a client, an operator or its schedule cancelled it
     ├── JobExpired            it was not started in time
     └── JobLost               the server does not have the handle, or no longer has it
@@ -45,6 +47,13 @@ class PayloadError(UsageError):
 
 class SettingsError(UsageError):
     """A setting, an option or an address is wrong."""
+
+
+class WorkflowUsageError(UsageError):
+    """Workflow code does something that it cannot repeat, such as reading the clock, or something that works only outside of it.
+
+    Also raised outside of a workflow for calls that only work inside of one.
+    """
 
 
 class ServerError(MainspringError):
@@ -138,6 +147,26 @@ class JobFailed(JobError):  # noqa: N818 - an outcome, named in the users' words
         self.reason = reason
         self.traceback = traceback
         self.attempt = attempt
+
+
+class JobTimedOut(JobFailed):
+    """The last attempt did not end in time, or the job did not start or end in time.
+
+    ``kind`` is the clock that ran out: ``start_to_close`` (an attempt), ``heartbeat`` (its worker was silent),
+    ``schedule_to_start`` or ``schedule_to_close`` (over all attempts).
+    """
+
+    def __init__(
+        self,
+        handle: str,
+        type_name: str,
+        reason: str,
+        traceback: str | None,
+        attempt: int,
+        kind: str = "start_to_close",
+    ) -> None:
+        super().__init__(handle, type_name, reason, traceback, attempt)
+        self.kind = kind
 
 
 class JobCancelled(JobError):  # noqa: N818

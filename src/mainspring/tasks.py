@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.declarations import build_schedule
+from mainspring.client.inside import workflow_calls
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
+from mainspring.errors import WorkflowUsageError
 from mainspring.resources.model import UNLIMITED
 from mainspring.worker.functions import build_function
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.connections import Connections
     from mainspring.client.declarations import Arguments, Declarations, Timing
+    from mainspring.client.job import Job
     from mainspring.client.options import Options
     from mainspring.resources.model import Limits
     from mainspring.worker.registry import Function, Registry
@@ -46,7 +49,28 @@ class Defined(Submission[P, R], Generic[P, R, C]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Run the function in this process, without a server."""
+        if workflow_calls() is not None:
+            return self._call_in_workflow(*args, **kwargs)
         return self._call(*args, **kwargs)
+
+    def step(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Run the function as a local step of a workflow: on its worker, with a recorded result.
+
+        Raises WorkflowUsageError outside of a workflow.
+        """
+        calls = workflow_calls()
+        if calls is None:
+            raise WorkflowUsageError(
+                f"{self.name}.step(…) works only inside of a workflow: write {self.name}.submit(…), or call {self.name}(…)"
+            )
+        job: Job[R] = calls.step(self, args, kwargs)
+        return job
+
+    def _call_in_workflow(self, *_args: P.args, **_kwargs: P.kwargs) -> C:
+        raise WorkflowUsageError(
+            f"{self.name} is called inside of a workflow, which would run it again in each replay: write `await "
+            f"{self.name}.step(…)` to run it on this worker, or `await {self.name}.submit(…)` for an activity"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -57,7 +81,13 @@ class Task(Defined[P, R, R]):
 
 
 class CoroutineTask(Defined[P, R, "Coroutine[Any, Any, R]"]):
-    """A coroutine function that workers run. An awaited call runs it in this process; ``submit`` creates a job."""
+    """A coroutine function that workers run. An awaited call runs it in this process; ``submit`` creates a job.
+
+    Inside of a workflow, an awaited call is an activity, as with ``submit``.
+    """
+
+    def _call_in_workflow(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.submit(*args, **kwargs)
 
 
 class Define:

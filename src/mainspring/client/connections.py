@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
+from mainspring.client.inside import check_outside
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
     from mainspring.client.addresses import Address
+
+_IN_WORKFLOW: Final = (
+    "submit with `f.submit(…)`, wait with `await job`, or do it in a step, `await workflow.step(f, …)`"
+)
 
 
 class Connections:
@@ -30,7 +35,11 @@ class Connections:
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
 
     def blocking(self) -> Client:
-        """Return the blocking client.  Raises SettingsError if the servers' addresses or the TLS files are wrong."""
+        """Return the blocking client.
+
+        Raises SettingsError if the servers' addresses or the TLS files are wrong, and WorkflowUsageError inside of a workflow.
+        """
+        check_outside("a request to a server", _IN_WORKFLOW)
         if self._blocking is None:
             with self._lock:
                 if self._blocking is None:
@@ -38,7 +47,8 @@ class Connections:
         return self._blocking
 
     def aio(self) -> AsyncClient:
-        """Return the running loop's client.  Raises SettingsError like ``blocking``."""
+        """Return the running loop's client.  Raises the errors of ``blocking``."""
+        check_outside("a request to a server", _IN_WORKFLOW)
         loop = asyncio.get_running_loop()
         client = self._by_loop.get(loop)
         if client is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from mainspring.client.inside import ActivityCall, workflow_calls
 from mainspring.client.job import Job, check_handle
 from mainspring.client.json_encoding import encode_json
 from mainspring.client.options import Duration, Options, Priority, Retry, build_options
@@ -188,11 +189,15 @@ class Submission(Generic[P, R]):
         return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit a job and return when it is on disk.
+        """Submit a job and return when it is on disk. Inside of a workflow, schedule an activity of the run.
 
         Raises TypeError or PayloadError if the arguments do not fit, RefusedError if the server refuses the job, and
         ConnectionLostError if no server can be reached, or if the client cannot find out whether the job was accepted.
         """
+        calls = workflow_calls()
+        if calls is not None:
+            activity: Job[R] = calls.submit(self._activity(), args, kwargs)
+            return activity
         request = self._request(args, kwargs)
         if self._inbox is not None:
             return self.job(self._inbox.submit(request, self._options))
@@ -264,6 +269,18 @@ class Submission(Generic[P, R]):
             )
 
     # Internal.
+
+    def _activity(self) -> ActivityCall:
+        return ActivityCall(
+            self.name,
+            self._codec,
+            self._options,
+            bool(self._unique),
+            self._key,
+            self._inbox is not None,
+            self._connections,
+            self._decode,
+        )
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         unique = self.unique_of(args, kwargs)

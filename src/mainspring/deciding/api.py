@@ -1,0 +1,303 @@
+"""The calls of workflow code on its run."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import contextmanager
+from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from mainspring.client.inside import workflow_calls
+from mainspring.client.payload import encode_result, result_decoder
+from mainspring.deciding import guards
+from mainspring.deciding.commands import LocalStep, build_activity, build_step, check_size
+from mainspring.deciding.job import WorkflowJob
+from mainspring.deciding.matching import Mismatch, digest_of
+from mainspring.deciding.model import Evicted
+from mainspring.errors import PayloadError, WorkflowUsageError
+from mainspring.jobs.failures import JobFailure
+from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask, StepResult
+from mainspring.workflows.history import MarkerName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mainspring.client.inside import ActivityCall
+    from mainspring.deciding.loop import DurableTimer, WorkflowLoop
+    from mainspring.deciding.model import Record, RunState, StepCall, StepOutcome
+    from mainspring.workflows.decisions.model import Decision
+    from mainspring.workflows.history import MarkerRecorded, WorkflowExecutionStarted
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def current() -> Calls | None:
+    """Return the calls of the workflow whose code is running; None outside of workflows."""
+    calls = workflow_calls()
+    return calls if isinstance(calls, Calls) else None
+
+
+class Calls:
+    """The calls of one run's code, and what they wait for."""
+
+    def __init__(
+        self, state: RunState, loop: WorkflowLoop, started: WorkflowExecutionStarted, issue: Callable[[Decision], None]
+    ) -> None:
+        self.state = state
+        self.loop = loop
+        self.started = started
+        self._issue = issue
+        self.difference: Mismatch | None = None
+        self.sides: dict[int, MarkerRecorded] = {}
+        """Recorded side effects by number."""
+        self.timers: dict[str, DurableTimer] = {}
+        """Started timers."""
+        self.activities: dict[str, WorkflowJob[Any]] = {}
+        """Activities that have not closed."""
+        self._scheduled: dict[int, WorkflowJob[Any]] = {}
+        """The same by the event that scheduled them."""
+        self._attempts: dict[int, int] = {}
+        self._steps: dict[int, LocalStep] = {}
+        self._fresh_steps: list[int] = []
+        self._running: set[int] = set()
+        self._stopped: list[int] = []
+        self._numbers = self._step_numbers = self._side_numbers = 0
+        self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
+        self._signals: dict[str, asyncio.Queue[bytes]] = {}
+        self.receivers: dict[str, int] = {}
+        """How many receivers wait for signals of each name."""
+        self.rng = random.Random(started.seed)  # noqa: S311 - it must be repeatable
+
+    def next_number(self) -> int:
+        """Return the number of a new command."""
+        self._numbers += 1
+        return self._numbers
+
+    # ---- activities ----
+
+    def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowJob[Any]:
+        """Schedule an activity."""
+        self._check_evicted()
+        limits = self.state.limits
+        if len(self.activities) >= limits.open_activities:
+            raise WorkflowUsageError(
+                f"{call.name}: the run has {limits.open_activities:,} open activities, and no more are allowed: submit them in "
+                "smaller groups, or use an asyncio.Semaphore"
+            )
+        command = build_activity(self._numbers + 1, call, args, kwargs, limits.largest)
+        number = self.next_number()
+        job: WorkflowJob[Any] = WorkflowJob(
+            self.loop, call.connections, call.name, number, call.decode, self._cancel_activity
+        )
+        self.activities[command.activity_id] = job
+        self._issue(command)
+        return job
+
+    def _cancel_activity(self, job: WorkflowJob[Any]) -> None:
+        if not self.state.evicted:
+            self._issue(RequestCancelActivityTask(self.next_number(), str(job.number)))
+
+    def schedule(self, activity_id: str, event: int) -> None:
+        """Note the event that scheduled an activity."""
+        job = self.activities.get(activity_id)
+        if job is not None:
+            self._scheduled[event] = job
+
+    def close_activity(self, scheduled: int) -> WorkflowJob[Any] | None:
+        """Take an activity that has ended; None if it is unknown."""
+        job = self._scheduled.pop(scheduled, None)
+        if job is not None:
+            self.activities.pop(str(job.number), None)
+        return job
+
+    def start_activity(self, event: int, attempt: int) -> None:
+        """Note the attempt of an activity's started event."""
+        if attempt != 1:
+            self._attempts[event] = attempt
+
+    def attempt_of(self, started: int) -> int:
+        """Return the attempt of a started event."""
+        return self._attempts.pop(started, 1)
+
+    # ---- local steps ----
+
+    def step(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        record: Record = "each",
+    ) -> WorkflowJob[Any]:
+        """Run a function as a local step."""
+        self._check_evicted()
+        number = self._step_numbers + 1
+        call = build_step(number, function, args, kwargs, name, record, self.state.limits.largest)
+        self._step_numbers = number
+        connections = getattr(function, "connections", None)
+        job: WorkflowJob[Any] = WorkflowJob(
+            self.loop, connections, call.name, number, call.signature.decode_result, self._cancel_step
+        )
+        self._steps[number] = LocalStep(call, job)
+        self._fresh_steps.append(number)
+        return job
+
+    def _cancel_step(self, job: WorkflowJob[Any]) -> None:
+        self._steps.pop(job.number, None)
+        if job.number in self._running:
+            self._running.discard(job.number)
+            self._stopped.append(job.number)
+
+    @property
+    def steps_run(self) -> bool:
+        """Whether local steps run or are to be started."""
+        return bool(self._steps)
+
+    def take_step(self, number: int) -> LocalStep | None:
+        """Take a step that has ended; None: its result is not wanted."""
+        self._running.discard(number)
+        return self._steps.pop(number, None)
+
+    def end_step(self, step: LocalStep, outcome: StepOutcome, batch: int) -> StepResult:
+        """Give a result to the code, and return what is to be recorded."""
+        result, is_failure = outcome.result, outcome.failed
+        largest = self.state.limits.largest
+        try:
+            check_size(
+                result, largest, f"the result of step {step.job.handle}", "store it elsewhere and return its name"
+            )
+        except PayloadError as error:
+            result, is_failure = _encode(JobFailure("PayloadError", str(error))), True
+        step.job.end(result, outcome.attempt, failed=is_failure)
+        digest = step.digest(result, failed=is_failure)
+        return StepResult(step.call.number, batch, step.call.name, result, digest, is_failure, outcome.attempt)
+
+    def take_started(self, *, unrecorded: bool, each_unrecorded: bool) -> tuple[StepCall, ...]:
+        """Return the steps that the code has called since the last turn and that have no result.
+
+        ``unrecorded``: whether commands or results are not recorded yet; ``each_unrecorded``: whether results of steps are that
+        must be recorded before the next effect.
+        """
+        numbers, self._fresh_steps = self._fresh_steps, []
+        calls = [self._steps[number].call for number in numbers if number in self._steps]
+        self._running.update(call.number for call in calls)
+        return tuple(
+            call._replace(at_once=not (unrecorded if call.record == "each" else each_unrecorded)) for call in calls
+        )
+
+    def take_stopped(self) -> tuple[int, ...]:
+        """Return the running steps that the code has cancelled since the last turn."""
+        stopped, self._stopped = self._stopped, []
+        return tuple(stopped)
+
+    # ---- side effects ----
+
+    def side_effect(self, function: Callable[[], Any]) -> Any:
+        """Run a function once, and return its recorded result in each replay."""
+        self._check_evicted()
+        number = self._side_numbers = self._side_numbers + 1
+        name = getattr(function, "__qualname__", "")
+        found = self.sides.pop(number, None)
+        if found is None:
+            if self.state.complete:
+                self.difference = Mismatch("nothing", f"side effect #{number} {name}")
+                raise Evicted
+            with outside():
+                value = function()
+            result = encode_result(value)
+            check_size(
+                result,
+                self.state.limits.largest,
+                f"the result of side effect #{number} {name}",
+                "use a step or store it",
+            )
+        else:
+            result = found.details
+        self._issue(
+            RecordMarker(
+                number,
+                MarkerName.SIDE,
+                result,
+                native=True,
+                digest=digest_of(name.encode(), result),
+                function=name,
+            )
+        )
+        return _decode_any(result) if result else None
+
+    # ---- signals and conditions ----
+
+    def signals(self, name: str) -> asyncio.Queue[bytes]:
+        """Return the queue of a channel."""
+        queue = self._signals.get(name)
+        if queue is None:
+            queue = self._signals[name] = asyncio.Queue()
+        return queue
+
+    def wait_until(self, condition: Callable[[], object]) -> asyncio.Future[Any]:
+        """Return a future that ends when the condition is true after an activation."""
+        future = self.loop.create_future()
+        context = copy_context()
+        self._conditions.append((lambda: context.run(condition), future))
+        return future
+
+    def check_conditions(self) -> bool:
+        """Resolve the first future whose condition is true. Return whether there is one."""
+        if not self._conditions:
+            return False
+        self._conditions = [pair for pair in self._conditions if not pair[1].done()]
+        for condition, future in self._conditions:
+            try:
+                if not condition():
+                    continue
+                future.set_result(None)
+            except Exception as error:  # noqa: BLE001 - raised where the code waits
+                future.set_exception(error)
+            return True
+        return False
+
+    def about(self) -> bytes:
+        """Return what the run waits for, as ``Turn.about``; empty if neither channels nor signals are involved."""
+        channels = [name for name, count in self.receivers.items() if count]
+        unread = {name: queue.qsize() for name, queue in self._signals.items() if queue.qsize()}
+        return _pack({"channels": channels, "unread": unread}) if channels or unread else b""
+
+    # ---- time and chance ----
+
+    def now(self) -> datetime:
+        """Return the decision's time."""
+        return _EPOCH + timedelta(microseconds=self.state.now_us)
+
+    def started_at(self) -> datetime:
+        """Return the time of the run's start."""
+        return _EPOCH + timedelta(microseconds=self.started.at_us)
+
+    def uuid(self) -> UUID:
+        """Return a random UUID."""
+        return UUID(int=self.rng.getrandbits(128), version=4)
+
+    def _check_evicted(self) -> None:
+        if self.state.evicted:
+            raise Evicted
+
+
+_decode_any = result_decoder(Any, "the side effect")
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Let code run as it does outside of workflows: calls of tasks are plain calls, and nothing is guarded."""
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - the loop is put back
+    asyncio._set_running_loop(None)  # noqa: SLF001
+    try:
+        with guards.unguarded():
+            yield
+    finally:
+        asyncio._set_running_loop(loop)  # noqa: SLF001

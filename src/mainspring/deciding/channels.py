@@ -1,0 +1,85 @@
+"""Signals as typed channels."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from mainspring.client.json_encoding import encode_json
+from mainspring.client.options import Duration, seconds
+from mainspring.client.payload import result_decoder
+from mainspring.client.validation import check_text
+from mainspring.deciding.api import current
+from mainspring.errors import UsageError, WorkflowUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from mainspring.deciding.api import Calls
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """The signals of one name, with values of one type. Each run has its own; they queue in the order of their arrival."""
+
+    def __init__(self, name: str, kind: Any = Any) -> None:
+        if not check_text(name, "a signal's name"):
+            raise UsageError("a signal's name must not be empty")
+        self.name = name
+        self._decode = result_decoder(kind, f"signal {name}")
+
+    def __repr__(self) -> str:
+        return f"Channel({self.name!r})"
+
+    def encode(self, value: T) -> bytes:
+        """Encode a value for the wire. Raises PayloadError if JSON cannot represent it, or its type is wrong."""
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            data = bytes(value)
+        else:
+            data = b"" if value is None else encode_json(value, f"the value of signal {self.name}")
+        self._decode(data)
+        return data
+
+    def decode(self, data: bytes) -> T:
+        """Decode a value. Raises PayloadError."""
+        value: T = self._decode(data)
+        return value
+
+    async def receive(self, timeout: Duration | None = None) -> T:  # noqa: ASYNC109 - a durable timer
+        """Return the next value, in order of arrival. A signal is received once.
+
+        Raises TimeoutError if none arrives in time, and PayloadError if the value does not have the channel's type: that signal
+        has been received.
+        """
+        calls = self._calls("receive")
+        queue = calls.signals(self.name)
+        if timeout is None or not queue.empty():
+            return self.decode(await self._next(calls, queue))
+        async with asyncio.timeout(seconds(timeout, "timeout")):
+            data = await self._next(calls, queue)
+        return self.decode(data)
+
+    async def _next(self, calls: Calls, queue: asyncio.Queue[bytes]) -> bytes:
+        waiting = calls.receivers
+        waiting[self.name] = waiting.get(self.name, 0) + 1
+        try:
+            return await queue.get()
+        finally:
+            waiting[self.name] -= 1
+
+    def pending(self) -> int:
+        """Return the number of values that have arrived and were not received."""
+        return self._calls("pending").signals(self.name).qsize()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        while True:
+            yield await self.receive()
+
+    def _calls(self, method: str) -> Calls:
+        calls = current()
+        if calls is None:
+            raise WorkflowUsageError(
+                f"signal {self.name}: {method} works only inside of a workflow; to send a signal to a run, write run.signal(…)"
+            )
+        return calls

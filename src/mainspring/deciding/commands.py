@@ -1,0 +1,171 @@
+"""Builds the commands of workflow code: activities and local steps with their arguments, sizes and options."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from mainspring.client.payload import Signature
+from mainspring.client.validation import check_key
+from mainspring.deciding.matching import digest_of
+from mainspring.deciding.model import StepCall
+from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
+from mainspring.jobs.model import Options, Priority, Retry, encode_options
+from mainspring.workflows.decisions.model import ScheduleActivityTask
+
+if TYPE_CHECKING:
+    from mainspring.client.inside import ActivityCall
+    from mainspring.deciding.job import WorkflowJob
+    from mainspring.deciding.model import Record
+
+_ELSEWHERE: Final = "store it elsewhere and pass its name"
+
+
+def check_size(data: bytes, largest: int, what: str, remedy: str = _ELSEWHERE) -> None:
+    """Raise PayloadError for a value that no history of the store can hold."""
+    if len(data) > largest:
+        raise PayloadError(f"{what} has {len(data):,} bytes, and the store takes at most {largest:,}: {remedy}")
+
+
+def encode_arguments(codec: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Encode the arguments of a call, the same in every process: members of sets and keys of dicts are sorted.
+
+    Raises TypeError or PayloadError if they do not fit.
+    """
+    if getattr(codec, "raw", False) or any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
+        data: bytes = codec.encode(args, kwargs)
+        return data
+    try:
+        sorted_args = tuple(msgspec.to_builtins(one, order="deterministic", str_keys=True) for one in args)
+        sorted_kwargs = msgspec.to_builtins(kwargs, order="deterministic", str_keys=True) if kwargs else kwargs
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        sorted_args, sorted_kwargs = args, kwargs  # the codec raises an error that names the argument
+    return codec.encode(sorted_args, sorted_kwargs)  # type: ignore[no-any-return] # all codecs return bytes
+
+
+# ---- activities ----
+
+_PRIORITIES: Final = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW, None: Priority.NORMAL}
+
+
+def build_activity(
+    number: int, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any], largest: int
+) -> ScheduleActivityTask:
+    """Return the command for an activity. Raises WorkflowUsageError for options of jobs that no activity has."""
+    _check_options(call)
+    title = f"{call.name} #{number}"
+    payload = encode_arguments(call.codec, args, kwargs)
+    check_size(payload, largest, f"the input of {title}")
+    given = call.options
+    options = Options(
+        retry=None if given.retry is None else Retry(**given.retry.wire()),
+        timeout=given.timeout,
+        heartbeat=given.heartbeat,
+    )
+    key = given.concurrency_key or ""
+    if callable(call.key):
+        key = check_key(call.key(*args, **kwargs), f"{call.name}: the concurrency_key of these arguments")
+    return ScheduleActivityTask(
+        number=number,
+        activity_id=str(number),
+        function=call.name.encode(),
+        input=payload,
+        task_priority=_PRIORITIES[given.priority],
+        schedule_to_start=given.expires or 0,
+        options=b"" if options == _NO_OPTIONS else encode_options(options),
+        key=key.encode(),
+    )
+
+
+_NO_OPTIONS: Final = Options()
+
+
+def _check_options(call: ActivityCall) -> None:
+    given = call.options
+    if call.unique:
+        raise WorkflowUsageError(
+            f"{call.name}: an activity has no unique, because it belongs to one run; the run's unique is its workflow id: give "
+            "it where the workflow is submitted, and limit activities by concurrency and concurrency_key"
+        )
+    if given.delay is not None or given.run_at is not None:
+        raise WorkflowUsageError(
+            f"{call.name}: an activity has neither delay nor run_at: write `await workflow.sleep(…)` before it"
+        )
+    if given.keep_unique is not None:
+        raise WorkflowUsageError(f"{call.name}: an activity has no keep_unique, because it has no unique: leave it out")
+    if call.transactional:
+        raise WorkflowUsageError(
+            f"{call.name}: an activity is recorded with its run and not in a transaction of yours: leave connection out"
+        )
+
+
+# ---- local steps ----
+
+
+class LocalStep:
+    """A local step that has no result yet."""
+
+    __slots__ = ("call", "job")
+
+    def __init__(self, call: StepCall, job: WorkflowJob[Any]) -> None:
+        self.call = call
+        self.job = job
+
+    def digest(self, result: bytes, *, failed: bool) -> int:
+        """Return the digest of function, arguments and result."""
+        return digest_of(self.call.name.encode(), self.call.payload, b"failed" if failed else b"", result)
+
+
+_signatures: WeakKeyDictionary[Any, Signature] = WeakKeyDictionary()
+
+
+def build_step(
+    number: int,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str | None,
+    record: Record,
+    largest: int,
+) -> StepCall:
+    """Return the call of a local step. ``function`` is a task or a function."""
+    if record not in ("each", "together"):
+        raise UsageError(f"record is 'each' or 'together', not {record!r}")
+    defined = getattr(function, "function", None)
+    call: Any = function if defined is None else defined.call
+    if not callable(call) or (defined is None and hasattr(function, "submit")):
+        raise WorkflowUsageError(f"{function!r} cannot be a step: give a task of this App or a function, or use submit")
+    title = name or (getattr(call, "__qualname__", "") if defined is None else str(defined.name))
+    if not title:
+        raise WorkflowUsageError(f"{call!r} has no __name__: give the step a name, workflow.step(f, …, name=…)")
+    signature = _signature_of(call, title) if defined is None else defined.signature
+    payload = encode_arguments(signature, args, kwargs)
+    check_size(payload, largest, f"the input of step {title} #{number}")
+    coroutine = inspect.iscoroutinefunction(call)
+    return StepCall(
+        number=number,
+        name=title,
+        call=call,
+        signature=signature,
+        payload=payload,
+        record=record,
+        at_once=False,
+        executor=defined.executor if defined is not None else "coroutine" if coroutine else "thread",
+        retry=None if defined is None else defined.retry,
+        timeout=None if defined is None else defined.timeout,
+    )
+
+
+def _signature_of(call: Any, title: str) -> Signature:
+    try:
+        signature = _signatures.get(call)
+        if signature is None:
+            signature = _signatures[call] = Signature(call, title)
+    except (TypeError, ValueError) as error:
+        raise WorkflowUsageError(
+            f"the parameters of {title} cannot be read ({error}): define a function that calls it, and make that the step"
+        ) from None
+    return signature

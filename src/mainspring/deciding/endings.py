@@ -1,0 +1,71 @@
+"""The end of a workflow's code: the decision that closes the run, or the reason to park it."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mainspring.client.payload import encode_result
+from mainspring.deciding.commands import check_size
+from mainspring.errors import PayloadError, WorkflowUsageError
+from mainspring.jobs.failures import JobFailure
+from mainspring.workflows.decisions.model import (
+    CancelWorkflowExecution,
+    CompleteWorkflowExecution,
+    FailWorkflowExecution,
+)
+from mainspring.workflows.model import Parked
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from mainspring.deciding.model import Code
+    from mainspring.workflows.decisions.model import Decision
+
+_REASON_LIMIT: Final = 256
+"""Characters of a failure's reason; SWF's limit."""
+_DETAILS_LIMIT: Final = 30_000
+"""Characters of the traceback."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def close_of(main: asyncio.Task[object], number: int, largest: int, *, cancel_requested: bool) -> Decision:
+    """Return the decision that closes the run of a finished main task."""
+    if main.cancelled():
+        if cancel_requested:
+            return CancelWorkflowExecution(number)
+        return _fail(
+            number, "CancelledError", "the workflow cancelled itself: nobody has asked the run to cancel", None
+        )
+    error = main.exception()
+    if error is None:
+        try:
+            result = encode_result(main.result())
+            check_size(result, largest, "the workflow's result", "store it elsewhere and return its name")
+        except PayloadError as refused:
+            error = refused
+        else:
+            return CompleteWorkflowExecution(number, result)
+    lines = "".join(traceback.format_exception(error))[-_DETAILS_LIMIT:]
+    return _fail(number, type(error).__name__, str(error), lines)
+
+
+def _fail(number: int, kind: str, message: str, lines: str | None) -> Decision:
+    return FailWorkflowExecution(
+        number, kind[:_REASON_LIMIT], _encode(JobFailure(kind, message[:_DETAILS_LIMIT], lines))
+    )
+
+
+def defect_of(error: BaseException, code: Code) -> Parked | None:
+    """Return why an error that left the workflow parks its run; None: it fails the run."""
+    if not isinstance(error, (*code.park_on, WorkflowUsageError)):
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return Parked(
+        "defect",
+        f"{type(error).__name__}: {str(error)[:_DETAILS_LIMIT]}{place}; correct the code, and start a worker with it",
+    )

@@ -1,0 +1,464 @@
+"""One run in a worker: its code, and how far it has got in its history.
+
+A decision is a sequence of *stages*. A stage begins with the events that the decider is given, up to the event ``seen``, at
+the time ``now_us``: one activation. Each batch of results of local steps is another activation of the same stage. The markers of
+the results and the event DecisionTaskCompleted name the stage's ``seen`` and ``now_us``, so a replay makes the same activations.
+Usually a decision has one stage. One that was lost after it had recorded steps is resumed by its stage, and events that have
+come in meanwhile are given in a second one.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from asyncio import _get_running_loop, _set_running_loop
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.deciding import guards
+from mainspring.deciding.api import Calls
+from mainspring.deciding.endings import close_of, defect_of
+from mainspring.deciding.eviction import throw_evicted
+from mainspring.deciding.loop import DurableTimer, WorkflowLoop
+from mainspring.deciding.matching import (
+    RECORDS,
+    SHOWN,
+    Comparison,
+    Mismatch,
+    describe_decision,
+    describe_event,
+    is_close,
+    matches,
+    same_digest,
+)
+from mainspring.deciding.model import RunState, Turn
+from mainspring.deciding.outcomes import resolve
+from mainspring.workflows import history
+from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
+from mainspring.workflows.history import MarkerName, MarkerRecorded
+from mainspring.workflows.model import Limits, Parked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.deciding.loop import WorkflowTask
+    from mainspring.deciding.model import Code, StepOutcome
+    from mainspring.workflows.decisions.model import Decision
+    from mainspring.workflows.history import Event
+
+VALUE_FACTOR: Final = 3
+"""Bytes in memory for each byte of an encoded value."""
+
+_INPUTS: Final = frozenset(
+    {
+        history.WorkflowExecutionStarted,
+        history.WorkflowExecutionCancelRequested,
+        history.WorkflowExecutionSignaled,
+        history.ActivityTaskCompleted,
+        history.ActivityTaskFailed,
+        history.ActivityTaskTimedOut,
+        history.ActivityTaskCanceled,
+        history.ScheduleActivityTaskFailed,
+        history.TimerFired,
+        history.StartTimerFailed,
+    }
+)
+"""Events that workflow code is given."""
+
+
+class Instance(RunState):
+    """One run in a worker. It does no I/O and takes the time from its caller."""
+
+    def __init__(self, code: Code, run: int, *, limits: Limits | None = None) -> None:
+        super().__init__(code, run, limits or Limits())
+        self.started: history.WorkflowExecutionStarted | None = None
+        self._loop: WorkflowLoop | None = None
+        self._calls: Calls | None = None
+        self._main: WorkflowTask | None = None
+        self._stage: tuple[int, int] | None = None
+        """``seen`` and ``now_us`` of the open decision's stage; None: no decision is open."""
+        self._inputs: deque[Event] = deque()
+        """Events that the code has not been given."""
+        self._fresh: list[Decision] = []
+        """Commands that no turn has returned."""
+        self._unrecorded: deque[Decision] = deque()
+        """Commands of the decision that its events have not confirmed."""
+        self._decision = 0
+        """The DecisionTaskCompleted whose commands are being compared; 0: none."""
+        self._complete_until = 0
+        """The last DecisionTaskCompleted that the instance has."""
+        self._markers: list[MarkerRecorded] = []
+        """Step results of a batch that are not resolved yet."""
+        self._results: dict[int, bool] = {}
+        """Steps with results that no event has confirmed; True: they must be recorded before the next effect."""
+        self._close: Decision | None = None
+        self._cancel_requested = False
+        self._sides: dict[int, MarkerRecorded] = {}
+        """Recorded side effects, before the code has begun."""
+        self._comparison = Comparison()
+        self._parked: Parked | None = None
+
+    # ---- used by the worker ----
+
+    def deliver(self, events: Sequence[Event], now_us: int) -> Turn:
+        """Take the events after ``position``, up to the run's last, and make the next decision.
+
+        Recorded decisions are replayed first. A decision that recorded steps and was lost is resumed. Raises ValueError if
+        events are missing.
+        """
+        return self._turn(events, now_us)
+
+    def step_ended(self, results: Sequence[StepOutcome]) -> Turn:
+        """Take the results of local steps as one batch, and go on with the decision.
+
+        A decision must be open: while a completion is under way, the worker keeps results back.
+        """
+        if self._stage is None:
+            raise RuntimeError("a step's result needs an open decision: call deliver first")
+        calls = self._calls
+        assert calls is not None
+        recorded: list[StepResult] = []
+        self.batch += 1
+        with self._activation():
+            for one in results:
+                step = calls.take_step(one.number)
+                if step is not None:
+                    recorded.append(calls.end_step(step, one, self.batch))
+                    self.size += len(recorded[-1].result) * VALUE_FACTOR
+                    self._results[one.number] = step.call.record == "each"
+            if recorded:
+                self._run_ready()
+            else:
+                self.batch -= 1
+        return self._take_turn(tuple(recorded))
+
+    def recorded(self, events: Sequence[Event]) -> None:
+        """Take the events that a completion has recorded. The next ``deliver`` gives newer ones to the code."""
+        with self._activation():
+            self._take(events)
+
+    def evict(self) -> None:
+        """End the coroutines in place and drop their commands."""
+        if self.evicted:
+            return
+        self.evicted = True
+        loop = self._loop
+        if loop is not None and loop.tasks:
+            throw_evicted(loop)
+        if loop is not None:
+            loop.close()
+        self._fresh.clear()
+        self._inputs.clear()
+
+    # ---- turns ----
+
+    def _turn(self, events: Sequence[Event], now_us: int) -> Turn:
+        with self._activation():
+            self._take(events)
+            if self._parked is None:
+                try:
+                    self._resolve_markers()
+                    if self._inputs or self._stage is None:
+                        self._begin_stage(self.position, max(self.now_us, now_us), replaying=False)
+                except Mismatch as found:
+                    self._park_mismatch(found, ())
+        return self._take_turn(())
+
+    def _take_turn(self, steps: tuple[StepResult, ...]) -> Turn:
+        if self._parked is not None:
+            return Turn(parked=self._parked)
+        calls = self._calls
+        if calls is None:
+            return Turn()
+        decisions, self._fresh = tuple(self._fresh), []
+        finished = bool(decisions) and is_close(decisions[-1])
+        start = (
+            ()
+            if finished
+            else calls.take_started(
+                unrecorded=bool(self._unrecorded or self._results), each_unrecorded=any(self._results.values())
+            )
+        )
+        return Turn(
+            decisions,
+            start,
+            steps,
+            finished,
+            calls.steps_run and not finished,
+            calls.about(),
+            None,
+            calls.take_stopped(),
+        )
+
+    # ---- history ----
+
+    def _take(self, events: Sequence[Event]) -> None:
+        """Take new events: replay the decisions that they complete, and keep the rest for the code."""
+        if self.evicted:
+            raise RuntimeError(f"run {self.run} was evicted")
+        first = 0
+        while first < len(events) and events[first].id <= self.position:
+            first += 1
+        if first < len(events) and events[first].id != self.position + 1:
+            raise ValueError(f"run {self.run}: event {self.position + 1} is missing; got {events[first].id}")
+        sides: dict[int, MarkerRecorded] = {}
+        for event in events[first:] if first else events:
+            kind = type(event)
+            if kind is history.DecisionTaskCompleted:
+                self._complete_until = event.id
+            elif kind is MarkerRecorded and event.name == MarkerName.SIDE and event.native:  # type: ignore[union-attr]
+                sides[event.number] = event  # type: ignore[union-attr, assignment]
+        if self._calls is not None:
+            self._calls.sides.update(sides)
+        else:
+            self._sides = sides
+        place = first
+        try:
+            for place in range(first, len(events)):
+                event = events[place]
+                self.position = event.id
+                self._take_event(event)
+            place = len(events)
+            self._check_record_ended("nothing")
+        except Mismatch as found:
+            self._park_mismatch(found, events[place:])
+
+    def _take_event(self, event: Any) -> None:
+        kind = type(event)
+        if self._decision:
+            if kind in RECORDS and event.decision_completed == self._decision:
+                self._confirm(event)
+            else:
+                self._end_record(event)
+        if kind in _INPUTS:
+            self._inputs.append(event)
+        elif kind is MarkerRecorded:
+            if event.native and event.name == MarkerName.STEP:
+                self._take_marker(event)
+        elif kind is history.ActivityTaskStarted:
+            if event.attempt != 1 and self._calls is not None:
+                self._calls.start_activity(event.id, event.attempt)
+        elif kind is history.DecisionTaskCompleted:
+            self._resolve_markers()
+            self._use_stage((event.seen, event.now_us), event.id)
+            self._decision = event.id
+            self._stage = None
+            self.batch = 0
+            self._fresh.clear()
+
+    def _confirm(self, event: Any) -> None:
+        """Compare a recorded command with the code's next one."""
+        if not self._unrecorded or not matches(event, self._unrecorded[0]):
+            raise Mismatch(
+                describe_event(event), describe_decision(self._unrecorded[0]) if self._unrecorded else "nothing"
+            )
+        self._unrecorded.popleft()
+        self._comparison.agree(event)
+        if type(event) is history.ActivityTaskScheduled and self._calls is not None:
+            self._calls.schedule(event.activity_id, event.id)
+
+    def _end_record(self, event: Any) -> None:
+        """Raise Mismatch if the code has issued more commands than the decision recorded."""
+        self._check_record_ended(f"the end of a decision, {type(event).__name__}")
+        self._decision = 0
+
+    def _check_record_ended(self, recorded: str) -> None:
+        if self._decision and self._unrecorded:
+            raise Mismatch(recorded, describe_decision(self._unrecorded[0]))
+
+    def _take_marker(self, event: MarkerRecorded) -> None:
+        if event.number in self._results:
+            del self._results[event.number]
+            return
+        last = self._markers[-1] if self._markers else None
+        if last is not None and (last.seen, last.now_us, last.batch) != (event.seen, event.now_us, event.batch):
+            self._resolve_markers()
+        self._markers.append(event)
+
+    def _resolve_markers(self) -> None:
+        """Repeat the activation of a recorded batch."""
+        markers, self._markers = self._markers, []
+        if not markers:
+            return
+        self._use_stage((markers[0].seen, markers[0].now_us), markers[0].id)
+        assert self._calls is not None
+        self.replaying = True
+        for event in markers:
+            step = self._calls.take_step(event.number)
+            if step is None:
+                raise Mismatch(describe_event(event), "no such step")
+            if event.function != step.call.name or not same_digest(
+                event.digest, step.digest(event.details, failed=event.failed)
+            ):
+                raise Mismatch(describe_event(event), f"step #{event.number} {step.call.name} with other arguments")
+            self._comparison.agree(event)
+            self.size += len(event.details) * VALUE_FACTOR
+            step.job.end(event.details, event.attempt, failed=event.failed)
+        self.batch = markers[0].batch
+        self.complete = markers[0].id < self._complete_until
+        self._run_ready()
+
+    def _use_stage(self, stage: tuple[int, int], record: int) -> None:
+        """Begin a recorded stage, unless it is the present one."""
+        if self._stage != stage:
+            self._begin_stage(*stage, replaying=True, complete=record <= self._complete_until)
+
+    # ---- activations ----
+
+    def _begin_stage(self, seen: int, now_us: int, *, replaying: bool, complete: bool = False) -> None:
+        self._stage = (seen, now_us)
+        self.seen = seen
+        self.now_us = max(self.now_us, now_us)
+        self.replaying = replaying
+        inputs = self._inputs
+        if self._loop is None:
+            if not inputs or type(inputs[0]) is not history.WorkflowExecutionStarted:
+                raise ValueError(f"run {self.run}: its history does not begin with WorkflowExecutionStarted")
+            self._begin(inputs.popleft())  # type: ignore[arg-type]
+        assert self._loop is not None
+        assert self._calls is not None
+        assert self.started is not None
+        self.complete = complete
+        self._loop.set_time((self.now_us - self.started.at_us) / 1_000_000)
+        while inputs and inputs[0].id <= seen:
+            self._give(inputs.popleft())
+        self._run_ready()
+
+    def _begin(self, event: history.WorkflowExecutionStarted) -> None:
+        """Create the main task."""
+        self.started = event
+        loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer)  # type: ignore[abstract] # set by name
+        self._calls = loop.workflow_calls = Calls(self, loop, event, self._issue)
+        self._calls.sides.update(self._sides)
+        self.size += len(event.input) * VALUE_FACTOR
+        self._enter_loop()
+        code = self.code
+
+        async def run() -> Any:
+            args, named = code.signature.decode(event.input)
+            return await code.call(*args, **named)
+
+        self._main = loop.context.run(loop.create_task, run(), name=code.name)  # type: ignore[assignment]
+
+    def _give(self, event: Any) -> None:
+        calls = self._calls
+        assert calls is not None
+        if type(event) is history.WorkflowExecutionCancelRequested:
+            self._cancel_requested = True
+            if self._main is not None:
+                self._main.cancel(event.reason or None)
+        else:
+            self.size += resolve(calls, event) * VALUE_FACTOR
+
+    def _run_ready(self) -> None:
+        """Run the code until nothing is ready, and collect its commands."""
+        loop, calls, main = self._loop, self._calls, self._main
+        assert loop is not None
+        assert calls is not None
+        assert main is not None
+        loop.silent = self.replaying
+        loop.context.run(loop.run_ready)
+        while calls.check_conditions():
+            loop.context.run(loop.run_ready)
+        if calls.difference is not None:
+            raise calls.difference
+        if main.done():
+            if self._close is None:
+                self._finish()
+            if self._parked is None:
+                self._issue_close()
+            return
+        for timer in loop.take_new_timers():
+            timer.number = calls.next_number()
+            calls.timers[str(timer.number)] = timer
+            delay = max(round(timer.when() - loop.time(), 6), 0.0)
+            self._issue(StartTimer(timer.number, str(timer.number), delay))
+
+    def _finish(self) -> None:
+        """End the tasks that the finished main task leaves, and decide how the run closes."""
+        loop, calls, main = self._loop, self._calls, self._main
+        assert loop is not None
+        assert calls is not None
+        assert main is not None
+        for task in list(loop.tasks):
+            task.cancel()
+        loop.context.run(loop.run_ready)
+        for timer in loop.take_new_timers():
+            timer.cancel()
+        error = None if main.cancelled() else main.exception()
+        if error is not None and (defect := defect_of(error, self.code)) is not None:
+            self._parked = defect
+            return
+        self._close = close_of(main, calls.next_number(), self.limits.largest, cancel_requested=self._cancel_requested)
+
+    def _issue(self, decision: Decision) -> None:
+        self._fresh.append(decision)
+        self._unrecorded.append(decision)
+
+    def _issue_close(self) -> None:
+        """Issue the close as the last command of the decision; again, if an earlier one was refused."""
+        assert self._close is not None
+        if self._unrecorded and self._unrecorded[-1] is self._close:
+            return
+        if self._close in self._unrecorded:
+            self._unrecorded.remove(self._close)
+            self._fresh.remove(self._close)
+        self._issue(self._close)
+
+    def _cancel_timer(self, timer: DurableTimer) -> None:
+        assert self._calls is not None
+        self._calls.timers.pop(str(timer.number), None)
+        if not self.evicted:
+            self._issue(CancelTimer(self._calls.next_number(), str(timer.number)))
+
+    def _park_mismatch(self, found: Mismatch, rest: Sequence[Event]) -> None:
+        recorded = [describe_event(event) for event in rest if type(event) in RECORDS][: SHOWN + 1]
+        if not recorded or recorded[0] != found.recorded:
+            recorded.insert(0, found.recorded)
+        code = [describe_decision(one) for one in self._unrecorded][: SHOWN + 1]
+        if not code or code[0] != found.code:
+            code.insert(0, found.code)
+        self._parked = self._comparison.park(recorded, code)
+
+    def _activation(self) -> Activation:
+        return Activation(self)
+
+    def _enter_loop(self) -> None:
+        """Let the loop of the run that has just begun be the running one."""
+        loop = self._loop
+        assert loop is not None
+        _set_running_loop(loop)
+        sys.set_asyncgen_hooks(loop.begin_generator, loop.end_generator)
+        loop.running = True
+
+
+class Activation:
+    """Makes the run's loop the running one for a time, and guards its code.
+
+    It is entered in a plain callback of the worker's loop, outside of tasks: CPython has one current task for each thread from
+    3.14 on. The collector is off: it would end objects of the workflow at a time that no replay repeats.
+    """
+
+    __slots__ = ("_collects", "_hooks", "_instance", "_outer")
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    def __enter__(self) -> None:
+        self._outer = _get_running_loop()
+        self._hooks = sys.get_asyncgen_hooks()
+        self._collects = gc.isenabled()
+        gc.disable()
+        guards.enter()
+        if self._instance._loop is not None:  # noqa: SLF001 - a part of the instance
+            self._instance._enter_loop()  # noqa: SLF001
+
+    def __exit__(self, *_: object) -> None:
+        loop = self._instance._loop  # noqa: SLF001
+        if loop is not None:
+            loop.running = False
+        guards.leave()
+        _set_running_loop(self._outer)
+        sys.set_asyncgen_hooks(*self._hooks)
+        if self._collects:
+            gc.enable()

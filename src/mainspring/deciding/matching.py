@@ -1,0 +1,212 @@
+"""Compares the commands of workflow code with those in its history.
+
+A command is compared by kind, number, name and arguments. The durations of timers are not compared: a recorded timer keeps
+its time, and a changed duration applies to later ones. A local step is compared when its result is found in the history, by
+its function and by a digest of function, arguments and result.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.workflows import history
+from mainspring.workflows.decisions import model as decisions
+from mainspring.workflows.history import MarkerName, MarkerRecorded
+from mainspring.workflows.model import Parked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mainspring.workflows.decisions.model import Decision
+
+SHOWN: Final = 10
+"""Commands that a mismatch shows before and after the first difference."""
+DIGEST_VERSION: Final = 1
+_VERSION_BITS: Final = 4
+_VERSIONS: Final = (1 << _VERSION_BITS) - 1
+_TEXT: Final = 60
+"""Characters of a command's arguments that a mismatch shows."""
+
+
+class Mismatch(Exception):  # noqa: N818 - a finding, not an error
+    """The code and the history differ. It never leaves this package."""
+
+    def __init__(self, recorded: str, code: str) -> None:
+        super().__init__(recorded, code)
+        self.recorded = recorded
+        self.code = code
+
+
+# ---- digests ----
+
+
+def digest_of(*parts: bytes) -> int:
+    """Return a digest of byte strings (BLAKE2b-64), whose lowest bits are its version."""
+    hashed = blake2b(digest_size=8)
+    for part in parts:
+        hashed.update(b"%d:" % len(part))
+        hashed.update(part)
+    return int.from_bytes(hashed.digest(), "big") >> _VERSION_BITS << _VERSION_BITS | DIGEST_VERSION
+
+
+def same_digest(recorded: int, computed: int) -> bool:
+    """Return whether two digests are the same; a recorded one of another version is."""
+    return recorded == computed or recorded & _VERSIONS != DIGEST_VERSION
+
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+def same_payload(recorded: bytes, computed: bytes) -> bool:
+    """Return whether two payloads are the same; the order of the keys of JSON objects does not count."""
+    if recorded == computed:
+        return True
+    try:
+        return _canonical(msgspec.json.decode(recorded)) == _canonical(msgspec.json.decode(computed))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+# ---- commands and their events ----
+
+_CLOSES: Final = (
+    decisions.CompleteWorkflowExecution,
+    decisions.FailWorkflowExecution,
+    decisions.CancelWorkflowExecution,
+)
+_EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
+    decisions.ScheduleActivityTask: (history.ActivityTaskScheduled, history.ScheduleActivityTaskFailed),
+    decisions.RequestCancelActivityTask: (
+        history.ActivityTaskCancelRequested,
+        history.RequestCancelActivityTaskFailed,
+    ),
+    decisions.StartTimer: (history.TimerStarted, history.StartTimerFailed),
+    decisions.CancelTimer: (history.TimerCanceled, history.CancelTimerFailed),
+    decisions.RecordMarker: (history.MarkerRecorded, history.RecordMarkerFailed),
+    decisions.CompleteWorkflowExecution: (
+        history.WorkflowExecutionCompleted,
+        history.CompleteWorkflowExecutionFailed,
+    ),
+    decisions.FailWorkflowExecution: (history.WorkflowExecutionFailed, history.FailWorkflowExecutionFailed),
+    decisions.CancelWorkflowExecution: (history.WorkflowExecutionCanceled, history.CancelWorkflowExecutionFailed),
+}
+"""The events of each decision: carried out, and failed."""
+_NAMES: Final = ("activity_id", "timer_id", "name")
+RECORDS: Final = frozenset(event for pair in _EVENTS.values() for event in pair)
+"""Events that record a command, if their ``decision_completed`` is set."""
+
+
+def is_close(decision: Decision) -> bool:
+    """Return whether a decision closes the run."""
+    return isinstance(decision, _CLOSES)
+
+
+def matches(event: Any, decision: Any) -> bool:
+    """Return whether an event records a decision."""
+    done, failed = _EVENTS[type(decision)]
+    kind = type(event)
+    if kind is not done and kind is not failed:
+        return False
+    if kind is history.ActivityTaskScheduled:
+        return bool(
+            event.activity_id == decision.activity_id
+            and event.function == decision.function
+            and same_payload(event.input, decision.input)
+        )
+    if kind is history.TimerStarted:
+        return bool(event.timer_id == decision.timer_id)
+    if kind is history.MarkerRecorded:
+        return bool(
+            event.name == decision.name
+            and event.number == decision.number
+            and event.function == decision.function
+            and same_digest(event.digest, decision.digest)
+        )
+    if kind is history.WorkflowExecutionCompleted:
+        return same_payload(event.result, decision.result)
+    if kind is history.WorkflowExecutionFailed:
+        return bool(event.reason == decision.reason)
+    return all(getattr(event, name, None) == getattr(decision, name, None) for name in _NAMES)
+
+
+# ---- words ----
+
+
+def describe_event(event: Any) -> str:
+    """Return one line for a recorded command."""
+    if isinstance(event, MarkerRecorded):
+        if event.name == MarkerName.STEP:
+            return f"step #{event.number} {event.function}"
+        return f"{_marker_title(event.name)} #{event.number} {event.function}".rstrip()
+    for kind, (done, failed) in _EVENTS.items():
+        if isinstance(event, (done, failed)):
+            text = _describe(kind, event)
+            return f"{text} (failed: {event.cause})" if isinstance(event, failed) else text
+    return type(event).__name__
+
+
+def describe_decision(decision: Any) -> str:
+    """Return one line for a command of the code."""
+    return _describe(type(decision), decision)
+
+
+def _describe(kind: type[Any], one: Any) -> str:
+    if kind is decisions.ScheduleActivityTask:
+        given = getattr(one, "input", None)
+        shown = "" if given is None else f" {_shorten(given)}"
+        return f"activity #{one.activity_id} {one.function.decode('utf-8', 'replace')}{shown}"
+    if kind is decisions.RequestCancelActivityTask:
+        return f"cancel activity #{one.activity_id}"
+    if kind is decisions.StartTimer:
+        return f"timer #{one.timer_id}"
+    if kind is decisions.CancelTimer:
+        return f"cancel timer #{one.timer_id}"
+    if kind is decisions.RecordMarker:
+        number = getattr(one, "number", 0)
+        return f"{_marker_title(one.name)} #{number} {getattr(one, 'function', '')}".rstrip()
+    if kind is decisions.CompleteWorkflowExecution:
+        return f"return {_shorten(getattr(one, 'result', b''))}".rstrip()
+    if kind is decisions.FailWorkflowExecution:
+        return f"fail with {getattr(one, 'reason', '')}".rstrip()
+    return "end as cancelled"
+
+
+def _marker_title(name: str) -> str:
+    return "side effect" if name == MarkerName.SIDE else f"marker {name}"
+
+
+def _shorten(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
+
+
+class Comparison:
+    """The last commands on which code and history agree, and their first difference."""
+
+    def __init__(self) -> None:
+        self._agreed: deque[Any] = deque(maxlen=SHOWN)
+
+    def agree(self, event: Any) -> None:
+        """Note an event whose command the code has issued too."""
+        self._agreed.append(event)
+
+    def park(self, recorded: Iterable[str], code: Iterable[str]) -> Parked:
+        """Return why the run is parked, given the lines of both sides from the first difference on."""
+        before = [describe_event(event) for event in self._agreed]
+        theirs, ours = list(recorded)[: SHOWN + 1], list(code)[: SHOWN + 1]
+        return Parked(
+            "mismatch",
+            f"the code differs from the history: recorded is {_first(theirs)}, the code has {_first(ours)}; "
+            "restore the code, or start a worker with code that makes the recorded commands",
+            (*before, *theirs),
+            (*before, *ours),
+            len(before),
+        )
+
+
+def _first(lines: list[str]) -> str:
+    return lines[0] if lines else "nothing"

@@ -1,0 +1,118 @@
+"""The values between a run in a worker and the worker that drives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.client.options import Retry
+    from mainspring.client.payload import Signature
+    from mainspring.workflows.decisions.model import Decision, StepResult
+    from mainspring.workflows.model import Limits, Parked
+
+Record = Literal["each", "together"]
+"""When the result of a local step is recorded: before the next effect starts, or with the decision."""
+
+PARK_ON: Final[tuple[type[BaseException], ...]] = (
+    NameError,
+    AttributeError,
+    ImportError,
+    TypeError,
+    AssertionError,
+)
+"""Errors that are most likely defects of the code: a run parks if one of them leaves its workflow."""
+
+
+class Evicted(BaseException):
+    """Thrown into the coroutines of a run that leaves the worker's memory. Code must let it pass."""
+
+
+RUN_BYTES: Final = 3_000
+"""Bytes of a run in memory, besides its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code of one version of a workflow."""
+
+    name: str
+    version: str
+    call: Callable[..., Any]
+    signature: Signature
+    park_on: tuple[type[BaseException], ...] = PARK_ON
+
+
+class RunState:
+    """How far the code of a run has got. The worker reads it; the instance alone changes it."""
+
+    def __init__(self, code: Code, run: int, limits: Limits) -> None:
+        self.code = code
+        self.run = run
+        self.limits = limits
+        self.position = 0
+        """The last event that the instance has."""
+        self.seen = 0
+        """The last event that the code was given: ``seen`` of the next completion."""
+        self.now_us = 0
+        """The time of the code: ``now_us`` of the next completion."""
+        self.batch = 0
+        """The last batch of step results in this decision: ``batch`` of the next completion."""
+        self.size = RUN_BYTES
+        """An estimate of the memory that the run takes, in bytes."""
+        self.evicted = False
+        self.replaying = False
+        """Whether the running activation repeats one that an earlier execution has made."""
+        self.complete = False
+        """Whether it belongs to a recorded decision, so that nothing new may be executed."""
+
+
+class StepCall(NamedTuple):
+    """A local step that the worker runs."""
+
+    number: int
+    name: str
+    """The step's function, as the history names it."""
+    call: Callable[..., Any]
+    signature: Signature
+    payload: bytes
+    """The arguments, encoded by the signature. A step gets a copy of them, so that it cannot change the workflow's values."""
+    record: Record
+    at_once: bool
+    """Whether it may start before the results and decisions of the same turn are recorded."""
+    executor: Literal["thread", "process", "coroutine"]
+    retry: Retry | None = None
+    timeout: float | None = None
+
+
+class StepOutcome(NamedTuple):
+    """The end of a local step."""
+
+    number: int
+    result: bytes
+    """The encoded result, or the error as JSON (``jobs.failures.JobFailure``)."""
+    failed: bool = False
+    attempt: int = 1
+
+
+class Turn(NamedTuple):
+    """The work of the worker after an activation."""
+
+    decisions: tuple[Decision, ...] = ()
+    """New commands in order. A close is the last one."""
+    start: tuple[StepCall, ...] = ()
+    """Local steps to start once everything before them is recorded."""
+    steps: tuple[StepResult, ...] = ()
+    """Results to record."""
+    finished: bool = False
+    """Whether ``decisions`` closes the run."""
+    waits: bool = False
+    """Whether local steps run or are to be started."""
+    about: bytes = b""
+    """MessagePack: the channels that the code waits for (``channels``), and unread signals by name (``unread``)."""
+    parked: Parked | None = None
+    """If set, the worker sends nothing else of the turn and evicts the run."""
+    stop: tuple[int, ...] = ()
+    """Numbers of running local steps whose results nobody waits for any more."""

@@ -1,0 +1,119 @@
+"""The names that a workflow imports: ``from mainspring import workflow``.
+
+They work inside of a workflow only, except ``log``; outside they raise WorkflowUsageError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+
+from mainspring.client.options import Duration, seconds
+from mainspring.deciding.api import Calls, current
+from mainspring.deciding.guards import unguarded
+from mainspring.deciding.logs import log
+from mainspring.errors import WorkflowUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from random import Random
+    from uuid import UUID
+
+    from mainspring.client.job import Job
+    from mainspring.deciding.model import Record
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+__all__ = ["Info", "info", "log", "now", "rng", "side_effect", "sleep", "step", "unguarded", "uuid", "wait_until"]
+
+
+class Info(NamedTuple):
+    """The run whose code asks."""
+
+    run: int
+    workflow_id: str
+    type: str
+    version: str
+    started_at: datetime
+    events: int
+    """Events of the history that the code has been given."""
+
+
+def info() -> Info:
+    """Return the run."""
+    calls = _calls("info")
+    started = calls.started
+    return Info(
+        calls.state.run,
+        started.workflow_id,
+        started.type,
+        started.version,
+        calls.started_at(),
+        calls.state.seen,
+    )
+
+
+def now() -> datetime:
+    """Return the time of the decision, aware and in UTC, by the node's clock. It never goes back, and replays repeat it."""
+    return _calls("now").now()
+
+
+def rng() -> Random:
+    """Return the run's generator of random numbers, which replays repeat."""
+    return _calls("rng").rng
+
+
+def uuid() -> UUID:
+    """Return a random UUID, which replays repeat."""
+    return _calls("uuid").uuid()
+
+
+async def sleep(duration: Duration) -> None:
+    """Sleep, up to a year: a durable timer. A time of 0 is none."""
+    _calls("sleep")
+    await asyncio.sleep(seconds(duration, "duration"))
+
+
+async def wait_until(condition: Callable[[], object], timeout: Duration | None = None) -> None:  # noqa: ASYNC109 - durable
+    """Wait until a condition is true. It is checked after each activation, in the order of the calls.
+
+    Raises TimeoutError if it does not become true in time, and the errors of the condition.
+    """
+    calls = _calls("wait_until")
+    if condition():
+        return
+    if timeout is None:
+        await calls.wait_until(condition)
+        return
+    async with asyncio.timeout(seconds(timeout, "timeout")):
+        await calls.wait_until(condition)
+
+
+def step(
+    function: Callable[..., R], /, *args: Any, name: str | None = None, record: Record = "each", **kwargs: Any
+) -> Job[R]:
+    """Run a function or a task as a local step: on this worker, with a recorded result, which replays repeat.
+
+    ``record="each"``: the result is on disk before the next effect starts. ``"together"``: it is recorded with the decision; a
+    crash may repeat the step with another result, so use it for reads and computations.
+    """
+    return cast("Job[R]", _calls("step").step(function, args, kwargs, name, record))
+
+
+def side_effect(function: Callable[[], R]) -> R:
+    """Call a short function at once, and record its result with the decision; replays repeat the result.
+
+    The result is what JSON makes of it.
+    """
+    return cast("R", _calls("side_effect").side_effect(function))
+
+
+def _calls(name: str) -> Calls:
+    calls = current()
+    if calls is None:
+        raise WorkflowUsageError(
+            f"workflow.{name} works only inside of a workflow: call it in an @app.workflow function"
+        )
+    return calls
