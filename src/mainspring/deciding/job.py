@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from mainspring.client.job import Job
 from mainspring.client.outcomes import Reason
-from mainspring.errors import JobCancelled, JobError, JobFailed, JobTimedOut, WorkflowUsageError
+from mainspring.errors import JobCancelled, JobFailed, JobTimedOut, WorkflowUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from mainspring.deciding.loop import WorkflowLoop
 
 R = TypeVar("R")
-
-
-class JobOutcome(NamedTuple, Generic[R]):
-    """The end of a workflow's job: its value, or the error that ``await job`` would raise."""
-
-    value: R | None
-    error: JobError | None
-
-    @property
-    def ok(self) -> bool:
-        """Whether the job succeeded."""
-        return self.error is None
 
 
 class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are chosen here
@@ -81,13 +69,6 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
                 f"{self.handle}: aresult has no timeout inside of a workflow: write `async with asyncio.timeout(…): await job`"
             )
         return await self
-
-    async def outcome(self) -> JobOutcome[R]:
-        """Wait for the end, and return the value or the error instead of raising it."""
-        try:
-            return JobOutcome(await self, None)
-        except JobError as error:
-            return JobOutcome(None, error)
 
     def cancel(self, reason: object = None, msg: object = None) -> bool:  # type: ignore[override]
         """Cancel the job. Its waiters get CancelledError at once. Returns whether it had not ended yet.
