@@ -51,8 +51,11 @@ class Code(StrEnum):
     FUNCTION_NOT_FOUND = "function_not_found", Kind.NOT_FOUND
     SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND
     NODE_NOT_FOUND = "node_not_found", Kind.NOT_FOUND
+    RUN_NOT_FOUND = "run_not_found", Kind.NOT_FOUND
+    WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND
+    """No worker has registered the workflow, or its version."""
     CONFLICT = "conflict", Kind.CONFLICT
-    """The state of a job or a schedule does not allow it; the message names the state."""
+    """The state of a job, a schedule or a run does not allow it; the message names the state."""
     AMBIGUOUS_NODE = "ambiguous_node", Kind.CONFLICT
     """Several nodes have this name."""
     NODE_LIVES = "node_lives", Kind.CONFLICT

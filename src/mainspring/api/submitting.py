@@ -76,13 +76,18 @@ def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: 
         return Problem(Code.TOO_LARGE, LONG_NAME)
     if len(unique) > UNIQUE_LIMIT:
         return Problem(Code.TOO_LARGE, f"a unique has at most {UNIQUE_LIMIT} bytes, and this one has {len(unique)}")
-    if len(payload) > largest:
-        return Problem(
-            Code.TOO_LARGE,
-            f"a payload has {len(payload)} bytes, and this node's store takes {largest}: store larger data elsewhere, and"
-            " submit its location",
-        )
-    return None
+    return size_problem(payload, largest)
+
+
+def size_problem(payload: bytes, largest: int) -> Problem | None:
+    """Return the problem of a payload that is too large for the store; None for one of at most ``largest`` bytes."""
+    if len(payload) <= largest:
+        return None
+    return Problem(
+        Code.TOO_LARGE,
+        f"a payload has {len(payload)} bytes, and this node's store takes {largest}: store larger data elsewhere, and"
+        " submit its location",
+    )
 
 
 class Submitted(msgspec.Struct):

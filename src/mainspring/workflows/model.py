@@ -103,8 +103,11 @@ _decode_about: Final = msgspec.msgpack.Decoder(About).decode
 
 
 def decode_about(about: bytes) -> About:
-    """Return a decider's report; an empty one for no bytes."""
-    return _decode_about(about) if about else About()
+    """Return a decider's report; an empty one for no bytes, or for bytes of an unknown form."""
+    try:
+        return _decode_about(about) if about else About()
+    except msgspec.DecodeError:
+        return About()
 
 
 def decision_function(namespace: str, name: str, version: str) -> bytes:

@@ -101,11 +101,12 @@ class Node:
         )
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.jobs = JobCalls(self.service)
+        self.submits = SubmitCalls(self.service, largest=PAYLOAD_LIMIT)
         self.api = Api(
             self.jobs.handlers,
             FunctionCalls(self.service).handlers,
             ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
-            SubmitCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
+            self.submits.handlers,
         )
 
     async def submit(self, function: bytes = b"f", payload: bytes = b"", unique: bytes = b"") -> str:

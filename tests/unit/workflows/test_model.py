@@ -22,4 +22,4 @@ def test_a_function_has_a_text_for_people(function: bytes, text: str) -> None:
 def test_a_report_of_a_runs_code_is_read_as_it_was_written() -> None:
     about = About(("approved",), {"approved": 2}, conditions=1)
     assert decode_about(encode_about(about)) == about
-    assert decode_about(b"") == About()
+    assert decode_about(b"") == decode_about(b"\x80") == decode_about(b"\xc1") == About()

@@ -67,15 +67,20 @@ class JobCalls:
         return Listed(jobs, following, rfc3339(page.searched_us))
 
     async def _show(self, request: Show) -> JobDetails:
-        service, job_id = self._service, self._job_id(request.handle)
+        found = await self.find(self._job_id(request.handle))
+        if found is None:
+            raise _unknown(request.handle)
+        return found
+
+    async def find(self, job_id: int) -> JobDetails | None:
+        """Return the details of a job."""
+        service = self._service
         held = service.find_held(job_id) is not None
         found: tuple[Job | None, Running | None] = await Later(
             lambda done, failed: service.show(job_id, lambda *found: done(found), failed)
         )
         job, running = found
-        if job is None:
-            raise _unknown(request.handle)
-        return self._details(job if held else _of_another_node(job, running), running)
+        return None if job is None else self._details(job if held else _of_another_node(job, running), running)
 
     # ---- changing ----
 

@@ -26,12 +26,13 @@ class SubmitCalls:
         self.handlers: Handlers = {Submit: self._submit, Run: self._run}
 
     async def _submit(self, request: Submit) -> Submitted:
-        job = self._job(request, request.options)
+        job = self.job(request.function, request.payload, request.unique, request.options)
         job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
         return Submitted(self._service.handle_of(job_id).decode())
 
     async def _run(self, request: Run) -> Ended:
-        job, waiting = self._job(request, JobOptions(request.priority)), _Waiting()
+        job = self.job(request.function, request.payload, request.unique, JobOptions(request.priority))
+        waiting = _Waiting()
         try:
             await Later[int](lambda done, failed: self._service.submit_foreground(job, waiting, done, failed))
             ended: Ended = await Later(waiting.until_ended)
@@ -39,15 +40,15 @@ class SubmitCalls:
             self._service.client_gone(waiting)
         return ended
 
-    def _job(self, request: Submit | Run, options: JobOptions) -> Job:
-        """Return the job of a request. Raises ApiError and UsageError if the node does not accept it."""
-        service, function, now = self._service, request.function, self._service.wall()
-        problem = submission_problem(function, request.unique, request.payload, self._largest)
+    def job(self, function: bytes, payload: bytes, unique: bytes, options: JobOptions) -> Job:
+        """Return a new job. Raises ApiError and UsageError if the node does not accept it."""
+        service, now = self._service, self._service.wall()
+        problem = submission_problem(function, unique, payload, self._largest)
         if problem is not None:
             raise ApiError(problem.code, problem.message)
         if options.concurrency_key and not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, KEY_NOT_KEPT)
-        job = Job(service.next_id(), function, request.payload, request.unique, created_us=to_us(now))
+        job = Job(service.next_id(), function, payload, unique, created_us=to_us(now))
         options.apply_to(job, now)
         if not service.admits(function):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())

@@ -1,0 +1,126 @@
+"""Rows and details of runs in answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.api.answers.text import rfc3339
+from mainspring.api.workflows import ActivityInfo, ParkingInfo, RunDetails, RunInfo, StatusName, TimerInfo
+from mainspring.quantities import format_duration
+from mainspring.workflows.model import Status, decode_about, function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from mainspring.api.jobs import JobDetails
+    from mainspring.workflows.model import About
+    from mainspring.workflows.state import OpenActivity, State
+    from mainspring.workflows.store import RunRow, ShownRun
+
+MOST_PARTS: Final = 5
+"""The most things in the text of ``waits_for``; the text ends with the number of others."""
+_DAY: Final = 86_400
+_UNITS: Final = (_DAY, 3_600, 60, 1)
+
+
+def status_name(status: int) -> StatusName:
+    """Return the name of a status in answers."""
+    name: Any = Status(status).name.lower()
+    checked: StatusName = name
+    return checked
+
+
+def run_handle(handle: str, run: int) -> str:
+    """Return the key of one run; ``handle`` is its root job's."""
+    return f"{handle}@{run}"
+
+
+def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> RunInfo:
+    """Return the row of a run; ``handle`` is its root job's."""
+    row = shown.row
+    return RunInfo(
+        handle=handle,
+        workflow_id=row.workflow_id,
+        type=row.type,
+        version=row.version,
+        status=status_name(row.status),
+        started_at=rfc3339(row.started_us),
+        closed_at=rfc3339(row.closed_us),
+        events=row.events,
+        waits_for=waits_for(row, shown.state, now_us, stranded=stranded) if Status(row.status).open else None,
+        run=run_handle(handle, row.id),
+        parked_at=rfc3339(row.parked_us),
+    )
+
+
+def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo]) -> RunDetails:
+    """Return all details of a run; ``info`` is its row."""
+    row, state = shown
+    about = decode_about(row.about)
+    timers = sorted(state.timers.values(), key=lambda timer: timer.fire_us)
+    return RunDetails(
+        **{name: getattr(info, name) for name in RunInfo.__struct_fields__},
+        times_out_at=rfc3339(state.close_by_us) if info.status == "open" else None,
+        cancel_requested=bool(state.cancel_requested),
+        input_size=row.input_size,
+        output_size=row.output_size,
+        history_size=row.history_bytes,
+        activities=activities,
+        timers=[TimerInfo(timer.timer_id, rfc3339(timer.fire_us)) for timer in timers],
+        steps=list(about.steps),
+        receives=list(about.channels),
+        unread=about.unread,
+        parked=_parking(row),
+    )
+
+
+def waits_for(row: RunRow, state: State, now_us: int, *, stranded: bool) -> str:
+    """Return the things that an open run waits for, such as ``charge #2, timer 2d4h, approved``."""
+    if row.parked is not None:
+        return f"other code (parked: {row.parked.kind})"
+    if stranded and row.decision:
+        return f"a worker with {row.type}@{row.version}"
+    parts = [*_open_things(state, decode_about(row.about), now_us)]
+    if not parts:
+        return "a decision"
+    shown = parts[:MOST_PARTS]
+    return ", ".join(shown) + (f" and {len(parts) - MOST_PARTS} more" if len(parts) > MOST_PARTS else "")
+
+
+def _open_things(state: State, about: About, now_us: int) -> Sequence[str]:
+    activities = [f"{function_text(one.function)} #{one.activity_id}" for one in state.activities.values()]
+    timers = sorted(timer.fire_us for timer in state.timers.values())
+    times = [f"timer {rough_duration(max(0, fire_us - now_us) / 1_000_000)}" for fire_us in timers]
+    conditions = ["a condition"] * about.conditions
+    return [*activities, *(f"{step} (step)" for step in about.steps), *times, *about.channels, *conditions]
+
+
+def rough_duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as ``2d4h``."""
+    largest = next((at for at, unit in enumerate(_UNITS) if seconds >= unit), len(_UNITS) - 1)
+    smallest = _UNITS[min(largest + 1, len(_UNITS) - 1)]
+    return format_duration(int(seconds) // smallest * smallest)
+
+
+def activity_info(handle: str, activity: OpenActivity, job: JobDetails | None) -> ActivityInfo:
+    """Return an open activity; ``handle`` is its job's, and None stands for a job that is not read."""
+    return ActivityInfo(
+        number=activity.activity_id,
+        function=function_text(activity.function),
+        handle=handle,
+        state=None if job is None else job.state,
+        worker=None if job is None else job.worker,
+        attempt=None if job is None else job.attempt,
+        scheduled_at=rfc3339(activity.scheduled_us),
+        error=None if job is None else job.error,
+    )
+
+
+def _parking(row: RunRow) -> ParkingInfo | None:
+    parked = row.parked
+    if parked is None:
+        return None
+    return ParkingInfo(
+        parked.kind, parked.message, list(parked.recorded), list(parked.code), parked.at, list(row.builds)
+    )

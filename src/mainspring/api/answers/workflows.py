@@ -1,0 +1,325 @@
+"""Calls about workflows: start, list and show runs, read their histories, and send them signals and other requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import UNSET
+
+from mainspring.api.answers.run_rows import activity_info, run_details, run_handle, run_info, status_name
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import PAGE_LIMIT, ApiError, Code, check_number
+from mainspring.api.submitting import JobOptions, size_problem
+from mainspring.api.workflows import (
+    STATUS_BY_NAME,
+    Cancel,
+    Events,
+    History,
+    Input,
+    List,
+    Listed,
+    Number,
+    Reached,
+    RunDetails,
+    RunInfo,
+    Show,
+    Signal,
+    Start,
+    Started,
+    Terminate,
+    Unpark,
+)
+from mainspring.clock import to_us
+from mainspring.workflows import requests
+from mainspring.workflows.model import YEAR, Key, Limits, Status
+from mainspring.workflows.store import ListRuns
+from mainspring.workflows.swf_events import swf_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from mainspring.api.answers.jobs import JobCalls
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.submitting import SubmitCalls
+    from mainspring.api.answers.waiting import Ask
+    from mainspring.api.workflows import ActivityInfo
+    from mainspring.errors import MainspringError
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.service import JobService
+    from mainspring.storage.query import Page
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.store import Begun, ShownRun
+
+    Failed = Callable[[MainspringError], None]
+
+CLOSED: Final = tuple(int(status) for status in Status if not status.open)
+KEY_LIMIT: Final = 128
+"""Bytes of a key: more than any unique, and any handle with a run."""
+MOST_JOBS: Final = 100
+"""Open activities whose jobs are read for the details of a run."""
+
+
+class Workflows(Protocol):
+    """The runs of a node; `workflows.service` implements it."""
+
+    def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed) -> None:
+        """Store a root job and begin its run; see ``workflows.store.Start``."""
+
+    def signal(self, signal: requests.Signal, done: Callable[[requests.Reached], None], failed: Failed) -> None:
+        """Record a signal."""
+
+    def request_cancel(
+        self, key: Key, reason: str, request: int, done: Callable[[requests.Reached], None], failed: Failed
+    ) -> None:
+        """Ask a run to cancel itself."""
+
+    def terminate(
+        self, key: Key, reason: str, details: bytes, done: Callable[[requests.Reached], None], failed: Failed
+    ) -> None:
+        """End a run at once."""
+
+    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
+        """Let a parked run go on; without a key, all of them. ``done`` is called with their number."""
+
+    def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed) -> None:
+        """Read runs."""
+
+    def show(self, key: Key, done: Callable[[ShownRun | None], None], failed: Failed) -> None:
+        """Read one run."""
+
+    def history(self, run: int, first: int, limit: int, done: Callable[[Page[Event]], None], failed: Failed) -> None:
+        """Read up to ``limit`` events of a run from the event ``first`` on."""
+
+    def stranded(self) -> Collection[tuple[str, str]]:
+        """Return types and versions of runs that have waited for a minute, because no worker with their code is connected."""
+
+
+class WorkflowCalls:
+    """Answers for the runs of a node."""
+
+    def __init__(
+        self,
+        workflows: Workflows,
+        service: JobService,
+        jobs: JobCalls,
+        submits: SubmitCalls,
+        limits: Limits,
+    ) -> None:
+        self._workflows = workflows
+        self._service = service
+        self._jobs = jobs
+        self._submits = submits
+        self._limits = limits
+        self.handlers: Handlers = {
+            Start: self._start,
+            List: self._list,
+            Show: self._show,
+            History: self._history,
+            Signal: self._signal,
+            Cancel: self._cancel,
+            Terminate: self._terminate,
+            Unpark: self._unpark,
+        }
+
+    # ---- starting ----
+
+    async def _start(self, request: Start) -> Started:
+        timeout = request.timeout
+        if timeout is not None and not 0 < timeout <= YEAR:
+            raise ApiError(Code.INVALID, f"a run lasts from 1 us to 366 days: timeout is {timeout} seconds")
+        payload, unique = _bytes(request, b""), request.unique.encode()
+        job = self._submits.job(request.function.encode(), payload, unique, JobOptions(priority=request.priority))
+        begun: Begun = await Later(
+            lambda done, failed: self._workflows.start(job, request.version, timeout or 0.0, done, failed)
+        )
+        if (why := begun.refused.get(job.id)) is not None:
+            raise ApiError(Code.WORKFLOW_NOT_FOUND, why)
+        joined = begun.joined.get(job.id)
+        root = job.id if joined is None else joined.id
+        handle = self._service.handle_of(root).decode()
+        return Started(handle, self._run(root, root), request.unique or handle, joined is not None)
+
+    # ---- reading ----
+
+    async def _list(self, request: List) -> Listed:
+        check_number("limit", request.limit)
+        if sum((request.open, request.closed, request.parked, request.stranded, request.status is not None)) > 1:
+            raise ApiError(Code.INVALID, "give one of open, closed, parked, stranded and status")
+        statuses: tuple[int, ...] = ()
+        if request.status is not None:
+            statuses = (STATUS_BY_NAME[request.status],)
+        elif request.closed:
+            statuses = CLOSED
+        elif request.open or request.parked or request.stranded:
+            statuses = (Status.OPEN,)
+        after = None if request.after is None else self._run_id(request.after)
+        stranded = frozenset(self._workflows.stranded())
+        found: list[ShownRun] = []
+        while stranded or not request.stranded:
+            query = ListRuns(
+                status=statuses,
+                parked=request.parked,
+                type=request.type,
+                workflow_id=request.id,
+                since_us=to_us(request.since or 0),
+                after=after,
+                limit=PAGE_LIMIT if request.stranded else request.limit,
+            )
+            page: Page[ShownRun] = await Later(partial(self._workflows.list, query))
+            found += [one for one in page.items if not request.stranded or _is_stranded(one, stranded)]
+            after = page.next
+            if after is None or len(found) >= request.limit:
+                break
+        runs = [self._info(one, stranded) for one in found[: request.limit]]
+        return Listed(runs, runs[-1].run if runs and (after is not None or len(found) > len(runs)) else None)
+
+    async def _show(self, request: Show) -> RunDetails:
+        shown = await self._find(request.key)
+        info = self._info(shown, frozenset(self._workflows.stranded()))
+        return run_details(info, shown, await self._activities(shown))
+
+    async def _activities(self, shown: ShownRun) -> list[ActivityInfo]:
+        """Return the open activities of a run, the first ones with what their jobs add."""
+        found: list[ActivityInfo] = []
+        for activity in shown.state.activities.values():
+            job = await self._jobs.find(activity.job) if activity.job and len(found) < MOST_JOBS else None
+            found.append(activity_info(self._service.handle_of(activity.job).decode(), activity, job))
+        return found
+
+    async def _history(self, request: History) -> Events:
+        check_number("limit", request.limit)
+        if request.first < 1:
+            raise ApiError(Code.INVALID, f"from is the number of an event, from 1 on, not {request.first}")
+        row = (await self._find(request.key)).row
+        page: Page[Event] = await Later(
+            lambda done, failed: self._workflows.history(row.id, request.first, request.limit, done, failed)
+        )
+        events = [swf_event(event, native=request.native) for event in page.items]
+        return Events(events, None if page.next is None else page.items[-1].id + 1, status_name(row.status))
+
+    async def _find(self, key: str) -> ShownRun:
+        """Return the run of a key. Raises ApiError."""
+        parsed = self._key(key)
+        shown: ShownRun | None = await Later(lambda done, failed: self._workflows.show(parsed, done, failed))
+        if shown is None:
+            raise _unknown(key)
+        return shown
+
+    # ---- requests to runs ----
+
+    async def _signal(self, request: Signal) -> Reached:
+        signal = requests.Signal(
+            self._key(request.key), request.name, _bytes(request, b"null"), _request_key(request.request)
+        )
+        if (problem := size_problem(signal.input, self._limits.largest)) is not None:
+            raise ApiError(problem.code, problem.message)
+        return await self._reached(request.key, lambda done, failed: self._workflows.signal(signal, done, failed))
+
+    async def _cancel(self, request: Cancel) -> Reached:
+        key, number = self._key(request.key), _request_key(request.request)
+        return await self._reached(
+            request.key,
+            lambda done, failed: self._workflows.request_cancel(key, request.reason, number, done, failed),
+        )
+
+    async def _terminate(self, request: Terminate) -> Reached:
+        key = self._key(request.key)
+        return await self._reached(
+            request.key, lambda done, failed: self._workflows.terminate(key, request.reason, b"", done, failed)
+        )
+
+    async def _reached(self, key: str, ask: Ask) -> Reached:
+        reached: requests.Reached = await Later(ask)
+        match reached.verdict:
+            case "unknown":
+                raise _unknown(key)
+            case "closed":
+                status = status_name(reached.status).replace("_", " ")
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} is closed ({status}) and takes no requests; start another one with: mainspring"
+                    " workflows start",
+                )
+            case "full":
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} takes no more signals: a history has at most {self._limits.events} events, and the last"
+                    f" {self._limits.reserved} are for its own decisions; send fewer signals to a run, or let it end"
+                    " earlier and start another one",
+                )
+        handle = self._service.handle_of(reached.root).decode()
+        run = self._run(reached.root, reached.run)
+        return Reached(handle, run, status_name(reached.status), reached.verdict == "repeated")
+
+    async def _unpark(self, request: Unpark) -> Number:
+        if (request.key is None) is not request.all:
+            raise ApiError(Code.INVALID, "give a key, or `all`: exactly one of these")
+        key = None if request.key is None else self._key(request.key)
+        if request.key is not None:
+            await self._find(request.key)
+        number: int = await Later(lambda done, failed: self._workflows.unpark(key, done, failed))
+        return Number(number)
+
+    # ---- keys and rows ----
+
+    def _key(self, text: str) -> Key:
+        """Return a run's key from its text. Raises ApiError."""
+        if not 0 < len(text.encode()) <= KEY_LIMIT:
+            raise ApiError(Code.INVALID, "a run has a handle, such as H:node:1000000000001, or a workflow id: give one")
+        handle, _, run = text.rpartition("@")
+        if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
+            return Key(run=int(run))
+        root = self._service.id_of(text.encode())
+        return Key(workflow_id=text) if root is None else Key(job=root)
+
+    def _run_id(self, text: str) -> int:
+        """Return the number of the run that a page continues after. Raises ApiError."""
+        key = self._key(text)
+        if key.workflow_id:
+            raise ApiError(Code.INVALID, f"{text!r} is not the `next` of an earlier answer, nor a run's handle")
+        return key.run or key.job
+
+    def _run(self, root: int, run: int) -> str:
+        return run_handle(self._service.handle_of(root).decode(), run)
+
+    def _info(self, shown: ShownRun, stranded: Collection[tuple[str, str]]) -> RunInfo:
+        handle = self._service.handle_of(shown.row.root).decode()
+        return run_info(handle, shown, to_us(self._service.wall()), stranded=_is_stranded(shown, stranded))
+
+
+def without_workflows() -> Handlers:
+    """Return the answers of a node whose store does not keep runs."""
+
+    async def refuse(_: object) -> None:
+        raise ApiError(Code.UNSUPPORTED, "this node's store keeps no workflows: run a node with a store on SQLite")
+
+    return dict.fromkeys((Start, List, Show, History, Signal, Cancel, Terminate, Unpark), refuse)
+
+
+def _is_stranded(shown: ShownRun, stranded: Collection[tuple[str, str]]) -> bool:
+    row = shown.row
+    return bool(row.decision) and row.parked is None and (row.type, row.version) in stranded
+
+
+def _unknown(key: str) -> ApiError:
+    return ApiError(
+        Code.RUN_NOT_FOUND,
+        f"no run has the handle or workflow id {key}: it never existed here, or is no longer kept; mainspring workflows list"
+        " shows those there are",
+    )
+
+
+def _bytes(request: Input, default: bytes) -> bytes:
+    """Return the bytes of an input. Raises ApiError."""
+    if request.input is not UNSET and request.payload_base64 is not UNSET:
+        raise ApiError(Code.INVALID, "give `input` or `payload_base64`, not both")
+    if request.payload_base64 is not UNSET:
+        return request.payload_base64
+    return default if request.input is UNSET else bytes(request.input)
+
+
+def _request_key(text: str | None) -> int:
+    """Return the hash that identifies a request; 0 for none."""
+    return 0 if text is None else int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1

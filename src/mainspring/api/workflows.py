@@ -1,0 +1,243 @@
+"""Calls about workflows: start, list and show runs, read their histories, and send them signals and other requests.
+
+A run has a key: the handle of its root job, such as ``H:node:1000000000001``, for the open or last run of a workflow id; the
+same with ``@`` and a number for one run; or its workflow id.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.api.jobs import REASON_LIMIT
+from mainspring.api.request import Request
+from mainspring.api.submitting import PriorityName  # noqa: TC001 - msgspec reads the annotation
+from mainspring.workflows.model import Status
+
+STATUS_BY_NAME = {status.name.lower(): status for status in Status}
+StatusName = Literal["open", "completed", "failed", "canceled", "terminated", "continued_as_new", "timed_out"]
+"""The keys of `STATUS_BY_NAME`."""
+SIGNAL_NAME_LIMIT = 256
+"""Characters in the name of a signal, as in Amazon SWF."""
+REQUEST_LIMIT = 256
+"""Characters in the key of a request."""
+
+Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
+RequestKey = Annotated[str, msgspec.Meta(max_length=REQUEST_LIMIT)]
+"""A text of the caller that identifies a request: the run takes a repeated one once."""
+
+
+class RunInfo(msgspec.Struct):
+    """A run; docs/reference/protocol.md explains the keys."""
+
+    handle: str
+    workflow_id: str
+    type: str
+    version: str
+    status: StatusName
+    started_at: str | None
+    closed_at: str | None
+    events: int
+    waits_for: str | None
+    run: str
+    parked_at: str | None
+
+
+class ActivityInfo(msgspec.Struct):
+    """An open activity of a run."""
+
+    number: str
+    """The number of the command in the run."""
+    function: str
+    handle: str
+    """Of the activity's job."""
+    state: str | None
+    """Of the job; this and the next keys are null where a run has very many activities."""
+    worker: str | None
+    attempt: int | None
+    """The number of the attempt that runs; if none runs, of the attempts that have ended."""
+    scheduled_at: str | None
+    error: str | None
+    """Of the last failed attempt."""
+
+
+class TimerInfo(msgspec.Struct):
+    """An open timer of a run."""
+
+    number: str
+    fires_at: str | None
+
+
+class ParkingInfo(msgspec.Struct):
+    """The reason why a run is parked: its code could not make the next decision."""
+
+    kind: str
+    message: str
+    recorded: list[str]
+    """Of a mismatch: the recorded commands around the first difference."""
+    code: list[str]
+    """Of a mismatch: the commands of the code at the same places."""
+    at: int
+    """The index of the first difference in both lists."""
+    builds: list[str]
+    """The builds of the code that could not make the decision."""
+
+
+class RunDetails(RunInfo):
+    """A run with all its details."""
+
+    times_out_at: str | None
+    cancel_requested: bool
+    input_size: int
+    output_size: int
+    history_size: int
+    activities: list[ActivityInfo]
+    timers: list[TimerInfo]
+    steps: list[str]
+    """The functions of local steps that run."""
+    receives: list[str]
+    """The names of the signals that the code waits to receive."""
+    unread: dict[str, int]
+    """The number of unread signals, by name."""
+    parked: ParkingInfo | None
+
+
+class Listed(msgspec.Struct):
+    """A page of runs, newest first."""
+
+    runs: list[RunInfo]
+    next: str | None
+    """The value of ``after`` for the next page; None: no older run matches."""
+
+
+class Started(msgspec.Struct):
+    """A started run, or the open one that the request joined."""
+
+    handle: str
+    run: str
+    workflow_id: str
+    joined: bool
+
+
+class Reached(msgspec.Struct):
+    """A run that has taken a request."""
+
+    handle: str
+    run: str
+    status: StatusName
+    repeated: bool
+    """Whether the run had taken a request with this key before, so that it ignored this one."""
+
+
+class Events(msgspec.Struct):
+    """A page of a history."""
+
+    events: list[dict[str, Any]]
+    """As in the answers of Amazon SWF's ``GetWorkflowExecutionHistory``."""
+    next: int | None
+    """The value of ``from`` for the next page; None: there are no more events now."""
+    status: StatusName
+    """Of the run. A closed run gets no more events."""
+
+
+class Number(msgspec.Struct):
+    """The number of runs that a request has changed."""
+
+    number: int
+
+
+class Input(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Input as any JSON value, or as base64 of its bytes."""
+
+    input: msgspec.Raw | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
+
+
+class Start(Input, Request[Started]):
+    """Start a run, or join the open run with the workflow id ``unique``.
+
+    Codes: ``invalid``, ``too_large``, ``workflow_not_found``, ``refused``.
+    """
+
+    call = "workflows.start"
+    function: str
+    unique: str = ""
+    version: str = ""
+    """Empty: the newest."""
+    timeout: float | None = None
+    """Seconds that the run may last; None: as its workers have registered."""
+    priority: PriorityName = "normal"
+
+
+class List(Request[Listed]):
+    """Runs that match all given criteria. Codes: ``invalid``."""
+
+    call = "workflows.list"
+    only_reads = True
+    open: bool = False
+    closed: bool = False
+    parked: bool = False
+    stranded: bool = False
+    type: str | None = None
+    id: str | None = None
+    status: StatusName | None = None
+    since: float | None = None
+    """The earliest start, in seconds since 1970."""
+    limit: int = 100
+    after: str | None = None
+
+
+class Show(Request[RunDetails]):
+    """One run. Codes: ``run_not_found``."""
+
+    call = "workflows.show"
+    key: str
+
+
+class History(Request[Events], rename={"first": "from"}):
+    """The events of a run in order. Codes: ``run_not_found``, ``invalid``."""
+
+    call = "workflows.history"
+    only_reads = True
+    key: str
+    first: int = 1
+    """In JSON ``from``: the number of the first event."""
+    limit: int = 1000
+    native: bool = False
+    """Whether to add the attributes that Amazon SWF does not have."""
+
+
+class Signal(Input, Request[Reached]):
+    """Send a signal to an open run. Codes: ``run_not_found``, ``conflict``, ``too_large``, ``invalid``."""
+
+    call = "workflows.signal"
+    key: str
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=SIGNAL_NAME_LIMIT)]
+    request: RequestKey | None = None
+
+
+class Cancel(Request[Reached]):
+    """Ask an open run to cancel itself. Codes: ``run_not_found``, ``conflict``."""
+
+    call = "workflows.cancel"
+    key: str
+    reason: Reason = ""
+    request: RequestKey | None = None
+
+
+class Terminate(Request[Reached]):
+    """End an open run at once. Codes: ``run_not_found``, ``conflict``."""
+
+    call = "workflows.terminate"
+    key: str
+    reason: Reason = ""
+
+
+class Unpark(Request[Number]):
+    """Let the code try a parked run again, or all parked runs. Codes: ``run_not_found``, ``invalid``."""
+
+    call = "workflows.unpark"
+    key: str | None = None
+    all: bool = False
