@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import EventBase
 
 SECOND = 1_000_000
+BEGIN = 1_700_000_000 * SECOND
 JOB = 77
 """The decision task's job."""
 
@@ -34,7 +35,7 @@ class Run:
         self.state = State()
         self.parking = Parking()
         self.events: list[EventBase] = []
-        self.now_us = 0
+        self.now_us = BEGIN
         self.limits = limits or Limits()
         self._ids = count(1001)
         self.last_draft = self.draft()
@@ -99,8 +100,9 @@ class Run:
     def scheduled(self, job: int) -> int:
         return next((event.id for event in self.events if getattr(event, "job", 0) == job), 0)
 
-    def ring(self, now_us: int, started: Sequence[int] = ()) -> None:
-        self.now_us = now_us
+    def ring(self, after: float = 0, started: Sequence[int] = ()) -> None:
+        """Let seconds pass, and record what is due."""
+        self.now_us += int(after * SECOND)
         self.do(ring, started)
 
     @property

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.unit.workflows.drafts import SECOND, Run, ended
+from tests.unit.workflows.drafts import Run, ended
 
 from mainspring.workflows.decisions.model import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
 from mainspring.workflows.model import Status
 
-DAYS = 86_400 * SECOND
+DAY = 86_400
 
 
 def test_a_run_event_by_event() -> None:
@@ -16,7 +16,7 @@ def test_a_run_event_by_event() -> None:
     assert run.recorded == ["1 WorkflowExecutionStarted", "2 DecisionTaskScheduled"]
     run.decide(ScheduleActivityTask(1, "1", b"charge"))
     assert run.recorded == ["3 DecisionTaskStarted", "4 DecisionTaskCompleted", "5 ActivityTaskScheduled"]
-    run.fuse(StartTimer(2, "2", 3 * 86_400), ends=[ended(1001)])
+    run.fuse(StartTimer(2, "2", 3 * DAY), ends=[ended(1001)])
     assert run.recorded == [
         "6 ActivityTaskStarted",
         "7 ActivityTaskCompleted",
@@ -25,7 +25,7 @@ def test_a_run_event_by_event() -> None:
         "10 DecisionTaskCompleted",
         "11 TimerStarted",
     ]
-    run.ring(3 * DAYS)
+    run.ring(3 * DAY)
     assert run.recorded == ["12 TimerFired", "13 DecisionTaskScheduled"]
     run.decide(ScheduleActivityTask(3, "3", b"ship"))
     assert run.recorded == ["14 DecisionTaskStarted", "15 DecisionTaskCompleted", "16 ActivityTaskScheduled"]

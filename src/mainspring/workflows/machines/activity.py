@@ -53,6 +53,15 @@ TRANSITIONS: Final[Mapping[tuple[Phase, type[EventBase]], Phase]] = {
     (Phase.STARTED, ActivityTaskCancelRequested): Phase.STARTED,
 }
 
+_LATE: Final = "a timeout, a cancel or the close of the run came first"
+LATE: Final[Mapping[tuple[Phase, type[EventBase]], str]] = {
+    (Phase.CLOSED, ActivityTaskCompleted): _LATE,
+    (Phase.CLOSED, ActivityTaskFailed): _LATE,
+    (Phase.CLOSED, ActivityTaskTimedOut): _LATE,
+    (Phase.CLOSED, ActivityTaskCanceled): _LATE,
+}
+"""Late but harmless: the rules record no event of these kinds, for these reasons. As events they are illegal."""
+
 
 def phase(activity: OpenActivity) -> Phase:
     """Return the phase of an open activity."""

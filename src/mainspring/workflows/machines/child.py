@@ -61,6 +61,18 @@ TRANSITIONS: Final[Mapping[tuple[Phase, type[EventBase]], Phase]] = {
     (Phase.STARTED, ChildWorkflowExecutionTerminated): Phase.CLOSED,
 }
 
+_LATE: Final = "the parent has closed, or it has recorded the notice before"
+LATE: Final[Mapping[tuple[Phase, type[EventBase]], str]] = {
+    (Phase.CLOSED, StartChildWorkflowExecutionFailed): _LATE,
+    (Phase.CLOSED, ChildWorkflowExecutionStarted): _LATE,
+    (Phase.CLOSED, ChildWorkflowExecutionCompleted): _LATE,
+    (Phase.CLOSED, ChildWorkflowExecutionFailed): _LATE,
+    (Phase.CLOSED, ChildWorkflowExecutionTimedOut): _LATE,
+    (Phase.CLOSED, ChildWorkflowExecutionCanceled): _LATE,
+    (Phase.CLOSED, ChildWorkflowExecutionTerminated): _LATE,
+}
+"""Late but harmless: the rules record no event of these kinds, for these reasons. As events they are illegal."""
+
 
 def phase(child: OpenChild) -> Phase:
     """Return the phase of an open child."""

@@ -1,0 +1,40 @@
+"""Snapshots of states."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.workflows.drafts import Run
+
+from mainspring.workflows.decisions.model import ScheduleActivityTask, StartTimer
+from mainspring.workflows.state import SNAPSHOT_FORMAT, State, decode_state, encode_state, jobs_of
+
+
+def test_a_state_survives_its_snapshot() -> None:
+    run = Run()
+    run.decide(ScheduleActivityTask(1, "1", b"f", schedule_to_close=5), StartTimer(2, "2", 1))
+    run.signal(request=9)
+    assert decode_state(encode_state(run.state)) == run.state
+
+
+def test_a_snapshot_of_another_format_is_ignored() -> None:
+    other = msgspec.msgpack.encode((SNAPSHOT_FORMAT + 1, ["anything"]))
+    assert decode_state(other) is None
+    assert decode_state(b"") is None
+
+
+def test_a_snapshot_of_an_older_version_lacks_the_last_fields() -> None:
+    fields = msgspec.msgpack.decode(encode_state(State(last=3)))[1]
+    older = msgspec.msgpack.encode((SNAPSHOT_FORMAT, fields[:-2]))
+    assert decode_state(older) == State(last=3)
+
+
+def test_a_sleeping_run_is_small() -> None:
+    run = Run()
+    run.decide(StartTimer(1, "1", 60))
+    assert len(encode_state(run.state)) < 200
+
+
+def test_jobs_of_open_activities() -> None:
+    run = Run()
+    run.decide(ScheduleActivityTask(1, "1", b"f"))
+    assert {job: activity.scheduled for job, activity in jobs_of(run.state).items()} == {1001: 5}
