@@ -99,6 +99,7 @@ class RunChanges:
         """Runs that were closed before the transaction; None for one that does not exist."""
         self._begun: dict[tuple[str, str], int] = {}
         """Runs that begin in the transaction, by namespace and workflow id."""
+        self._new_roots: list[Job] = []
         self._taken: list[Job] = []
         self._rejected: list[Job] = []
         self._stopped: list[int] = []
@@ -150,8 +151,12 @@ class RunChanges:
         self._begun[row.namespace, row.workflow_id] = row.id
         return self._enter(Run(row, State()), now_us, fresh=True)
 
+    def add_roots(self, jobs: Sequence[Job]) -> None:
+        """Add new root jobs."""
+        self._new_roots += jobs
+
     def take(self, jobs: Sequence[Job]) -> None:
-        """Add jobs that this transaction has turned into root jobs: new ones, and others as they were before."""
+        """Add jobs that this transaction has turned into root jobs, as they were before."""
         self._taken += jobs
 
     def stop(self, jobs: Sequence[int]) -> None:
@@ -180,6 +185,7 @@ class RunChanges:
         """Write the changes, with the jobs that they need or end."""
         drafts = self._drafts.values()
         jobs = _Jobs([], [], [], [])
+        new_roots, self._new_roots = self._new_roots, []
         taken, self._taken = self._taken, []
         rejected, self._rejected = self._rejected, []
         changed = [found for found in drafts if _finish(found)]
@@ -187,7 +193,7 @@ class RunChanges:
         await self._withdraw(changed, jobs)
         await self._submit(changed, jobs)
         await self._write(changed)
-        self._notify([found.run for found in drafts], changed, taken, jobs)
+        self._notify([found.run for found in drafts], changed, (new_roots, taken), jobs)
         self._drafts = {}
         self._begun = {}
 
@@ -273,15 +279,17 @@ class RunChanges:
             run.snapshotted = run.row.history_bytes
             writes.snapshots.append((run.row.id, Snapshot(run.row.events, run.row.history_bytes, state)))
 
-    def _notify(self, runs: list[Run], changed: Sequence[RunDraft], taken: list[Job], jobs: _Jobs) -> None:
+    def _notify(
+        self, runs: list[Run], changed: Sequence[RunDraft], roots: tuple[list[Job], list[Job]], jobs: _Jobs
+    ) -> None:
         """Pass the changes to the cache and the node after the commit."""
         lifecycle, cache, observer = self.tables.lifecycle, self._cache, self._observer
         changes = [_changed(found.run) for found in changed]
 
         def committed() -> None:
             cache.put(runs)  # before jobs are assigned: their packets have events from the cache
-            if taken:
-                lifecycle.begun(taken)
+            if any(roots):
+                lifecycle.begun(*roots)
             if jobs.replaced:
                 lifecycle.withdrawn(jobs.replaced, stop=False)
             if jobs.withdrawn:

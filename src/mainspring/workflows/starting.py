@@ -48,7 +48,7 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
             job.started_us = operation.now_us
     joined = await changes.tables.begin_roots([one.job for one in accepted]) if accepted else {}
     begun = [one for one in accepted if one.job.id not in joined]
-    changes.take([one.job for one in begun])
+    changes.add_roots([one.job for one in begun])
     for one in begun:
         await _begin(changes, one, operation.now_us)
     return Begun(joined, refused)
