@@ -23,6 +23,7 @@ from mainspring.errors import PayloadError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask, StepResult
 from mainspring.workflows.history import MarkerName
+from mainspring.workflows.model import About, encode_about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.json.Encoder().encode
-_pack = msgspec.msgpack.Encoder().encode
+_NOTHING: Final = About()
 
 
 def current() -> Calls | None:
@@ -264,10 +265,14 @@ class Calls:
         return False
 
     def about(self) -> bytes:
-        """Return what the run waits for, as ``Turn.about``; empty if neither channels nor signals are involved."""
-        channels = [name for name, count in self.receivers.items() if count]
-        unread = {name: queue.qsize() for name, queue in self._signals.items() if queue.qsize()}
-        return _pack({"channels": channels, "unread": unread}) if channels or unread else b""
+        """Return the things that the run waits for, as ``Turn.about``; empty if it waits for activities and timers alone."""
+        about = About(
+            channels=tuple(name for name, count in self.receivers.items() if count),
+            unread={name: queue.qsize() for name, queue in self._signals.items() if queue.qsize()},
+            steps=tuple(step.call.name for step in self._steps.values()),
+            conditions=sum(not future.done() for _, future in self._conditions),
+        )
+        return b"" if about == _NOTHING else encode_about(about)
 
     # ---- time and chance ----
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring import App, workflow
 from mainspring.deciding.channels import Channel
 from mainspring.workflows.decisions import model as d
+from mainspring.workflows.model import About, decode_about
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
@@ -129,6 +130,23 @@ def test_steps_recorded_together_start_without_a_record() -> None:
     assert [call.at_once for call in worker.end_steps().start] == [True]
     assert [call.at_once for call in worker.end_steps().start] == [False]  # it waits for the results of 1 and 2
     assert [call.at_once for call in worker.end_steps().start] == [False]  # it waits for the result of 3
+
+
+async def waiting() -> None:
+    await asyncio.gather(approved.receive(), price.step(1), workflow.wait_until(lambda: False), workflow.sleep(5))
+
+
+def test_a_turn_reports_the_things_that_the_code_waits_for() -> None:
+    worker = start(waiting)
+    assert decode_about(worker.decide_only().about) == About(("approved",), steps=("price",), conditions=1)
+
+
+async def sleeping() -> None:
+    await workflow.sleep(5)
+
+
+def test_a_report_of_nothing_but_timers_is_empty() -> None:
+    assert start(sleeping).decide_only().about == b""
 
 
 def test_a_lost_decision_is_resumed_with_its_time_before_newer_events() -> None:
