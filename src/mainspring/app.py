@@ -10,6 +10,7 @@ from mainspring.client.declarations import Arguments, Declarations, Parent, Timi
 from mainspring.client.options import Duration, Priority, Rate, Retry, build_limits, build_options
 from mainspring.client.submission import Key, Unique, check_keep_unique
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
+from mainspring.deciding.model import PARK_ON
 from mainspring.errors import UsageError
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.tasks import CoroutineTask, Define, Definitions, Task
@@ -18,6 +19,7 @@ from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
+from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, run_limit
 
 if TYPE_CHECKING:
     import ssl
@@ -229,6 +231,54 @@ class App(AppClient):
             return self._definitions.scheduled(call, name, executor, options, unique, timing, args)
 
         return Define(define)
+
+    @overload
+    def workflow(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        version: str = "1",
+        timeout: Duration | None = None,
+        park_on: Sequence[type[BaseException]] = PARK_ON,
+        priority: Priority | None = None,
+        unique: Unique = "",
+    ) -> DefineWorkflow: ...
+    def workflow(
+        self,
+        call: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        version: str = "1",
+        timeout: Duration | None = None,
+        park_on: Sequence[type[BaseException]] = PARK_ON,
+        priority: Priority | None = None,
+        unique: Unique = "",
+    ) -> Any:
+        """Define a workflow: a coroutine function whose runs survive the ends of processes.
+
+        Its name on the wire is ``name``, by default the function's ``__name__``. A run keeps the ``version`` with which it was
+        started. ``timeout`` limits a whole run, to at most 366 days, which is also the default. Errors of ``park_on`` that leave
+        the function park the run until other code is there; other errors fail it.
+
+        ``priority`` and ``unique`` are defaults for the runs; see ``Workflow.options``.
+
+        Raises UsageError if an option is wrong, the name is taken, or the App's store has no workflows.
+        """
+        self._check({"workflow": True})
+        check_definition(name, "thread")
+        limit = None if timeout is None else run_limit(timeout)
+        errors = check_park_on(park_on)
+        options = build_options(priority=priority)
+        check_text_or_function(unique, "unique", check_unique)
+
+        def define(call: Callable[..., Any]) -> Any:
+            return self._definitions.workflow(call, name, version, limit, errors, options, unique)
+
+        return define(call) if call is not None else DefineWorkflow(define)
 
     def include(self, *modules: str) -> None:
         """Let workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.

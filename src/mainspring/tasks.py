@@ -11,7 +11,8 @@ from mainspring.client.inside import workflow_calls
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
 from mainspring.errors import WorkflowUsageError
 from mainspring.resources.model import UNLIMITED
-from mainspring.worker.functions import build_function
+from mainspring.worker.functions import build_function, build_workflow
+from mainspring.workflow_definitions import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -108,7 +109,7 @@ class Define:
 
 
 class Definitions:
-    """Creates the tasks and schedules of one App, and adds them to its registry and declarations for workers."""
+    """Creates the tasks, workflows and schedules of one App, and adds them to its registry and declarations for workers."""
 
     def __init__(self, registry: Registry, schedules: Declarations, connections: Connections, check: Check) -> None:
         self._registry = registry
@@ -133,6 +134,21 @@ class Definitions:
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
         return kind(function.call, function, self._connections, options, unique, key, self._check)
 
+    def workflow(
+        self,
+        call: Any,
+        name: str | None,
+        version: str,
+        timeout: float | None,
+        park_on: tuple[type[BaseException], ...],
+        options: Options,
+        unique: Unique,
+    ) -> Workflow[..., Any]:
+        """Define a workflow. Raises UsageError if the function cannot be one, or the name is taken."""
+        function = build_workflow(call, name, version, timeout, park_on)
+        self._registry.add_workflow(function)
+        return Workflow(function, self._connections, options, unique, self._check)
+
     def scheduled(
         self,
         call: Any,
@@ -143,12 +159,12 @@ class Definitions:
         timing: Timing,
         args: Arguments,
     ) -> Any:
-        """Define a schedule for a task, or for a function, which becomes a task.
+        """Define a schedule for a task or a workflow, or for a function, which becomes a task.
 
         Raises as ``task``, and TypeError and PayloadError if the arguments do not fit.
         """
         task = call
-        if not isinstance(call, Defined):
+        if not isinstance(call, (Defined, Workflow)):
             task = self.task(call, name, executor, options, unique or "")
         chosen = task.defaults.merged(options)
         positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})

@@ -148,10 +148,10 @@ def work(order: WorkerOrder) -> int:
 
 
 def _chosen(registry: Registry, order: WorkerOrder) -> Registry:
-    """Return the tasks that the worker runs. Raises SettingsError."""
+    """Return the tasks that the worker runs, and the workflows whose runs it decides. Raises SettingsError."""
     if not order.functions and not order.unwanted:
         return registry
-    names = select_tasks([function.name for function in registry], order.functions, order.unwanted)
+    names = select_tasks(registry.names(), order.functions, order.unwanted)
     structlog.get_logger("mainspring.worker").info("the worker runs some of the App's tasks", functions=names)
     return registry.subset(names)
 

@@ -238,7 +238,7 @@ class Submission(Generic[P, R]):
 
         Raises UsageError if the text cannot be a handle.
         """
-        return Job(self._connections, check_handle(handle), self._decode)
+        return self._job(check_handle(handle))
 
     def unique_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the unique of a job with these arguments; empty for none.  Raises UsageError if it is invalid."""
@@ -300,7 +300,10 @@ class Submission(Generic[P, R]):
                 yield self._request((call,), {})
 
     def _submitted(self, submitted: Submitted) -> Job[R]:
-        return Job(self._connections, submitted.handle, self._decode, joined=submitted.joined)
+        return self._job(submitted.handle, joined=submitted.joined)
+
+    def _job(self, handle: str, *, joined: bool = False) -> Job[R]:
+        return Job(self._connections, handle, self._decode, joined=joined)
 
     def _jobs(self, answers: list[Answer]) -> list[Job[R]]:
         jobs = [self._submitted(answer) for answer in answers if isinstance(answer, Submitted)]

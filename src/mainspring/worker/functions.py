@@ -1,4 +1,4 @@
-"""Checks of functions that are to become tasks. Refusals say what to write instead."""
+"""Checks of functions that are to become tasks or workflows. Refusals say what to write instead."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from mainspring.client.options import Options
 from mainspring.client.payload import Signature
 from mainspring.client.validation import check_text, refusal
+from mainspring.deciding.model import Code
 from mainspring.errors import UsageError
 from mainspring.resources.model import UNLIMITED, Limits
-from mainspring.worker.registry import Function
+from mainspring.worker.registry import Function, WorkflowFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from mainspring.client.options import Options
 
 EXECUTORS = ("thread", "process")
 
@@ -29,26 +29,32 @@ def check_definition(name: object, executor: object) -> None:
 
 
 def build_function(
-    given: object, name: str | None, executor: Any, options: Options, limits: Limits = UNLIMITED
+    given: object,
+    name: str | None,
+    executor: Any,
+    options: Options,
+    limits: Limits = UNLIMITED,
+    *,
+    kind: str = "task",
 ) -> Function:
     """Return the worker's function for a callable, under the callable's own name if ``name`` is None.
 
-    Raises UsageError if the value cannot be a task.
+    Raises UsageError, which says ``kind``, if the value cannot be a task.
     """
-    call = _function_of(given)
+    call = _function_of(given, kind)
     chosen = name or getattr(call, "__name__", "")
     if not chosen:
-        raise UsageError(f"{call!r} has no __name__: give the task one, app.task(name=…)")
+        raise UsageError(f"{call!r} has no __name__: give the {kind} one, app.{kind}(name=…)")
     coroutine = inspect.iscoroutinefunction(call)
     if coroutine and executor == "process":
         raise UsageError(f"{chosen} is a coroutine function: it runs on the worker's loop, not in a process")
     if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
-        raise UsageError(f"{chosen} is a generator: a task returns one result")
+        raise UsageError(f"{chosen} is a generator: a {kind} returns one result")
     try:
         signature = Signature(call, chosen)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"the parameters of {chosen} cannot be read ({error}): define a function that calls it, and make that the task"
+            f"the parameters of {chosen} cannot be read ({error}): define a function that calls it, and make that the {kind}"
         ) from None
     _check_parameters(call, chosen, signature)
     return Function(
@@ -63,10 +69,27 @@ def build_function(
     )
 
 
-def _function_of(given: Any) -> Callable[..., Any]:
+def build_workflow(
+    given: object,
+    name: str | None,
+    version: str,
+    timeout: float | None,
+    park_on: tuple[type[BaseException], ...],
+) -> WorkflowFunction:
+    """Return a version of a workflow, under the function's own name if ``name`` is None.
+
+    Raises UsageError if the value cannot be a workflow.
+    """
+    function = build_function(given, name, "thread", Options(), kind="workflow")
+    if function.executor != "coroutine":
+        raise UsageError(f"{function.name} is no coroutine function: a workflow is an `async def`, or make it a task")
+    return WorkflowFunction(Code(function.name, version, function.call, function.signature, park_on), timeout)
+
+
+def _function_of(given: Any, kind: str) -> Callable[..., Any]:
     """Return the function of a decorated value.  Raises UsageError if it is not a function."""
     if isinstance(given, str):
-        raise UsageError(f"{given!r} is not a function: write @app.task(name=…) to give a task another name")
+        raise UsageError(f"{given!r} is not a function: write @app.{kind}(name=…) to give a {kind} another name")
     if isinstance(given, staticmethod):
         return given.__func__
     if isinstance(given, classmethod):
@@ -75,15 +98,15 @@ def _function_of(given: Any) -> Callable[..., Any]:
         )
     if isinstance(given, type):
         raise UsageError(
-            f"{given.__name__} is a class: define a function that creates an instance of it, and make that the task"
+            f"{given.__name__} is a class: define a function that creates an instance of it, and make that the {kind}"
         )
     if not callable(given):
-        raise refusal("a task", "a function", given)
+        raise refusal(f"a {kind}", "a function", given)
     # Wrappers, such as those of functools.cache, behave like the function that they wrap.
     if inspect.isroutine(given) or isinstance(given, functools.partial) or hasattr(given, "__wrapped__"):
         function: Callable[..., Any] = given
         return function
-    raise UsageError(f"{given!r} is a callable object: define a function that calls it, and make that the task")
+    raise UsageError(f"{given!r} is a callable object: define a function that calls it, and make that the {kind}")
 
 
 def _check_parameters(call: Callable[..., Any], name: str, signature: Signature) -> None:

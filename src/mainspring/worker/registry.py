@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from mainspring.client.validation import check_name
+from mainspring.client.validation import check_name, check_text
 from mainspring.errors import UsageError
+from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.resources.limit_specs import limits_to_wire
 from mainspring.resources.model import UNLIMITED, Limits
+from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from mainspring.client.options import Retry
     from mainspring.client.payload import Signature
+    from mainspring.deciding.model import Code
 
 Executor = Literal["thread", "process", "coroutine"]
 
@@ -48,11 +51,21 @@ class Function:
         return msgspec.json.encode(options) if options else b""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkflowFunction:
+    """One version of a workflow. No worker runs it as a task: workers decide its runs."""
+
+    code: Code
+    timeout: float | None = None
+    """Seconds that a run may last."""
+
+
 @dataclass(slots=True)
 class Registry:
-    """Functions by name."""
+    """Functions by name, and workflows by name and version. A name is that of a function or of a workflow."""
 
     _functions: dict[str, Function] = field(default_factory=dict)
+    workflows: dict[tuple[str, str], WorkflowFunction] = field(default_factory=dict)
 
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError if its name is in use or invalid."""
@@ -64,21 +77,67 @@ class Registry:
                 f"two tasks are named {name!r} ({_full_name(present.call)} and {_full_name(function.call)}): "
                 "give one of them another name with @app.task(name=…)"
             )
+        for workflow in self.workflows.values():
+            if workflow.code.name == name:
+                raise _both(name, function.call, workflow.code.call)
         self._functions[name] = function
+
+    def add_workflow(self, workflow: WorkflowFunction) -> None:
+        """Add a version of a workflow.  Raises UsageError if a task or the same version has the name, or if it is invalid."""
+        name, version, call = workflow.code.name, workflow.code.version, workflow.code.call
+        _check_workflow_name(name, version)
+        task = self._functions.get(name)
+        if task is not None:
+            raise _both(name, task.call, call)
+        present = self.workflows.get((name, version))
+        if present is not None:
+            raise UsageError(
+                f"two workflows are named {name!r} in version {version!r} ({_full_name(present.code.call)} and "
+                f"{_full_name(call)}): give one of them another name with @app.workflow(name=…), or another version"
+            )
+        self.workflows[name, version] = workflow
 
     def get(self, name: str) -> Function | None:
         """Return the function of a name; None if there is none."""
         return self._functions.get(name)
 
     def subset(self, names: Iterable[str]) -> Registry:
-        """Return a registry of some of the functions.  Raises KeyError for a name that it does not have."""
-        return Registry({name: self._functions[name] for name in names})
+        """Return a registry of some of the functions and workflows.  Raises KeyError for a name that it does not have."""
+        wanted = set(names)
+        workflows = {key: workflow for key, workflow in self.workflows.items() if key[0] in wanted}
+        wanted -= {name for name, _ in workflows}
+        return Registry({name: self._functions[name] for name in names if name in wanted}, workflows)
+
+    def names(self) -> list[str]:
+        """Return the names of the functions, then those of the workflows."""
+        return list(dict.fromkeys([*self._functions, *(name for name, _ in self.workflows)]))
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self._functions.values())
 
     def __len__(self) -> int:
         return len(self._functions)
+
+
+def _check_workflow_name(name: str, version: object) -> None:
+    """Raise UsageError unless the values can be the name and the version of a workflow."""
+    check_name(name)
+    text = check_text(version, "version")
+    if not text or not text.isprintable() or "@" in text:
+        raise UsageError(f"{text!r} is not a version of a workflow: use printable text without @, such as '2'")
+    if not name.isprintable():
+        raise UsageError(f"{name!r} is not a name for a workflow: use printable text")
+    if (size := len(decision_function("default", name, text))) > FUNCTION_LIMIT:
+        raise UsageError(
+            f"{name!r} with version {text!r} is too long for a workflow: shorten them by {size - FUNCTION_LIMIT} bytes"
+        )
+
+
+def _both(name: str, task: Callable[..., Any], workflow: Callable[..., Any]) -> UsageError:
+    return UsageError(
+        f"a task and a workflow are named {name!r} ({_full_name(task)} and {_full_name(workflow)}): give one of them another "
+        "name, with @app.task(name=…) or @app.workflow(name=…)"
+    )
 
 
 def _full_name(call: Callable[..., Any]) -> str:

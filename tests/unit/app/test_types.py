@@ -18,6 +18,7 @@ CODE = """
 from typing import Any, assert_type
 
 from mainspring import App, CoroutineTask, Data, Job, Missed, Progress, Rate, Task, Warned, ZooKeeper
+from mainspring.client.submission import Submission
 
 default = App()
 on_sqlite = App("127.0.0.1:4730", store="sqlite:///jobs.db")
@@ -68,6 +69,33 @@ plain.options(concurrency_key=lambda number: str(number))
 double.options(concurrency_key=5)  # refused
 double.options(unique=lambda: "")  # refused
 default.function("resize").options(concurrency_key="k", connection=5, schema="jobs")
+
+
+@default.workflow
+async def order(number: int, items: list[str]) -> dict[str, int]:
+    return {}
+
+
+@default.workflow(timeout="30d", version="2", unique=lambda number: str(number), park_on=(TypeError,))
+async def other(number: int) -> str:
+    return ""
+
+
+@default.workflow  # refused
+def sync() -> None: ...
+
+
+assert_type(order.submit(17, ["cat"]).result(), dict[str, int])
+order.submit("17", ["cat"])  # refused
+order.options(heartbeat=3)  # refused
+order(17, [])  # refused
+run = other.options(unique="order-17", timeout="1d").submit(3)
+assert_type(run.result(), str)
+assert_type(other.get("order-17").result(), str)
+kept: Job[str] = run
+submission: Submission[[int], str] = other
+run.signal("approved", {"by": "eva"})
+run.terminate("wrong")
 
 
 class Ours(App):

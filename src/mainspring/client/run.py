@@ -1,0 +1,150 @@
+"""The runs of workflows, as programs outside of them see them."""
+
+from __future__ import annotations
+
+import contextlib
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from mainspring.client.job import Job
+from mainspring.client.payload import encode_result
+from mainspring.client.validation import check_text, check_unique, refusal
+from mainspring.errors import UsageError
+from mainspring.ids import Handles
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from mainspring.client.connections import Connections
+    from mainspring.client.options import Duration
+    from mainspring.client.streaming import JobEvent
+
+R = TypeVar("R")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+_SHOW: Final = "workflows.show"
+_SIGNAL: Final = "workflows.signal"
+_TERMINATE: Final = "workflows.terminate"
+
+
+class SignalType(Protocol[T_contra]):
+    """A declared signal with values of one type."""
+
+    @property
+    def name(self) -> str:
+        """Return the signal's name."""
+
+    def encode(self, value: T_contra) -> bytes:
+        """Encode a value.  Raises PayloadError."""
+
+
+class Run(Job[R]):
+    """The open run of a workflow id, or the last one; as a job, it has the workflow's result.
+
+    ``key`` is a handle or a workflow id. For a workflow id, the first request asks the server for the handle and keeps it.
+    """
+
+    _handle: str
+
+    def __init__(
+        self, connections: Connections, key: str, decode: Callable[[bytes], R], *, joined: bool = False
+    ) -> None:
+        root, _, _ = key.partition("@")
+        is_handle = Handles.parse(root.encode()) is not None
+        super().__init__(connections, root if is_handle else "", decode, joined=joined)
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"Run({self.key!r})"
+
+    @property
+    def handle(self) -> str:
+        """The handle of the job that started the run. Raises NotFoundError if no run has the workflow id."""
+        if not self._handle:
+            self._handle = str(self.details()["handle"])
+        return self._handle
+
+    @handle.setter
+    def handle(self, handle: str) -> None:
+        self._handle = handle
+
+    async def _find(self) -> None:
+        """Request the handle, so that the property does not block."""
+        if not self._handle:
+            self._handle = str((await self.adetails())["handle"])
+
+    def details(self) -> dict[str, Any]:
+        """Request what the server has about the run: its status, version, activities, timers, unread signals and more."""
+        answer: dict[str, Any] = self._connections.blocking().call(_SHOW, {"key": self.key})
+        return answer
+
+    async def adetails(self) -> dict[str, Any]:
+        """Request what the server has about the run, like ``details``."""
+        answer: dict[str, Any] = await self._connections.aio().call(_SHOW, {"key": self.key})
+        return answer
+
+    def signal(self, signal: SignalType[Any] | str, value: Any = None, *, request: str | None = None) -> None:
+        """Send a signal, and return when it is on disk.
+
+        ``request`` is a text that identifies it: the run ignores repeated ones.
+
+        Raises PayloadError if the value does not have the signal's type, NotFoundError if there is no such run, and
+        ConflictError if the run has ended or takes no more signals.
+        """
+        self._connections.blocking().call(_SIGNAL, self._signal(signal, value, request))
+
+    async def asignal(self, signal: SignalType[Any] | str, value: Any = None, *, request: str | None = None) -> None:
+        """Send a signal, like ``signal``."""
+        await self._connections.aio().call(_SIGNAL, self._signal(signal, value, request))
+
+    def terminate(self, reason: str = "") -> None:
+        """End the run at once; its code does not run again, and its activities are cancelled.
+
+        Raises NotFoundError if there is no such run, and ConflictError if it has ended.
+        """
+        self._connections.blocking().call(_TERMINATE, {"key": self.key, "reason": reason})
+
+    async def aterminate(self, reason: str = "") -> None:
+        """End the run at once, like ``terminate``."""
+        await self._connections.aio().call(_TERMINATE, {"key": self.key, "reason": reason})
+
+    def _signal(self, signal: SignalType[Any] | str, value: Any, request: str | None) -> dict[str, Any]:
+        if isinstance(signal, str):
+            name, data = signal, encode_result(value)
+        elif hasattr(signal, "name") and hasattr(signal, "encode"):
+            name, data = signal.name, signal.encode(value)
+        else:
+            raise refusal("a signal", "one of app.signal(…), or a name", signal)
+        params = {"key": self.key, "name": name, "payload_base64": b64encode(data).decode()}
+        return params if request is None else {**params, "request": request}
+
+    # The asyncio methods of a job, which may have to find the handle first.
+
+    async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - the same as in result
+        """Wait until the run has ended and return its result; raises the errors of ``result``."""
+        await self._find()
+        return await super().aresult(timeout)
+
+    async def acancel(self, reason: str = "") -> str:
+        """Cancel the run, like ``cancel``."""
+        await self._find()
+        return await super().acancel(reason)
+
+    async def ainfo(self) -> dict[str, Any]:
+        """Request what the server has about the job, like ``info``."""
+        await self._find()
+        return await super().ainfo()
+
+    async def _astream(self, limit: float | None) -> AsyncGenerator[JobEvent]:
+        await self._find()
+        async with contextlib.aclosing(super()._astream(limit)) as events:
+            async for event in events:
+                yield event
+
+
+def check_run_key(key: object) -> str:
+    """Return a handle or workflow id that a user passes.  Raises UsageError if it can be neither."""
+    text = check_text(key, "the key of a run", "a handle or a workflow id")
+    if not text:
+        raise UsageError("the key of a run is empty: give the handle or the workflow id of a run, such as 'order-17'")
+    return text if text.startswith("H:") else check_unique(text, "a workflow id")

@@ -1,0 +1,125 @@
+"""Workflows of an App as Python objects, and the decorator that defines them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from mainspring.client.options import Options, build_options, seconds
+from mainspring.client.run import Run, check_run_key
+from mainspring.client.submission import Submission
+from mainspring.client.validation import check_text_or_function, check_unique, refusal
+from mainspring.errors import UsageError
+from mainspring.workflows.model import YEAR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from datetime import datetime
+
+    from mainspring.client.connections import Connections
+    from mainspring.client.options import Duration, Priority
+    from mainspring.client.submission import Check, Unique
+    from mainspring.worker.registry import WorkflowFunction
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Workflow(Submission[P, R]):
+    """A workflow, with the default options of its runs. ``submit`` starts a run, or joins the open one with the same unique.
+
+    ``function`` is the code of its version.
+    """
+
+    def __init__(
+        self, function: WorkflowFunction, connections: Connections, options: Options, unique: Unique, check: Check
+    ) -> None:
+        super().__init__(function.code.name, function.code.signature, connections, options, unique, check=check)
+        self.function = function
+        self.defaults = options
+        functools.update_wrapper(cast("Any", self), function.code.call)
+
+    if not TYPE_CHECKING:  # type checkers refuse a call
+
+        def __call__(self, *_args: object, **_kwargs: object) -> None:
+            """Raise UsageError."""
+            name = self.name
+            raise UsageError(f"{name} is a workflow, which only workers run: start a run with {name}.submit(…)")
+
+    def __repr__(self) -> str:
+        return f"Workflow({self.name!r}, version={self.function.code.version!r})"
+
+    def options(  # type: ignore[override] # a run has fewer options than the job of a task
+        self,
+        *,
+        unique: str | Callable[P, str] | None = None,
+        priority: Priority | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        timeout: Duration | None = None,
+    ) -> Workflow[P, R]:
+        """Return the same workflow with other options for its runs; omitted options stay the same.
+
+        ``unique`` is the workflow id, or a function that computes it from the arguments. A workflow id has one open run, which a
+        submit joins. ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) sets the earliest start.
+        ``timeout`` limits the whole run, to at most 366 days.
+
+        Raises UsageError if an option is wrong.
+        """
+        limit = None if timeout is None else run_limit(timeout)
+        newer = build_options(priority=priority, delay=delay, run_at=run_at, run_timeout=limit)
+        chosen: Unique = self._unique if unique is None else check_text_or_function(unique, "unique", check_unique)
+        return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check)
+
+    if TYPE_CHECKING:  # as in Submission, with a more precise result
+
+        def submit(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+            """Start a run and return when it is on disk."""
+            raise NotImplementedError
+
+        async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+            """Start a run, like ``submit``."""
+            raise NotImplementedError
+
+        def job(self, handle: str) -> Run[R]:
+            """Return the run of a handle."""
+            raise NotImplementedError
+
+    def get(self, key: str) -> Run[R]:
+        """Return the open or last run of a handle or a workflow id. This sends nothing to the server.
+
+        Raises UsageError if the text can be neither.
+        """
+        return Run(self._connections, check_run_key(key), self._decode)
+
+    def _job(self, handle: str, *, joined: bool = False) -> Run[R]:
+        return Run(self._connections, handle, self._decode, joined=joined)
+
+
+class DefineWorkflow:
+    """The decorator ``@app.workflow(…)``."""
+
+    def __init__(self, define: Callable[[Any], Any]) -> None:
+        self._define = define
+
+    def __call__(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]:
+        """Define a workflow from a coroutine function. Raises UsageError if the function cannot be a workflow."""
+        workflow: Workflow[P, R] = self._define(call)
+        return workflow
+
+
+def run_limit(timeout: Duration) -> float:
+    """Return the seconds that a run may last.  Raises UsageError for 0 and for more than 366 days."""
+    limit = seconds(timeout, "timeout")
+    if not 0 < limit <= YEAR:
+        raise UsageError(f"a run may last more than 0 and at most 366 days: timeout is {timeout!r}")
+    return limit
+
+
+def check_park_on(given: object) -> tuple[type[BaseException], ...]:
+    """Return the errors that park a run.  Raises UsageError unless they are a tuple or list of exceptions."""
+    if not isinstance(given, (tuple, list)) or not all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in given
+    ):
+        raise refusal("park_on", "a tuple of exceptions, such as (TypeError, AssertionError)", given)
+    return tuple(given)
