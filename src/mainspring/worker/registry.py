@@ -59,6 +59,11 @@ class WorkflowFunction:
     timeout: float | None = None
     """Seconds that a run may last."""
 
+    @property
+    def signature(self) -> Signature:
+        """The encoder of its arguments and result."""
+        return self.code.signature
+
 
 @dataclass(slots=True)
 class Registry:
