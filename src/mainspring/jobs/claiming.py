@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.clock import to_us
-from mainspring.ids import slot_of
+from mainspring.jobs import rules
 from mainspring.jobs.admission import MAX_WAITING
 from mainspring.jobs.store import Claim, ClaimByKey, ClaimRequest
 
@@ -117,7 +117,7 @@ class Claiming:
         """Return whether a new job is in this node's share."""
         if share.limit is not None and queue.size + queue.inflight >= share.limit:
             return False
-        return share.slots is None or slot_of(job.namespace, job.function, job.unique, job.id) in share.slots
+        return share.slots is None or rules.slot(job) in share.slots
 
     def room(self, queue: FunctionQueue) -> int:
         """Return how many waiting jobs of a function may be in memory.

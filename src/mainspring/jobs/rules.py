@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from mainspring.errors import IllegalTransitionError
+from mainspring.ids import slot_of
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
 from mainspring.jobs.retry import backoff
@@ -203,6 +204,13 @@ def failed(
 
 _MAX_DURATION_US = 2**61
 """Some 73,000 years: no sum of a time and a duration leaves the stores' 64 bits."""
+
+
+def slot(job: Job) -> int:
+    """Return the hash slot of a job: that of its run, if it belongs to one, so that one node prefers all jobs of a run."""
+    if job.options is not None and job.options.run is not None:
+        return job.options.run[1]
+    return slot_of(job.namespace, job.function, job.unique, job.id)
 
 
 def duration_us(seconds: float) -> int:

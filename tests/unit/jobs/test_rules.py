@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.errors import IllegalTransitionError
+from mainspring.ids import slot_of
 from mainspring.jobs import rules
-from mainspring.jobs.model import Job, Retry, State
+from mainspring.jobs.model import Job, Options, Retry, State
 from mainspring.jobs.rules import TRANSITIONS, Event
 
 PAIRS = list(itertools.product(State, Event))
@@ -124,6 +125,12 @@ def test_no_policy_leaves_the_stores_integers(attempt: int, policy: Retry, chanc
 def test_any_duration_fits(seconds: float) -> None:
     assert 0 <= rules.duration_us(seconds) < 2**62
     assert -(2**63) < rules.kept_since(NOW, seconds) <= NOW
+
+
+def test_the_jobs_of_a_run_have_its_slot() -> None:
+    plain, of_a_run = (Job(5, b"f", b"", b"u", options=options) for options in (None, Options(run=(42, 7))))
+    assert rules.slot(plain) == slot_of("default", b"f", b"u", 5) != 7
+    assert rules.slot(of_a_run) == 7
 
 
 def test_a_job_that_ran_in_a_lost_node_counts_an_attempt_and_others_a_suspect() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.jobs import PENDING, copy, enter
-from mainspring.ids import slot_of
+from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event
 
@@ -81,7 +81,7 @@ def _lease(
 
 def _fits(job: Job, slots: frozenset[int], overdue_us: int) -> bool:
     since_us = max(job.created_us, job.due_us)
-    return since_us < overdue_us or slot_of(job.namespace, job.function, job.unique, job.id) in slots
+    return since_us < overdue_us or rules.slot(job) in slots
 
 
 HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {

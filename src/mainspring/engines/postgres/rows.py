@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from mainspring.engines.postgres.statements import load
-from mainspring.ids import slot_of
+from mainspring.jobs import rules
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, State, decode_options, encode_options
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def submitted(
         [job.input_size for job in jobs],
         [job.state for job in jobs],
         [job.priority for job in jobs],
-        [slot_of(job.namespace, job.function, job.unique, job.id) for job in jobs],
+        [rules.slot(job) for job in jobs],
         sparse([job.foreground or None for job in jobs]),
         waited,
         sparse([_options(job) for job in jobs]),

@@ -10,7 +10,7 @@ import heapq
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.ids import slot_of
+from mainspring.jobs import rules
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -42,7 +42,7 @@ class Task(NamedTuple):
 
 def task_of_job(name: str, job: Job, data: bytes) -> Task:
     """Return the task of a job that was created on this node."""
-    slot = slot_of(job.namespace, job.function, job.unique, job.id)
+    slot = rules.slot(job)
     return Task(name, job.function, job.priority, job.id, slot, max(job.created_us, job.due_us), 0, data)
 
 
