@@ -1,10 +1,9 @@
 """One run in a worker: its code, and how far it has got in its history.
 
-A decision is a sequence of *stages*. A stage begins with the events that the decider is given, up to the event ``seen``, at
-the time ``now_us``: one activation. Each batch of results of local steps is another activation of the same stage. The markers of
-the results and the event DecisionTaskCompleted name the stage's ``seen`` and ``now_us``, so a replay makes the same activations.
-Usually a decision has one stage. One that was lost after it had recorded steps is resumed by its stage, and events that have
-come in meanwhile are given in a second one.
+A decision begins with an activation: the code is given the events up to ``seen``, at the time ``now_us``. Each batch of results
+of local steps is another activation. The markers of the results and the event DecisionTaskCompleted have the decision's ``seen``
+and ``now_us``, so a replay makes the same activations. A decision that was lost after it had recorded steps is resumed in this
+way too. The next decision gives the code the events that have come in meanwhile.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class Instance(RunState):
         self._loop: WorkflowLoop | None = None
         self._calls: Calls | None = None
         self._main: WorkflowTask | None = None
-        self._stage: tuple[int, int] | None = None
-        """``seen`` and ``now_us`` of the open decision's stage; None: no decision is open."""
+        self._open: tuple[int, int] | None = None
+        """``seen`` and ``now_us`` of the open decision; None: none is open."""
         self._inputs: deque[Event] = deque()
         """Events that the code has not been given."""
         self._fresh: list[Decision] = []
@@ -113,7 +112,7 @@ class Instance(RunState):
 
         A decision must be open: while a completion is under way, the worker keeps results back.
         """
-        if self._stage is None:
+        if self._open is None:
             raise RuntimeError("a step's result needs an open decision: call deliver first")
         calls = self._calls
         assert calls is not None
@@ -144,7 +143,9 @@ class Instance(RunState):
         self.evicted = True
         loop = self._loop
         if loop is not None and loop.tasks:
-            throw_evicted(loop)
+            loop.silent = True
+            with self._activation(), guards.unguarded():
+                throw_evicted(loop)
         if loop is not None:
             loop.close()
         self._fresh.clear()
@@ -158,8 +159,8 @@ class Instance(RunState):
             if self._parked is None:
                 try:
                     self._resolve_markers()
-                    if self._inputs or self._stage is None:
-                        self._begin_stage(self.position, max(self.now_us, now_us), replaying=False)
+                    if self._open is None:
+                        self._begin_decision(self.position, max(self.now_us, now_us), replaying=False)
                 except Mismatch as found:
                     self._park_mismatch(found, ())
         return self._take_turn(())
@@ -240,9 +241,9 @@ class Instance(RunState):
                 self._calls.start_activity(event.id, event.attempt)
         elif kind is history.DecisionTaskCompleted:
             self._resolve_markers()
-            self._use_stage((event.seen, event.now_us), event.id)
+            self._use_decision((event.seen, event.now_us), event.id)
             self._decision = event.id
-            self._stage = None
+            self._open = None
             self.batch = 0
             self._fresh.clear()
 
@@ -280,7 +281,7 @@ class Instance(RunState):
         markers, self._markers = self._markers, []
         if not markers:
             return
-        self._use_stage((markers[0].seen, markers[0].now_us), markers[0].id)
+        self._use_decision((markers[0].seen, markers[0].now_us), markers[0].id)
         assert self._calls is not None
         self.replaying = True
         for event in markers:
@@ -298,15 +299,15 @@ class Instance(RunState):
         self.complete = markers[0].id < self._complete_until
         self._run_ready()
 
-    def _use_stage(self, stage: tuple[int, int], record: int) -> None:
-        """Begin a recorded stage, unless it is the present one."""
-        if self._stage != stage:
-            self._begin_stage(*stage, replaying=True, complete=record <= self._complete_until)
+    def _use_decision(self, decision: tuple[int, int], record: int) -> None:
+        """Begin a recorded decision, unless it is the open one."""
+        if self._open != decision:
+            self._begin_decision(*decision, replaying=True, complete=record <= self._complete_until)
 
     # ---- activations ----
 
-    def _begin_stage(self, seen: int, now_us: int, *, replaying: bool, complete: bool = False) -> None:
-        self._stage = (seen, now_us)
+    def _begin_decision(self, seen: int, now_us: int, *, replaying: bool, complete: bool = False) -> None:
+        self._open = (seen, now_us)
         self.seen = seen
         self.now_us = max(self.now_us, now_us)
         self.replaying = replaying

@@ -158,6 +158,8 @@ def test_a_lost_decision_is_resumed_with_its_time_before_newer_events() -> None:
         seen.append((workflow.now(), approved.pending()))
         await workflow.step(double, 2)
         seen.append((workflow.now(), approved.pending()))
+        await workflow.wait_until(approved.pending)
+        seen.append((workflow.now(), approved.pending()))
 
     worker = start(run)
     worker.decide()
@@ -171,9 +173,13 @@ def test_a_lost_decision_is_resumed_with_its_time_before_newer_events() -> None:
     assert seen == first
     assert seen[1][1] == 0
     assert [call.number for call in turn.start] == [2]
-    worker.end_steps(2)
-    assert seen[2][1] == 1
-    assert seen[2][0] > seen[1][0]
+    turn = worker.end_steps(2)
+    assert seen[2] == seen[1]
+    assert turn.steps
+    assert not turn.finished
+    worker.decide()
+    assert seen[3][1] == 1
+    assert seen[3][0] > seen[2][0]
     replayed = list(seen)
     seen.clear()
     FakeWorker(code_of(run), worker.node).decide_only()
