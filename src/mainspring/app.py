@@ -10,6 +10,7 @@ from mainspring.client.declarations import Arguments, Declarations, Parent, Timi
 from mainspring.client.options import Duration, Priority, Rate, Retry, build_limits, build_options
 from mainspring.client.submission import Key, Unique, check_keep_unique
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
+from mainspring.deciding.channels import Channel
 from mainspring.deciding.model import PARK_ON
 from mainspring.errors import UsageError
 from mainspring.stores import ZooKeeper, check_options, check_store
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class App(AppClient):
@@ -279,6 +281,17 @@ class App(AppClient):
             return self._definitions.workflow(call, name, version, limit, errors, options, unique)
 
         return define(call) if call is not None else DefineWorkflow(define)
+
+    @overload
+    def signal(self, name: str, kind: type[T], /) -> Channel[T]: ...
+    @overload
+    def signal(self, name: str, kind: Any = Any, /) -> Channel[Any]: ...
+    def signal(self, name: str, kind: Any = Any, /) -> Channel[Any]:
+        """Declare a signal: a channel with values of a type, from programs to runs of workflows.
+
+        Raises UsageError for an invalid name, and PayloadError for a type that cannot be read from JSON.
+        """
+        return Channel(name, kind)
 
     def include(self, *modules: str) -> None:
         """Let workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.

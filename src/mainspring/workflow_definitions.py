@@ -9,7 +9,7 @@ from mainspring.client.options import Options, build_options, seconds
 from mainspring.client.run import Run, check_run_key
 from mainspring.client.submission import Submission
 from mainspring.client.validation import check_text_or_function, check_unique, refusal
-from mainspring.errors import UsageError
+from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from mainspring.client.connections import Connections
+    from mainspring.client.inside import ActivityCall
     from mainspring.client.options import Duration, Priority
     from mainspring.client.submission import Check, Unique
     from mainspring.worker.registry import WorkflowFunction
@@ -91,6 +92,11 @@ class Workflow(Submission[P, R]):
         Raises UsageError if the text can be neither.
         """
         return Run(self._connections, check_run_key(key), self._decode)
+
+    def _activity(self) -> ActivityCall:
+        raise WorkflowUsageError(
+            f"{self.name} is a workflow, and a workflow starts no others: start it in a step, which calls {self.name}.submit(…)"
+        )
 
     def _job(self, handle: str, *, joined: bool = False) -> Run[R]:
         return Run(self._connections, handle, self._decode, joined=joined)

@@ -95,7 +95,7 @@ def test_every_method_and_parameter_is_in_the_python_api(kind: type) -> None:
     for method in ("options", "task", "__init__"):
         if kind in {mainspring.App, Retry, Submission} and method in vars(kind):
             names |= set(inspect.signature(getattr(kind, method)).parameters)
-    names -= {"workflow"}  # workers do not decide runs so far
+    names -= {"workflow", "signal"}  # workers do not decide runs so far
     names -= {"self", "call"} | (
         {"name", "codec", "connections", "inbox", "key", "check"} if kind is Submission else set()
     )

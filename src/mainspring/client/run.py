@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from mainspring.client.job import Job
 from mainspring.client.payload import encode_result
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.client.streaming import JobEvent
 
 R = TypeVar("R")
+T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 _SHOW: Final = "workflows.show"
@@ -83,6 +84,10 @@ class Run(Job[R]):
         answer: dict[str, Any] = await self._connections.aio().call(_SHOW, {"key": self.key})
         return answer
 
+    @overload
+    def signal(self, signal: SignalType[T], value: T, *, request: str | None = None) -> None: ...
+    @overload
+    def signal(self, signal: SignalType[None] | str, value: Any = None, *, request: str | None = None) -> None: ...
     def signal(self, signal: SignalType[Any] | str, value: Any = None, *, request: str | None = None) -> None:
         """Send a signal, and return when it is on disk.
 
@@ -93,6 +98,12 @@ class Run(Job[R]):
         """
         self._connections.blocking().call(_SIGNAL, self._signal(signal, value, request))
 
+    @overload
+    async def asignal(self, signal: SignalType[T], value: T, *, request: str | None = None) -> None: ...
+    @overload
+    async def asignal(
+        self, signal: SignalType[None] | str, value: Any = None, *, request: str | None = None
+    ) -> None: ...
     async def asignal(self, signal: SignalType[Any] | str, value: Any = None, *, request: str | None = None) -> None:
         """Send a signal, like ``signal``."""
         await self._connections.aio().call(_SIGNAL, self._signal(signal, value, request))

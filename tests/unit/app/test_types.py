@@ -95,6 +95,15 @@ assert_type(other.get("order-17").result(), str)
 kept: Job[str] = run
 submission: Submission[[int], str] = other
 run.signal("approved", {"by": "eva"})
+approved = default.signal("approved", dict[str, str])
+run.signal(approved, {"by": "eva"})
+run.signal(approved, 5)  # refused
+
+
+async def receive() -> dict[str, str]:
+    return await approved.receive(timeout="3d")
+
+
 run.terminate("wrong")
 
 

@@ -7,12 +7,14 @@ import json
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, NotFoundError, PayloadError, UsageError, ZooKeeper
 from mainspring.client.run import Run
+from mainspring.errors import WorkflowUsageError
 from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
@@ -60,15 +62,7 @@ def runs(server: ExtensionServer) -> Runs:
     return Runs(server)
 
 
-class Approved:
-    """A declared signal."""
-
-    name = "approved"
-
-    def encode(self, value: object) -> bytes:
-        if not isinstance(value, dict):
-            raise PayloadError("a dict is wanted")
-        return json.dumps(value).encode()
+approved = App().signal("approved", dict[str, str])
 
 
 def define(app: App) -> Any:
@@ -176,6 +170,12 @@ def test_a_workflow_is_not_called(app: App) -> None:
         order(1, [])
 
 
+@pytest.mark.parametrize(("name", "message"), [("", "must not be empty"), (5, "a signal's name must be text")])
+def test_wrong_names_of_signals_are_refused(app: App, name: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        app.signal(name, dict)
+
+
 # ---- starts ----
 
 
@@ -208,6 +208,20 @@ def test_options_of_tasks_alone_are_refused(app: App) -> None:
         order.options(timeout="1000d")
     with pytest.raises(UsageError, match="delay and run_at exclude each other"):
         order.options(delay=1, run_at=datetime(2030, 1, 1, tzinfo=UTC))
+
+
+def test_a_workflow_starts_no_other_one(server: ExtensionServer, app: App) -> None:
+    order = define(app)
+
+    class Loop(asyncio.SelectorEventLoop):
+        workflow_calls = Mock()
+
+    async def main() -> None:
+        order.submit(1, [])
+
+    with asyncio.Runner(loop_factory=Loop) as runner, pytest.raises(WorkflowUsageError, match="start it in a step"):
+        runner.run(main())
+    assert not server.seen
 
 
 def test_a_schedule_can_start_runs(app: App) -> None:
@@ -251,7 +265,7 @@ def test_the_asyncio_methods_of_a_run(server: ExtensionServer, runs: Runs, app: 
         assert (await order.get("order-17").ainfo())["state"] == "pending"
         assert await order.get("order-17").astate() == "pending"
         assert (await order.get("order-17").adetails())["status"] == "open"
-        await order.get("order-17").asignal(Approved(), {"by": "eva"})
+        await order.get("order-17").asignal(approved, {"by": "eva"})
         await order.get("order-17").aterminate("wrong")
         await asyncio.to_thread(end, server, runs, b'{"labels":2}')
         assert await order.get("order-17").aresult(5) == {"labels": 2}
@@ -306,17 +320,17 @@ def test_an_unknown_run_is_not_found(runs: Runs, app: App) -> None:
 
 def test_signals_are_checked_and_encoded(runs: Runs, app: App) -> None:
     run = define(app).get("order-17")
-    run.signal(Approved(), {"by": "eva"}, request="r1")
+    run.signal(approved, {"by": "eva"}, request="r1")
     run.signal("plain", [1, "two"])
     run.signal("empty")
     run.signal("raw", b"\0\1")
-    with pytest.raises(PayloadError, match="a dict is wanted"):
-        run.signal(Approved(), "eva")
+    with pytest.raises(PayloadError, match="signal approved"):
+        run.signal(approved, "eva")
     with pytest.raises(UsageError, match="a signal must be"):
         run.signal(5, "eva")
     sent = [(params["name"], b64decode(params["payload_base64"]), params.get("request")) for _, params in runs.calls]
     assert sent == [
-        ("approved", b'{"by": "eva"}', "r1"),
+        ("approved", b'{"by":"eva"}', "r1"),
         ("plain", b'[1,"two"]', None),
         ("empty", b"", None),
         ("raw", b"\0\1", None),
