@@ -9,8 +9,13 @@ import pytest
 from mainspring.testing.conformance import Make, WorkflowSuite
 from tests.engines import memory_engine, sqlite_engine
 
+from .test_engines import out_of_pages
+
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from mainspring.storage.engine import Engine
 
 
 class TestMemory(WorkflowSuite):
@@ -24,6 +29,9 @@ class TestSqlite(WorkflowSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: sqlite_engine(tmp_path / "jobs.db")
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return out_of_pages(engine)
 
 
 class TestSqliteThread(TestSqlite):

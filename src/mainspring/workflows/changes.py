@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from mainspring.jobs.model import Job, Options, decode_options
+from mainspring.jobs.failures import CANCEL_REASON, failure
+from mainspring.jobs.model import Job, Options, StopRequest, decode_options
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.cache import Run
 from mainspring.workflows.draft import Draft
@@ -102,7 +103,7 @@ class RunChanges:
         self._new_roots: list[Job] = []
         self._taken: list[Job] = []
         self._rejected: list[Job] = []
-        self._stopped: list[int] = []
+        self._stopped: set[int] = set()
 
     # ---- reads ----
 
@@ -159,9 +160,10 @@ class RunChanges:
         """Add jobs that this transaction has turned into root jobs, as they were before."""
         self._taken += jobs
 
-    def stop(self, jobs: Sequence[int]) -> None:
-        """Ask the workers of held jobs to stop after the commit."""
-        self._stopped += jobs
+    async def stop(self, jobs: Sequence[int], now_us: int) -> None:
+        """Store requests to cancel held jobs, and ask their workers to stop after the commit."""
+        request = StopRequest(now_us, failure("Cancelled", CANCEL_REASON))
+        self._stopped |= await self.tables.request_stop([(job, None) for job in jobs], request)
 
     def reject(self, job: Job) -> None:
         """End a root job whose run does not begin; see ``RunTables.reject_roots``."""
@@ -188,12 +190,15 @@ class RunChanges:
         new_roots, self._new_roots = self._new_roots, []
         taken, self._taken = self._taken, []
         rejected, self._rejected = self._rejected, []
+        stopped, self._stopped = self._stopped, set()
         changed = [found for found in drafts if _finish(found)]
         await self._end(changed, rejected, jobs)
         await self._withdraw(changed, jobs)
         await self._submit(changed, jobs)
         await self._write(changed)
         self._notify([found.run for found in drafts], changed, (new_roots, taken), jobs)
+        if stopped:
+            self.tables.after_commit(lambda: self.tables.lifecycle.stop(stopped, CANCEL_REASON))
         self._drafts = {}
         self._begun = {}
 

@@ -78,4 +78,5 @@ async def _cancel_activities(changes: RunChanges, found: RunDraft) -> None:
         else:
             draft.withdraw(activity.job)
             canceled_before_start(draft, scheduled)
-    changes.stop(held)
+    if held:
+        await changes.stop(held, draft.now_us)

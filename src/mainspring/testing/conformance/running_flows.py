@@ -5,16 +5,128 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.model import State
-from mainspring.testing.conformance.flows import SECOND
-from mainspring.workflows.model import Status
+import msgspec
+
+from mainspring.jobs import store as job_ops
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
+from mainspring.jobs.rules import Event
+from mainspring.testing.conformance.driver import released
+from mainspring.testing.conformance.flows import DECISIONS, SECOND, kinds
+from mainspring.workflows import store as ops
+from mainspring.workflows.decisions.model import (
+    CancelWorkflowExecution,
+    FailWorkflowExecution,
+    RequestCancelActivityTask,
+)
+from mainspring.workflows.history import ActivityTaskFailed, MarkerRecorded
+from mainspring.workflows.model import Definition, Key, Parked, Status
+from mainspring.workflows.requests import Decided, Signal
 
 if TYPE_CHECKING:
     from mainspring.testing.conformance.flows import Flows
 
+SIGNALED = ["WorkflowExecutionSignaled"]
+DECIDED = ["DecisionTaskStarted", "DecisionTaskCompleted"]
+
+
+class StartingFlows:
+    """Tests of starts."""
+
+    def test_a_start_stores_a_root_job_a_run_and_a_decision_task(self, flows: Flows) -> None:
+        job = flows.new(payload=b"[17]", priority=Priority.HIGH)
+        (begun,) = flows.group(flows.starting(job))
+        assert begun == ops.Begun({}, {})
+        row = flows.row(job.id)
+        assert (row.id, row.root, row.type, row.version, row.status) == (job.id, job.id, "order", "1", Status.OPEN)
+        assert (row.workflow_id, row.started_us, row.input_size) == (f"H:n1:{job.id}", flows.now_us, 4)
+        (started, _) = flows.history(job.id)
+        assert (started.run, started.root, started.input) == (job.id, job.id, b"[17]")  # type: ignore[union-attr]
+        assert flows.root(job.id).state == State.RUNNING
+        assert flows.store.lifecycle.begun_roots == [job.id]
+        (task,) = flows.tasks()
+        assert (task.id, task.function, task.priority) == (row.decision, DECISIONS, Priority.HIGH)
+        assert task.options == Options(run=(job.id, row.slot), ref=2, forget=True)
+
+    def test_a_start_of_a_live_unique_joins(self, flows: Flows) -> None:
+        run = flows.start(unique=b"order-17")
+        job = flows.new(unique=b"order-17")
+        (begun,) = flows.group(flows.starting(job))
+        assert {at: found.id for at, found in begun.joined.items()} == {job.id: run}
+        assert flows.list() == [run]
+        assert flows.row(run).workflow_id == "order-17"
+
+    def test_a_unique_is_free_once_its_run_has_closed(self, flows: Flows) -> None:
+        first = flows.start(unique=b"u")
+        flows.running(first, flows.close())
+        second = flows.start(unique=b"u")
+        assert flows.list(workflow_id="u") == [second, first]
+        assert flows.show(Key(workflow_id="u")) == flows.shown(second)
+
+    def test_two_workflows_with_one_unique_clash(self, flows: Flows) -> None:
+        flows.define(Definition("refund"))
+        run = flows.start(unique=b"u")
+        for how in ("at once", "waiting"):
+            job = flows.new(b"refund", payload=b"again", unique=b"u")
+            if how == "at once":
+                assert flows.group(flows.starting(job)) == [ops.Begun({}, {})]
+            else:
+                flows.store.submit(job)
+                assert flows.begin_waiting(function=b"refund") == 1
+            failed = flows.store.present(job.id)
+            assert (failed.state, failed.term) == (State.FAILED, 0)
+            assert b"WorkflowAlreadyRunning" in failed.error
+            assert f"H:n1:{run}".encode() in failed.error
+            assert flows.store.lifecycle.ended_roots[-1] == job.id
+            assert flows.list() == [run]
+        flows.running(run, flows.close())
+        assert flows.store.redrive(job.id).redriven
+        assert flows.begin_waiting(function=b"refund") == 1
+        assert flows.history(job.id)[0].input == b"again"  # type: ignore[union-attr]
+
+    def test_an_unregistered_workflow_or_version_is_refused(self, flows: Flows) -> None:
+        first, second = flows.new(b"unknown"), flows.new()
+        (begun,) = flows.group(ops.BeginRuns([ops.Start(first), ops.Start(second, "2")], flows.now_us))
+        assert "unknown" in begun.refused[first.id]
+        assert "version 2" in begun.refused[second.id]
+        assert "registered: 1" in begun.refused[second.id]
+        assert (flows.store.find(first.id), flows.store.find(second.id)) == (None, None)
+
+    def test_a_start_without_a_version_gets_the_one_registered_last(self, flows: Flows) -> None:
+        flows.now_us += 1
+        flows.define(Definition("order", "2"))
+        assert flows.row(flows.start()).version == "2"
+        flows.now_us += 1
+        found = {one.version: one for one in flows.define(Definition("order", "1"))}
+        assert (found["1"].first_seen_us, found["1"].last_seen_us) == (flows.now_us - 2, flows.now_us)
+        assert flows.row(flows.start()).version == "1"
+        job = flows.new()
+        flows.group(flows.starting(job, version="2"))
+        assert flows.row(job.id).version == "2"
+        assert flows.store.read(ops.FindDefinitions()) == flows.define()
+
+    def test_waiting_jobs_begin_in_the_order_of_a_claim(self, flows: Flows) -> None:
+        jobs = [flows.new(payload=b"%d" % number) for number in range(3)]
+        urgent = flows.new(priority=Priority.HIGH)
+        later = flows.new(state=State.SCHEDULED, due_us=flows.now_us + SECOND)
+        flows.store.submit(*jobs, urgent, later)
+        assert flows.begin_waiting(2) == 2
+        assert flows.list() == [urgent.id, jobs[0].id]
+        assert flows.begin_waiting(5) == 2
+        assert flows.store.state(later.id) is State.SCHEDULED
+        assert flows.history(jobs[2].id)[0].input == b"2"  # type: ignore[union-attr]
+        assert flows.begin_waiting(function=b"unknown") == 0
+
+    def test_the_timeout_is_that_of_the_start_or_the_job_or_the_definition(self, flows: Flows) -> None:
+        stated, option, default = flows.new(), flows.new(options=Options(timeout=20.0)), flows.new()
+        starts = [ops.Start(stated, timeout=10.0), ops.Start(option), ops.Start(default)]
+        flows.group(ops.BeginRuns(starts, flows.now_us))
+        due = [flows.row(job.id).due_us - flows.now_us for job in (stated, option, default)]
+        assert due == [10 * SECOND, 20 * SECOND, 86_400 * SECOND]
+
 
 class RunningFlows:
-    """Tests of starts, decisions and ends."""
+    """Tests of decisions, activities and ends."""
 
     def test_a_run_from_its_start_to_its_end(self, flows: Flows) -> None:
         run = flows.start()
@@ -31,9 +143,268 @@ class RunningFlows:
         assert (decided.verdict, decided.status) == ("recorded", Status.COMPLETED)
         root = flows.root(run)
         assert (root.state, root.result, root.ended_us) == (State.SUCCEEDED, b"result", flows.now_us)
-        assert flows.kinds(run)[-4:] == [
-            "DecisionTaskScheduled",
-            "DecisionTaskStarted",
-            "DecisionTaskCompleted",
-            "WorkflowExecutionCompleted",
+        assert flows.kinds(run)[-4:] == ["DecisionTaskScheduled", *DECIDED, "WorkflowExecutionCompleted"]
+
+    def test_a_decision_and_its_answer(self, flows: Flows) -> None:
+        run = flows.start()
+        decided = flows.decide(run, flows.task(run), flows.activity(), flows.timer(60), about=b"\x91\x91\xa1a")
+        assert (decided.verdict, decided.status, decided.refused_close) == ("recorded", Status.OPEN, False)
+        assert kinds(decided.events) == [*DECIDED, "ActivityTaskScheduled", "TimerStarted"]
+        row = flows.row(run)
+        assert (row.events, row.decision, row.about) == (6, 0, b"\x91\x91\xa1a")
+        assert row.due_us == flows.now_us + 60 * SECOND
+        assert flows.tasks() == []
+
+    def test_an_activity_is_a_job_with_its_options(self, flows: Flows) -> None:
+        run = flows.start()
+        options = Options(retry=Retry(max_attempts=7), timeout=5.0)
+        activity = flows.activity(input=b"in", options=encode_options(options), task_priority=2, key=b"k")
+        flows.running(run, activity)
+        (job,) = flows.store.list(function=b"charge")
+        wanted = msgspec.structs.replace(options, run=flows.of(run), ref=5, forget=True)
+        assert (job.options, job.priority, job.input_size, job.key) == (wanted, Priority.LOW, 2, b"k")
+
+    def test_the_end_of_an_activity_asks_for_a_decision(self, flows: Flows) -> None:
+        run = flows.start()
+        job = flows.held_activity(run)
+        flows.store.settle(flows.settled(job, b"paid"))
+        assert flows.kinds(run)[5:] == ["ActivityTaskStarted", "ActivityTaskCompleted", "DecisionTaskScheduled"]
+        assert flows.store.find(job.id) is None
+        assert flows.task(run).id == flows.row(run).decision
+
+    def test_a_failed_activity_keeps_its_error(self, flows: Flows) -> None:
+        run = flows.start()
+        error = failure("ValueError", "no")
+        flows.store.settle(flows.settled(flows.held_activity(run), event=Event.FAIL, error=error))
+        failed = flows.history(run)[6]
+        assert isinstance(failed, ActivityTaskFailed)
+        assert (failed.reason, failed.details) == ("ValueError", error)
+
+    def test_an_activity_that_is_retried_is_no_event(self, flows: Flows) -> None:
+        run = flows.start()
+        job = flows.held_activity(run)
+        flows.store.settle(flows.settled(job, event=Event.RETRY, error=failure("ValueError", "no")))
+        assert len(flows.history(run)) == 5
+        assert flows.store.state(job.id) is State.SCHEDULED
+
+    def test_completions_of_a_fan_out_are_one_decision(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, *(flows.activity() for _ in range(5)))
+        jobs = flows.store.claim(b"charge")
+        flows.group(*(job_ops.Settle([flows.settled(job)]) for job in jobs))
+        assert flows.kinds(run).count("DecisionTaskScheduled") == 2
+        flows.task(run)
+
+    def test_a_fused_decision_has_no_job(self, flows: Flows) -> None:
+        run = flows.start()
+        activity = flows.held_activity(run)
+        decided = flows.fuse(run, activity, flows.activity(b"ship"))
+        added = ["ActivityTaskStarted", "ActivityTaskCompleted", "DecisionTaskScheduled", *DECIDED]
+        assert kinds(decided.events) == [*added, "ActivityTaskScheduled"]
+        assert [job.function for job in flows.store.list(state=State.PENDING)] == [b"ship"]
+
+    def test_a_fused_decision_after_newer_events_is_stale_and_the_settlement_stands(self, flows: Flows) -> None:
+        run = flows.start()
+        activity = flows.held_activity(run)
+        seen = flows.row(run).events
+        flows.signal(Signal(Key(job=run), "approved", b""))
+        decided = flows.fuse(run, activity, flows.close(), seen=seen)
+        assert (decided.verdict, decided.events) == ("stale", ())
+        assert flows.status(run) is Status.OPEN
+        assert "ActivityTaskCompleted" in flows.kinds(run)
+        flows.task(run)
+
+    def test_a_fused_decision_in_one_group_with_a_signal(self, flows: Flows) -> None:
+        run = flows.start()
+        activity = flows.held_activity(run)
+        completion = flows.completing(run, None, flows.close(), settled=[activity.id])
+        signals = ops.SignalRuns([Signal(Key(job=run), "approved", b"")], flows.now_us)
+        decide = ops.Decide([completion], flows.now_us)
+        _, (signaled,), (decided,) = flows.group(job_ops.Settle([flows.settled(activity)]), signals, decide)
+        assert (signaled.verdict, decided.verdict) == ("recorded", "stale")
+        flows.task(run)
+
+    def test_a_completion_without_the_task_is_stale(self, flows: Flows) -> None:
+        run = flows.start()
+        task = flows.task(run)
+        flows.store.settle(released(task))
+        completion = flows.completing(run, task, flows.close())
+        stale, (decided,) = flows.group(job_ops.Settle([flows.settled(task)]), ops.Decide([completion], flows.now_us))
+        assert (stale, decided.verdict, decided.events) == ({task.id}, "stale", ())
+        (more,) = flows.group(ops.Decide([completion._replace(more=True, decisions=())], flows.now_us))
+        assert [one.verdict for one in more] == ["stale"]
+        assert flows.task(run).id == task.id
+        assert flows.group(ops.Decide([flows.completing(run, None)._replace(run=7)], flows.now_us)) == [
+            [Decided("stale", "the run is closed, or there is none")]
         ]
+
+    def test_a_malformed_list_is_refused_whole(self, flows: Flows) -> None:
+        run = flows.start()
+        task = flows.task(run)
+        decided = flows.decide(run, task, flows.close(), flows.timer(1))
+        assert decided.verdict == "refused"
+        assert "last" in decided.why
+        assert len(flows.history(run)) == 2
+        assert flows.task(run).id != task.id
+
+    def test_unseen_events_refuse_a_close(self, flows: Flows) -> None:
+        run = flows.start()
+        task = flows.task(run)
+        seen = flows.row(run).events
+        flows.signal(Signal(Key(job=run), "approved", b""))
+        decided = flows.decide(run, task, flows.timer(60), flows.close(), seen=seen)
+        assert (decided.verdict, decided.refused_close, decided.status) == ("recorded", True, Status.OPEN)
+        assert kinds(decided.events) == [
+            *SIGNALED,
+            *DECIDED,
+            "TimerStarted",
+            "CompleteWorkflowExecutionFailed",
+            "DecisionTaskScheduled",
+        ]
+        assert flows.decide(run, flows.task(run), flows.close()).status is Status.COMPLETED
+
+    def test_a_run_fails_or_is_cancelled_by_its_code(self, flows: Flows) -> None:
+        error = failure("ValueError", "no")
+        run = flows.start()
+        flows.running(run, FailWorkflowExecution(1, "ValueError", error))
+        root = flows.root(run)
+        assert (flows.status(run), root.state, root.error) == (Status.FAILED, State.FAILED, error)
+        run = flows.start()
+        flows.running(run, CancelWorkflowExecution(1, error))
+        root = flows.root(run)
+        assert (flows.status(run), root.state, root.error) == (Status.CANCELED, State.CANCELLED, error)
+
+    def test_steps_are_recorded_under_the_task(self, flows: Flows) -> None:
+        run = flows.start()
+        task = flows.task(run)
+        decided = flows.decide(run, task, steps=[flows.step(1)], more=True)
+        assert (decided.verdict, kinds(decided.events)) == ("recorded", ["DecisionTaskStarted", "MarkerRecorded"])
+        assert flows.row(run).decision == task.id
+        again = flows.decide(run, task, steps=[flows.step(1), flows.step(2, batch=2)], more=True, seen=2)
+        assert kinds(again.events) == ["DecisionTaskStarted", "MarkerRecorded", "MarkerRecorded"]
+        assert flows.store.state(task.id) is State.LEASED
+        flows.store.reopen()
+        flows.store.recover()
+        other = flows.decide(run, flows.task(run), steps=[flows.step(1, digest=8)], more=True, seen=2)
+        assert other.verdict == "stale"
+        markers = [event for event in flows.history(run) if isinstance(event, MarkerRecorded)]
+        assert [(marker.number, marker.batch) for marker in markers] == [(1, 1), (2, 2)]
+
+    def test_commands_while_steps_run_get_another_task(self, flows: Flows) -> None:
+        run = flows.start()
+        task = flows.task(run)
+        flows.store.lifecycle.leases = True
+        decided = flows.decide(run, task, flows.timer(60), more=True)
+        assert kinds(decided.events) == [*DECIDED, "TimerStarted", "DecisionTaskScheduled"]
+        decision = flows.row(run).decision
+        assert decision != task.id
+        assert flows.store.find(task.id) is None
+        assert flows.store.lifecycle.deleted == [task.id]
+        job = flows.store.present(decision)
+        assert (job.state, job.term) == (State.LEASED, flows.store.term)
+        flows.decide(run, job, flows.close())
+
+    def test_an_unstarted_activity_is_cancelled_at_once(self, flows: Flows) -> None:
+        run = flows.start()
+        activity = flows.activity()
+        flows.running(run, activity)
+        flows.signal(Signal(Key(job=run), "stop", b""))
+        decided = flows.decide(run, flows.task(run), RequestCancelActivityTask(9, activity.activity_id))
+        assert kinds(decided.events)[-3:] == [
+            "ActivityTaskCancelRequested",
+            "ActivityTaskCanceled",
+            "DecisionTaskScheduled",
+        ]
+        assert flows.store.list(function=b"charge") == []
+
+    def test_the_worker_of_a_started_activity_is_asked_to_stop(self, flows: Flows) -> None:
+        run = flows.start()
+        activity = flows.activity()
+        flows.running(run, activity)
+        (job,) = flows.store.claim(b"charge")
+        flows.signal(Signal(Key(job=run), "stop", b""))
+        flows.decide(run, flows.task(run), RequestCancelActivityTask(9, activity.activity_id))
+        assert flows.kinds(run)[-1] == "ActivityTaskCancelRequested"
+        assert flows.store.lifecycle.stopped == [job.id]
+        flows.store.settle(flows.settled(job, event=Event.LOSE))
+        assert flows.kinds(run)[-3:] == ["ActivityTaskStarted", "ActivityTaskCanceled", "DecisionTaskScheduled"]
+
+    def test_a_close_deletes_the_jobs_of_the_run(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.activity(), flows.activity(b"ship"), flows.timer(60))
+        (held,) = flows.store.claim(b"charge")
+        flows.signal(Signal(Key(job=run), "end", b""))
+        flows.running(run, flows.close())
+        assert [job.id for job in flows.store.list()] == [run]
+        assert held.id in flows.store.lifecycle.deleted
+        assert flows.store.settle(flows.settled(held)) == {held.id}
+        assert flows.alarms(2**62).due == []
+
+    def test_a_task_that_ends_otherwise_is_replaced(self, flows: Flows) -> None:
+        run = flows.start()
+        first = flows.row(run).decision
+        assert flows.store.cancel(first).before == State.PENDING
+        second = flows.task(run)
+        assert second.id not in {first, 0}
+        assert len(flows.history(run)) == 2
+        flows.store.settle(flows.settled(second, event=Event.FAIL))
+        assert flows.task(run).id != second.id
+
+    def test_a_run_is_begun_signalled_and_closed_in_one_group(self, flows: Flows) -> None:
+        job = flows.new(unique=b"u")
+        signal = ops.SignalRuns([Signal(Key(workflow_id="u"), "go", b"")], flows.now_us)
+        end = ops.TerminateRun(Key(job=job.id), "enough", flows.now_us)
+        _, (signaled,), terminated = flows.group(flows.starting(job), signal, end)
+        assert (signaled.verdict, signaled.event) == ("recorded", 3)
+        assert (terminated.verdict, terminated.status) == ("recorded", Status.TERMINATED)
+        assert flows.store.state(job.id) is State.FAILED
+        assert flows.tasks() == []
+
+    def test_many_runs_in_one_group(self, flows: Flows) -> None:
+        jobs = [flows.new() for _ in range(300)]
+        flows.group(ops.BeginRuns([ops.Start(job) for job in jobs], flows.now_us))
+        tasks = flows.tasks()
+        runs = [task.options.run[0] for task in tasks if task.options is not None and task.options.run is not None]
+        assert runs == [job.id for job in jobs]
+        done = [flows.completing(run, task, flows.close(), seen=2) for run, task in zip(runs, tasks, strict=True)]
+        settle = job_ops.Settle([flows.settled(task) for task in tasks])
+        stale, decided = flows.group(settle, ops.Decide(done, flows.now_us))
+        assert stale == set()
+        assert {(one.verdict, one.status) for one in decided} == {("recorded", Status.COMPLETED)}
+
+    def test_a_parked_run_has_no_task_and_takes_events(self, flows: Flows) -> None:
+        run = flows.start()
+        decided = flows.park(run, Parked("defect", "ValueError: no"))
+        assert decided.verdict == "parked"
+        row = flows.row(run)
+        assert (row.parked, row.parked_us, row.builds) == (Parked("defect", "ValueError: no"), flows.now_us, ("b1",))
+        flows.signal(Signal(Key(job=run), "approved", b""))
+        assert flows.tasks() == []
+        assert flows.list(parked=True) == [run]
+        assert flows.store.read(ops.CountParked()) == {("order", "1"): 1}
+        assert flows.unpark(key=Key(job=run)) == 1
+        assert flows.row(run).builds == ()
+        assert flows.unpark(key=Key(job=run)) == 0
+        flows.running(run, flows.close())
+
+    def test_five_losses_park_a_run_and_it_is_tried_later(self, flows: Flows) -> None:
+        run = flows.start()
+        for _ in range(5):
+            task = flows.task(run)
+            flows.store.settle(flows.settled(task, event=Event.FAIL, error=failure("WorkerLost", "gone")))
+        row = flows.row(run)
+        assert row.parked is not None
+        assert (row.parked.kind, row.decision) == ("losses", 0)
+        flows.now_us = row.due_us
+        assert flows.alarms().due == [(run, flows.now_us)]
+        flows.ring(run)
+        flows.running(run, flows.close())
+
+    def test_lost_attempts_of_a_task_count_as_losses(self, flows: Flows) -> None:
+        run = flows.start()
+        for _ in range(5):
+            task = flows.task(run)
+            flows.store.settle(flows.settled(task, event=Event.LOSE))
+        assert flows.list(parked=True) == [run]
+        assert flows.store.find(task.id) is None
+        assert flows.unpark() == 1

@@ -1,0 +1,121 @@
+"""Timers, timeouts and parked runs of workflows: part of the contract of an engine."""
+
+# ruff: noqa: D102 - the tests' names describe them
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.model import State
+from mainspring.testing.conformance.flows import MINUTE, SECOND
+from mainspring.workflows import store as ops
+from mainspring.workflows.model import Definition, Key, Parked, Status
+
+if TYPE_CHECKING:
+    from mainspring.testing.conformance.flows import Flows
+
+
+class TimingFlows:
+    """Tests of alarms and of parked runs."""
+
+    def test_a_timer_fires_once(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.timer(60), flows.timer(120))
+        assert flows.ring(run) == {run: flows.now_us + MINUTE}
+        assert len(flows.history(run)) == 6
+        flows.now_us += MINUTE
+        assert flows.ring(run, run) == {run: flows.now_us + MINUTE}
+        assert flows.ring(run) == {run: flows.now_us + MINUTE}
+        assert flows.kinds(run)[6:] == ["TimerFired", "DecisionTaskScheduled"]
+        flows.now_us += MINUTE
+        flows.ring(run)
+        assert flows.kinds(run)[6:] == ["TimerFired", "DecisionTaskScheduled", "TimerFired"]
+
+    def test_a_run_that_took_too_long_is_closed(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.activity(), flows.timer(60))
+        flows.now_us += 86_400 * SECOND
+        assert flows.ring(run, 7) == {}
+        assert flows.status(run) is Status.TIMED_OUT
+        root = flows.root(run)
+        assert root.state == State.FAILED
+        assert b"Timeout" in root.error
+        assert flows.ring(run) == {}
+
+    def test_an_activity_that_does_not_start_in_time(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.activity(schedule_to_start=30.0), flows.activity(b"ship", schedule_to_start=30.0))
+        (held,) = flows.store.claim(b"ship")
+        flows.now_us += 30 * SECOND
+        assert flows.alarms().due == [(run, flows.now_us)]
+        flows.ring(run)
+        assert set(flows.kinds(run)[6:]) == {"ActivityTaskTimedOut", "ActivityTaskStarted", "DecisionTaskScheduled"}
+        assert flows.store.list(function=b"charge") == []
+        flows.store.settle(flows.settled(held))
+        assert flows.kinds(run)[-1] == "ActivityTaskCompleted"
+
+    def test_an_activity_that_does_not_end_in_time(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.activity(schedule_to_close=30.0))
+        (held,) = flows.store.claim(b"charge")
+        flows.now_us += 30 * SECOND
+        flows.ring(run)
+        assert flows.kinds(run)[5:] == ["ActivityTaskTimedOut", "DecisionTaskScheduled"]
+        assert flows.store.lifecycle.deleted == [held.id]
+        assert flows.store.settle(flows.settled(held)) == {held.id}
+
+    def test_alarms_are_found_in_order(self, flows: Flows) -> None:
+        runs = [flows.start() for _ in range(3)]
+        for run, seconds in zip(runs, (50, 10, 30), strict=True):
+            flows.running(run, flows.timer(seconds))
+        now_us = flows.now_us
+        assert flows.alarms() == ops.Alarms([], now_us + 10 * SECOND)
+        found = flows.alarms(now_us + 30 * SECOND)
+        assert found == ops.Alarms(
+            [(runs[1], now_us + 10 * SECOND), (runs[2], now_us + 30 * SECOND)], now_us + 50 * SECOND
+        )
+        assert flows.alarms(now_us + 60 * SECOND, limit=1) == ops.Alarms(found.due[:1], now_us + 30 * SECOND)
+        assert flows.alarms(now_us + 60 * SECOND).next_us is None
+        flows.terminate(Key(run=runs[1]))
+        assert flows.alarms(now_us + 30 * SECOND).due == found.due[1:]
+
+    def test_a_closed_run_rings_no_more(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.timer(10))
+        flows.terminate(Key(run=run))
+        flows.now_us += 10 * SECOND
+        events = flows.history(run)
+        assert flows.ring(run) == {}
+        assert flows.history(run) == events
+
+    def test_builds_that_have_failed_do_not_get_the_run_again(self, flows: Flows) -> None:
+        flows.define(Definition("order", "2"))
+        run, other = flows.start(), flows.start()
+        flows.park(run, Parked("mismatch", "differs"), "b1")
+        flows.park(other, Parked("mismatch", "differs"), "b1")
+        definition = ("default", "order", "1")
+        assert flows.unpark(definition=definition, build="b1") == 0
+        assert flows.unpark(definition=("default", "order", "2"), build="b2") == 0
+        assert flows.unpark(definition=definition, build="b2", limit=1) == 1
+        assert flows.unpark(definition=definition, build="b2", limit=5) == 1
+        flows.park(run, Parked("mismatch", "differs"), "b2")
+        assert set(flows.row(run).builds) == {"b1", "b2"}
+        assert flows.unpark(definition=definition, build="b1") == flows.unpark(definition=definition, build="b2") == 0
+        assert flows.unpark(definition=definition, build="b3") == 1
+        flows.running(run, flows.timer(1))
+        assert flows.row(run).builds == ()
+
+    def test_all_parked_runs_go_on_in_steps(self, flows: Flows) -> None:
+        runs = [flows.start() for _ in range(5)]
+        for number, run in enumerate(runs):
+            flows.park(run, Parked("defect", "no"), f"b{number % 2}")
+        assert flows.list(parked=True) == runs[::-1]
+        assert [flows.unpark(limit=3) for _ in range(3)] == [3, 2, 0]
+        assert flows.list(parked=True) == []
+
+    def test_a_parked_run_is_closed_by_its_timeout(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.park(run, Parked("defect", "no"))
+        flows.now_us += 86_400 * SECOND
+        flows.ring(run)
+        assert flows.status(run) is Status.TIMED_OUT
+        assert flows.store.read(ops.CountParked()) == {}
