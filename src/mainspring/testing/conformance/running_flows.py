@@ -280,8 +280,8 @@ class RunningFlows:
         decided = flows.decide(run, task, steps=[flows.step(1)], more=True)
         assert (decided.verdict, kinds(decided.events)) == ("recorded", ["DecisionTaskStarted", "MarkerRecorded"])
         assert flows.row(run).decision == task.id
-        again = flows.decide(run, task, steps=[flows.step(1), flows.step(2, batch=2)], more=True, seen=2)
-        assert kinds(again.events) == ["DecisionTaskStarted", "MarkerRecorded", "MarkerRecorded"]
+        repeated = flows.decide(run, task, steps=[flows.step(1), flows.step(2, batch=2)], more=True, seen=2)
+        assert kinds(repeated.events) == ["DecisionTaskStarted", "MarkerRecorded", "MarkerRecorded"]
         assert flows.store.state(task.id) is State.LEASED
         flows.store.reopen()
         flows.store.recover()

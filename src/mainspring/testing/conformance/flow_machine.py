@@ -1,0 +1,339 @@
+"""A state machine for engines with workflows: random groups, failed groups, and ends of the process. Needs Hypothesis.
+
+Derive from ``FlowMachine``, define ``make`` and ``cached``, and export ``TestCase`` for pytest, as for ``machine.EngineMachine``.
+The model has the events of each run as a list. A history must only grow; each acknowledged signal must be in it once; a failed
+group must change nothing; and the runs in the engine's memory must be as the store has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mainspring.errors import StoreError
+from mainspring.jobs import store as job_ops
+from mainspring.jobs.failures import failure
+from mainspring.jobs.rules import Event
+from mainspring.testing.conformance.driver import Store, released
+from mainspring.testing.conformance.flows import SECOND, Flows
+from mainspring.workflows import store as ops
+from mainspring.workflows.decisions.model import (
+    CancelTimer,
+    CompleteWorkflowExecution,
+    FailWorkflowExecution,
+    RequestCancelActivityTask,
+    ScheduleActivityTask,
+    StartTimer,
+)
+from mainspring.workflows.history import WorkflowExecutionSignaled
+from mainspring.workflows.model import Key, Parked
+from mainspring.workflows.requests import Completion, Decided, Signal
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from mainspring.jobs.model import Job
+    from mainspring.storage.engine import Engine
+    from mainspring.storage.operation import Operation
+    from mainspring.workflows.cache import Run
+    from mainspring.workflows.history import Event as HistoryEvent
+
+PICKS = st.integers(0, 1000)
+UNIQUES = st.sampled_from([b"", b"", b"u", b"v"])
+COMMANDS = st.lists(
+    st.sampled_from(
+        [
+            *(ScheduleActivityTask(0, name, b"charge", input=b"x" * 300) for name in "abcd"),
+            ScheduleActivityTask(0, "e", b"charge", schedule_to_start=3.0),
+            *(RequestCancelActivityTask(0, name) for name in "abc"),
+            *(StartTimer(0, name, seconds) for name in "abc" for seconds in (1.0, 5.0)),
+            CancelTimer(0, "a"),
+        ]
+    ),
+    max_size=4,
+)
+CLOSES = st.sampled_from([None, None, None, CompleteWorkflowExecution(0, b"done"), FailWorkflowExecution(0, "no")])
+ENDS = st.sampled_from([Event.SUCCEED, Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.LOSE])
+PARTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("start"), UNIQUES),
+        st.tuples(st.just("wait"), UNIQUES),
+        st.tuples(st.just("begin"), st.integers(1, 3)),
+        st.tuples(st.just("signal"), st.tuples(PICKS, st.integers(0, 3))),
+        st.tuples(st.just("named"), UNIQUES),
+        st.tuples(st.just("cancel"), PICKS),
+        st.tuples(st.just("terminate"), PICKS),
+        st.tuples(st.just("ring"), st.integers(0, 6)),
+        st.tuples(st.just("unpark"), st.none()),
+        st.tuples(st.just("forget"), st.integers(1, 3)),
+        st.tuples(st.just("decide"), st.tuples(PICKS, COMMANDS, CLOSES, st.integers(0, 2))),
+        st.tuples(st.just("more"), st.tuples(PICKS, COMMANDS, st.booleans())),
+        st.tuples(st.just("park"), PICKS),
+        st.tuples(st.just("lose"), PICKS),
+        st.tuples(st.just("end"), st.tuples(PICKS, ENDS)),
+        st.tuples(st.just("fuse"), st.tuples(PICKS, COMMANDS, CLOSES)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+class FlowMachine(RuleBasedStateMachine):
+    """Runs random groups on an engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.histories: dict[int, list[HistoryEvent]] = {}
+        """The events of the runs that are stored."""
+        self.signals: dict[int, list[bytes]] = {}
+        """The inputs of acknowledged signals, by run."""
+        self.number = 0
+
+    def make(self) -> Engine:
+        """Return an engine on the content committed so far."""
+        raise NotImplementedError
+
+    def crash(self) -> None:
+        """End the engine's process without closing it; the next ``make`` finds the committed content."""
+        self.store.close()
+
+    def cached(self, run: int) -> Run | None:
+        """Return a run in the engine's memory; None if it is not there."""
+        raise NotImplementedError
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None] | None:
+        """Return a context in which large groups fail; None for an engine without one."""
+        del engine
+        return None
+
+    @initialize()
+    def open(self) -> None:
+        """Open the first engine."""
+        self.store = Store(self.make)
+        self.flows = Flows(self.store)
+
+    def teardown(self) -> None:
+        """Close the engine."""
+        self.store.close()
+
+    # ---- rules ----
+
+    @rule(parts=PARTS)
+    def group(self, parts: list[tuple[str, Any]]) -> None:
+        """Commit a group."""
+        operations, checks = self.build(parts)
+        if operations:
+            for check, outcome in zip(checks, self.store.group(*operations), strict=True):
+                if check is not None:
+                    check(outcome)
+            self.grow()
+
+    @precondition(lambda self: self.spoiled(self.store.engine) is not None)
+    @rule(parts=PARTS)
+    def fail(self, parts: list[tuple[str, Any]]) -> None:
+        """Have a group fail; everything stays as it was."""
+        operations, _ = self.build(parts)
+        operations.append(job_ops.Submit([self.store.job(b"big", b"x" * 100_000) for _ in range(50)]))
+        context = self.spoiled(self.store.engine)
+        assert context is not None
+        with context, contextlib.suppress(StoreError):
+            self.store.group(*operations)
+            raise AssertionError("the group was to fail")
+        assert self.stored() == self.histories
+
+    @rule(seconds=st.integers(1, 4))
+    def wait(self, seconds: int) -> None:
+        """Let time pass."""
+        self.flows.now_us += seconds * SECOND
+
+    @rule(killed=st.booleans())
+    def restart(self, killed: bool) -> None:
+        """End the process, and begin the next one."""
+        if killed:
+            self.crash()
+        else:
+            self.store.close()
+        self.store.open()
+        self.store.recover()
+
+    # ---- the parts of a group ----
+
+    def build(self, parts: list[tuple[str, Any]]) -> tuple[list[Operation], list[Any]]:
+        """Return the operations of a group, and the checks of their outcomes."""
+        operations: list[Operation] = []
+        checks: list[Any] = []
+        held = {job.id: job for job in self.held()}
+        for kind, argument in parts:
+            built: list[tuple[Operation, Any]] = getattr(self, f"_{kind}")(argument, held)
+            for operation, check in built:
+                operations.append(operation)
+                checks.append(check)
+        return operations, checks
+
+    def held(self) -> list[Job]:
+        """Claim all jobs; return those that are held."""
+        functions = {job.function for job in self.store.list() if job.function != b"order"}
+        for function in functions:
+            self.store.claim(function)
+        return [job for job in self.store.list() if job.term == self.store.term and job.options is not None]
+
+    def _run(self, pick: int) -> int:
+        runs = sorted(self.histories)
+        return runs[pick % len(runs)] if runs else 7
+
+    def _job(self, pick: int, held: dict[int, Job], *, decision: bool) -> Job | None:
+        """Take a held job out of those that the group may settle."""
+        found = [job for job in held.values() if (job.function != b"charge") == decision]
+        return held.pop(found[pick % len(found)].id) if found else None
+
+    def _start(self, unique: bytes, held: dict[int, Job]) -> list[Any]:
+        del held
+        return [(self.flows.starting(self.flows.new(unique=unique)), None)]
+
+    def _wait(self, unique: bytes, held: dict[int, Job]) -> list[Any]:
+        del held
+        return [(job_ops.Submit([self.flows.new(unique=unique)]), None)]
+
+    def _begin(self, limit: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        return [(ops.BeginWaiting(b"order", limit, self.flows.now_us), None)]
+
+    def _signalling(self, key: Key, request: int) -> list[Any]:
+        self.number += 1
+        text = b"%d" % self.number
+
+        def check(reached: Any) -> None:
+            (one,) = reached
+            if one.verdict == "recorded":
+                self.signals.setdefault(one.run, []).append(text)
+
+        return [(ops.SignalRuns([Signal(key, "s", text, request)], self.flows.now_us), check)]
+
+    def _signal(self, argument: tuple[int, int], held: dict[int, Job]) -> list[Any]:
+        del held
+        return self._signalling(Key(job=self._run(argument[0])), argument[1])
+
+    def _named(self, unique: bytes, held: dict[int, Job]) -> list[Any]:
+        del held
+        return self._signalling(Key(workflow_id=unique.decode() or "none"), 0)
+
+    def _cancel(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        return [(ops.RequestCancelRun(Key(job=self._run(pick)), "no more", self.flows.now_us), None)]
+
+    def _terminate(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        return [(ops.TerminateRun(Key(job=self._run(pick)), "enough", self.flows.now_us), None)]
+
+    def _ring(self, seconds: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        due = self.flows.alarms(self.flows.now_us + seconds * SECOND).due
+        return [(ops.RingAlarms([run for run, _ in due], self.flows.now_us), None)]
+
+    def _unpark(self, argument: None, held: dict[int, Job]) -> list[Any]:
+        del argument, held
+        return [(ops.UnparkRuns(self.flows.now_us), None)]
+
+    def _forget(self, limit: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        return [(ops.ForgetRuns(self.flows.now_us + 1, limit), None)]
+
+    def _completion(self, job: Job, commands: Any, close: Any, **values: Any) -> Completion:
+        assert job.options is not None
+        assert job.options.run is not None
+        run = job.options.run[0]
+        decisions = (*commands, *(() if close is None else (close,)))
+        seen = max(len(self.histories[run]) - values.pop("behind", 0), 0)
+        return Completion(run, job.id, seen, self.flows.now_us, decisions=decisions, **values)
+
+    def _completed(self, completion: Completion) -> tuple[Operation, Any]:
+        def check(decided: list[Decided]) -> None:
+            (one,) = decided
+            if one.verdict in {"recorded", "parked"}:
+                events = self.flows.history(completion.run) if self.flows.show(Key(run=completion.run)) else None
+                assert events is None or list(one.events) == events[completion.seen :], "the answer has all events"
+            else:
+                assert one.events == ()
+
+        return ops.Decide([completion], self.flows.now_us), check
+
+    def _decide(self, argument: Any, held: dict[int, Job]) -> list[Any]:
+        pick, commands, close, behind = argument
+        job = self._job(pick, held, decision=True)
+        if job is None:
+            return []
+        completion = self._completion(job, commands, close, behind=behind)
+        return [(job_ops.Settle([self.flows.settled(job)]), None), self._completed(completion)]
+
+    def _more(self, argument: Any, held: dict[int, Job]) -> list[Any]:
+        pick, commands, step = argument
+        job = self._job(pick, held, decision=True)
+        if job is None:
+            return []
+        self.number += 1
+        steps = [self.flows.step(self.number, batch=self.number)] if step else []
+        return [self._completed(self._completion(job, commands, None, steps=steps, more=True))]
+
+    def _park(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        job = self._job(pick, held, decision=True)
+        if job is None:
+            return []
+        completion = self._completion(job, (), None, parked=Parked("defect", "no"), build=f"b{pick % 3}")
+        return [(job_ops.Settle([self.flows.settled(job)]), None), self._completed(completion)]
+
+    def _lose(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        job = self._job(pick, held, decision=True)
+        if job is None:
+            return []
+        settlement = released(job) if pick % 3 == 0 else self.flows.settled(job, event=Event.LOSE)
+        return [(job_ops.Settle([settlement]), None)]
+
+    def _end(self, argument: Any, held: dict[int, Job]) -> list[Any]:
+        pick, event = argument
+        job = self._job(pick, held, decision=False)
+        if job is None:
+            return []
+        error = failure("ValueError", "no") if event is Event.FAIL else b""
+        return [(job_ops.Settle([self.flows.settled(job, event=event, error=error)]), None)]
+
+    def _fuse(self, argument: Any, held: dict[int, Job]) -> list[Any]:
+        pick, commands, close = argument
+        job = self._job(pick, held, decision=False)
+        if job is None:
+            return []
+        completion = self._completion(job, commands, close, settled=[job.id])._replace(job=0)
+        return [(job_ops.Settle([self.flows.settled(job, b"done")]), None), self._completed(completion)]
+
+    # ---- the model ----
+
+    def stored(self) -> dict[int, list[HistoryEvent]]:
+        """Return all histories."""
+        return {run: self.flows.history(run) for run in self.flows.list()}
+
+    def grow(self) -> None:
+        """Take the new events over: those of before stay, and runs go only when they are closed."""
+        stored = self.stored()
+        for run, events in self.histories.items():
+            if run in stored:
+                assert stored[run][: len(events)] == events, "a history only grows"
+        self.histories = stored
+
+    @invariant()
+    def agree(self) -> None:
+        """Compare the store with the model, and the engine's memory with the store."""
+        if not hasattr(self, "flows"):
+            return
+        self.flows.check()
+        for run, events in self.histories.items():
+            signals = [event.input for event in events if isinstance(event, WorkflowExecutionSignaled)]
+            assert sorted(signals) == sorted(self.signals.get(run, [])), "each acknowledged signal is there once"
+            cached = self.cached(run)
+            if cached is not None:
+                shown = self.flows.shown(run)
+                assert (cached.row, cached.state) == (shown.row, shown.state), "the memory is as the store"
+                after = len(events) - len(cached.tail)
+                assert cached.tail == events[after:], "the tail has the last events"
+                assert after >= cached.state.seen, "and none that the decider was given"
