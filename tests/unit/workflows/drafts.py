@@ -82,6 +82,11 @@ class Run:
         ruling: Ruling = self.do(complete, completion)
         return ruling
 
+    def decide_full(self, *decisions: Decision) -> Ruling:
+        """Complete the started decision task of a full history."""
+        ruling: Ruling = self.do(complete, Completion(17, seen=self.state.started, decisions=decisions))
+        return ruling
+
     def fuse(self, *decisions: Decision, ends: Sequence[Ended], seen: int = 0, **attributes: Any) -> Ruling:
         """Settle activities and decide."""
         draft = self.draft()

@@ -76,6 +76,32 @@ def child_started(draft: Draft, initiated: int, *, type: str, version: str) -> b
     return True
 
 
+def child_refused(
+    draft: Draft,
+    initiated: int,
+    *,
+    type: str,  # noqa: A002 - SWF's name
+    version: str,
+    decision_completed: int,
+    cause: str,
+) -> bool:
+    """Record that an initiated child has not begun; return False if it is late but harmless, as above."""
+    child = draft.state.children.get(initiated)
+    if child is None or child.started or not ensure_room(draft, 2):
+        return False
+    draft.record(
+        StartChildWorkflowExecutionFailed,
+        decision_completed=decision_completed,
+        initiated=initiated,
+        workflow_id=child.workflow_id,
+        type=type,
+        version=version,
+        cause=cause,
+    )
+    schedule_decision(draft)
+    return True
+
+
 def child_ended(
     draft: Draft,
     initiated: int,
@@ -87,7 +113,7 @@ def child_ended(
 ) -> bool:
     """Record the end of a child; return False if it is late but harmless: the parent is closed, or the end is recorded."""
     child = draft.state.children.get(initiated)
-    if child is None or not ensure_room(draft, 2):
+    if child is None or not child.started or not ensure_room(draft, 2):
         return False
     draft.record(
         kind,
