@@ -196,8 +196,8 @@ class InMemory:
 
 
 def _in_threads(registry: Registry) -> Registry:
-    """Return the same functions, with threads in place of processes: a process could not import the test."""
-    copy = Registry()
+    """Return the same functions and workflows, with threads in place of processes: a process could not import the test."""
+    copy = Registry(workflows=registry.workflows)
     for function in registry:
         copy.add(replace(function, executor="thread") if function.executor == "process" else function)
     return copy
