@@ -44,9 +44,8 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
 
     Stale settlements are rare. Returning the accepted ids (RETURNING) every time takes twice as long as counting the changes.
     """
-    unsuccessful = [settlement for settlement in settlements if settlement.event is not Event.SUCCEED]
-    if unsuccessful:
-        _cancel_on_request(tx, unsuccessful)
+    if tx.stopping:
+        _cancel_on_request(tx, settlements)
     owned = [settlement for settlement in settlements if settlement.job.options is not None]
     forgotten = [settlement for settlement in owned if _forgets(settlement)]
     kept = settlements
@@ -67,16 +66,23 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
         for (function, priority, event), number in _numbers(tx, kept).items():
             tx.count(function, _LEASED, priority, -number)
             tx.count(function, _TARGETS[event], priority, number)
-        for (function, priority, _), number in _numbers(tx, forgotten).items():
-            tx.count(function, _LEASED, priority, -number)
+        if forgotten:
+            for (function, priority, _), number in _numbers(tx, forgotten).items():
+                tx.count(function, _LEASED, priority, -number)
         for settlement in owned:
             note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
+        if tx.stopping:
+            tx.no_longer_stopping([settlement.job.id for settlement in settlements])
     return accepted
 
 
 def _cancel_on_request(tx: Transaction, settlements: Sequence[rules.Settlement]) -> None:
     """Turn settlements that give jobs back into cancels if that was requested."""
-    given_back = {settlement.job.id: settlement for settlement in settlements if settlement.event in rules.GIVES_BACK}
+    given_back = {
+        settlement.job.id: settlement
+        for settlement in settlements
+        if settlement.job.id in tx.stopping and settlement.event in rules.GIVES_BACK
+    }
     for job_id, request in tx.cursor.execute(SQL["stopping"], (json.dumps([*given_back]),)):
         rules.cancel_on_request(given_back[job_id], decode_stop_request(request))
 
@@ -126,9 +132,11 @@ def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Reco
 
 def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
     held = []
-    for job_id, state, function, priority, attempt, suspects, term, options in tx.cursor.execute(
+    for job_id, state, function, priority, attempt, suspects, term, options, stopping in tx.cursor.execute(
         SQL["held_elsewhere"], (own_term,)
     ):
+        if stopping:
+            tx.stopping.add(job_id)
         namespace, name = tx.functions.name(function)
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
         job.attempt, job.suspects, job.term = attempt, suspects, term
@@ -224,6 +232,7 @@ def request_stop(tx: Transaction, operations: Sequence[ops.RequestStop]) -> list
         held: set[int] = set()
         for job_id, term in operation.jobs:
             held.update(found for (found,) in tx.cursor.execute(SQL["request_stop"], (request, job_id, term)))
+        tx.stopping |= held
         outcomes.append(held)
     return outcomes
 

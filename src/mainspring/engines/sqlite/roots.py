@@ -90,6 +90,8 @@ def withdraw(tx: Transaction, ids: Iterable[int]) -> list[Withdrawn]:
         for _, term, state, function, priority in deleted:
             tx.count(function, state, priority, -1)
             withdrawn.append(Withdrawn(job_id, term, state, tx.functions.name(function)[1], priority))
+    if tx.stopping:
+        tx.no_longer_stopping([gone.id for gone in withdrawn])
     return withdrawn
 
 

@@ -57,7 +57,8 @@ DELETE FROM jobs WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
 DELETE FROM jobs WHERE id = ?;
 
 -- name: held_elsewhere
-SELECT id, state, function, priority, attempt, suspects, term, options FROM jobs INDEXED BY queue
+SELECT id, state, function, priority, attempt, suspects, term, options, stopping IS NOT NULL
+FROM jobs INDEXED BY queue
 WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3 AND term >= 0;
 
 -- If no job has a key, this is the order of age; versions with keys claim by key instead.

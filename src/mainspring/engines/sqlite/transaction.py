@@ -9,7 +9,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.counts import counted_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import apsw
 
@@ -36,6 +36,8 @@ class Transaction:
         """The events in the group under way that the owners of jobs have not followed yet."""
         self.large: list[list[Job]] = []
         """Jobs whose large results are still to be read, in one list per id."""
+        self.stopping: set[int] = set()
+        """Held jobs that may have a request to stop them; their rows decide. Most settlements need no lookup: it is empty."""
         self.catalogue: Catalogue | None = None
         """All schedules, once needed; transactions that change schedules keep it current."""
         self.commits: list[Callable[[], object]] = []
@@ -59,6 +61,10 @@ class Transaction:
         taken = self.commits, self.rollbacks
         self.commits, self.rollbacks = [], []
         return taken
+
+    def no_longer_stopping(self, ids: Sequence[int]) -> None:
+        """Forget, with the commit, that jobs may have a request to stop them."""
+        self.commits.append(lambda: self.stopping.difference_update(ids))
 
     def rolled_back(self) -> None:
         """Discard the state of the transaction."""
