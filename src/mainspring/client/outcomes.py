@@ -14,6 +14,7 @@ from mainspring.errors import (
     JobExpired,
     JobFailed,
     JobLost,
+    JobTimedOut,
     NotFoundError,
     RefusedError,
     ServerError,
@@ -68,7 +69,8 @@ def failure(outcome: Outcome) -> JobError | None:
         case "succeeded":
             return None
         case "failed":
-            return JobFailed(handle, reason.type, reason.message, reason.traceback, outcome.attempt)
+            kind = JobTimedOut if reason.type == "Timeout" else JobFailed
+            return kind(handle, reason.type, reason.message, reason.traceback, outcome.attempt)
         case "cancelled":
             return JobCancelled(
                 handle, f"job {handle} was cancelled" + (f": {reason.message}" if reason.message else "")

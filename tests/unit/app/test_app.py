@@ -19,6 +19,7 @@ from mainspring import (
     JobExpired,
     JobFailed,
     JobLost,
+    JobTimedOut,
     PayloadError,
     RefusedError,
     Retry,
@@ -331,6 +332,14 @@ def test_the_asyncio_methods(server: ExtensionServer, app: App) -> None:
 
     for _ in range(2):  # each loop has its own client
         asyncio.run(main())
+
+
+def test_a_timeout_is_an_error_of_its_own(server: ExtensionServer, app: App) -> None:
+    job = app.function("f").submit()
+    end(server, job.handle, "failed", error=b'{"type":"Timeout","message":"it ran too long"}')
+    with pytest.raises(JobTimedOut, match="failed at attempt 2: Timeout: it ran too long") as failed:
+        job.result()
+    assert (failed.value.kind, failed.value.attempt) == ("start_to_close", 2)
 
 
 def test_a_class_can_be_a_job_and_a_future(app: App) -> None:
