@@ -6,7 +6,7 @@ They work inside of a workflow only, except ``log``; outside they raise Workflow
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from mainspring.client.options import Duration, seconds
 from mainspring.deciding.api import Calls, current
@@ -15,7 +15,7 @@ from mainspring.deciding.logs import log
 from mainspring.errors import WorkflowUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from datetime import datetime
     from random import Random
     from uuid import UUID
@@ -91,15 +91,28 @@ async def wait_until(condition: Callable[[], object], timeout: Duration | None =
         await calls.wait_until(condition)
 
 
+@overload
+def step(  # type checkers use the first overload that fits
+    function: Callable[..., Coroutine[Any, Any, R]],
+    /,
+    *args: Any,
+    name: str | None = None,
+    record: Record = "each",
+    **kwargs: Any,
+) -> Job[R]: ...
+@overload
 def step(
     function: Callable[..., R], /, *args: Any, name: str | None = None, record: Record = "each", **kwargs: Any
-) -> Job[R]:
+) -> Job[R]: ...
+def step(
+    function: Callable[..., Any], /, *args: Any, name: str | None = None, record: Record = "each", **kwargs: Any
+) -> Any:
     """Run a function or a task as a local step: on this worker, with a recorded result, which replays repeat.
 
     ``record="each"``: the result is on disk before the next effect starts. ``"together"``: it is recorded with the decision; a
     crash may repeat the step with another result, so use it for reads and computations.
     """
-    return cast("Job[R]", _calls("step").step(function, args, kwargs, name, record))
+    return _calls("step").step(function, args, kwargs, name, record)
 
 
 def side_effect(function: Callable[[], R]) -> R:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     import pytest
 
 CODE = """
+import asyncio
 from typing import Any, assert_type
 
-from mainspring import App, CoroutineTask, Data, Job, Missed, Progress, Rate, Task, Warned, ZooKeeper
+from mainspring import App, CoroutineTask, Data, Job, Missed, Progress, Rate, Task, Warned, ZooKeeper, workflow
 from mainspring.client.submission import Submission
 
 default = App()
@@ -71,8 +72,22 @@ double.options(unique=lambda: "")  # refused
 default.function("resize").options(concurrency_key="k", connection=5, schema="jobs")
 
 
+async def fetch(url: str) -> bytes:
+    return b""
+
+
 @default.workflow
 async def order(number: int, items: list[str]) -> dict[str, int]:
+    assert_type(await double.step(number), int)
+    assert_type(await later.submit(number), str)
+    assert_type(await later.step(number), str)
+    assert_type(await asyncio.gather(*(double.submit(len(item)) for item in items)), list[int])
+    assert_type((await double.submit(number).outcome()).value, int | None)
+    assert_type(await workflow.step(fetch, "u"), bytes)
+    assert_type(await workflow.step(len, "u", name="length", record="together"), int)
+    assert_type(workflow.side_effect(lambda: 5), int)
+    double.step("1")  # refused
+    await workflow.step(len, record="never")  # refused
     return {}
 
 

@@ -1,0 +1,153 @@
+"""Workflows of an App from their start to their end, with a node and a worker in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring import (
+    App,
+    ConflictError,
+    JobCancelled,
+    JobFailed,
+    JobTimedOut,
+    NotFoundError,
+    UsageError,
+    workflow,
+)
+from mainspring.testing import in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.testing.app import InMemory
+
+app = App()
+approved = app.signal("approved", dict[str, str])
+
+
+@app.task
+async def charge(order: int, cents: int) -> str:
+    return f"{cents} for {order}"
+
+
+@app.task
+def label(item: str) -> str:
+    return f"label {item}"
+
+
+@app.task
+def price(order: int) -> int:
+    return 100 * order
+
+
+@app.workflow(timeout="30d")
+async def order(number: int, items: list[str]) -> dict[str, Any]:
+    cents = await price.step(number)
+    payment = await charge.submit(number, cents)
+    approval = await approved.receive(timeout=timedelta(days=3)) if cents > 1_000 else {}
+    labels = await asyncio.gather(*(label.submit(item) for item in items))
+    await workflow.sleep("3d")
+    return {"payment": payment, "labels": labels} | approval
+
+
+@app.workflow
+async def failing(number: int) -> None:
+    raise LookupError(f"no order {number}")
+
+
+@pytest.fixture
+def fleet() -> Iterator[InMemory]:
+    with in_memory(app) as fleet:
+        yield fleet
+
+
+def test_a_run_from_its_start_to_its_result(fleet: InMemory) -> None:
+    run = order.submit(7, ["cat", "owl"])
+    assert (run.state, run.info()["state"], run.details()["type"]) == ("running", "running", "order")
+    fleet.advance("3d")
+    assert run.result(5) == {"payment": "700 for 7", "labels": ["label cat", "label owl"]}
+    assert (run.state, run.details()["status"]) == ("succeeded", "completed")
+
+
+def test_a_workflow_id_has_one_open_run(fleet: InMemory) -> None:
+    first = order.options(unique="order-1").submit(1, [])
+    second = order.options(unique="order-1").submit(2, [])
+    assert (second.handle, second.joined) == (first.handle, True)
+    fleet.advance("3d")
+    assert order.get("order-1").result(5)["payment"] == "100 for 1"
+    third = order.options(unique="order-1").submit(3, [])
+    assert third.handle != first.handle
+    assert order.get("order-1").handle == third.handle
+    assert order.get(first.handle).result(5)["payment"] == "100 for 1"
+
+
+def test_signals_reach_runs_by_handle_and_by_workflow_id(fleet: InMemory) -> None:
+    by_handle = order.submit(17, [])
+    by_id = order.options(unique="order-18").submit(18, [])
+    fleet.advance(1)
+    assert "approved" in by_handle.details()["waits_for"]
+    by_handle.signal(approved, {"by": "eva"})
+    order.get("order-18").signal("approved", {"by": "adam"})
+    fleet.advance("3d")
+    assert (by_handle.result(5)["by"], by_id.result(5)["by"]) == ("eva", "adam")
+
+
+def test_a_signal_begins_a_delayed_run(fleet: InMemory) -> None:
+    run = order.options(unique="order-19", delay="1h").submit(19, [])
+    assert run.state == "scheduled"
+    order.get("order-19").signal(approved, {"by": "eva"}, request="r1")
+    order.get("order-19").signal(approved, {"by": "adam"}, request="r1")
+    assert run.state == "running"
+    fleet.advance("3d")
+    assert run.result(5)["by"] == "eva"
+
+
+def test_runs_end_without_a_result(fleet: InMemory) -> None:
+    cancelled, terminated = order.submit(1, []), order.submit(2, [])
+    late, failed = order.options(timeout="1m").submit(3, []), failing.submit(4)
+    fleet.advance(1)
+    assert cancelled.cancel("changed") == "running"
+    terminated.terminate("wrong")
+    fleet.advance("1m")
+    with pytest.raises(JobCancelled):
+        cancelled.result(5)
+    with pytest.raises(JobFailed, match="WorkflowTerminated: the run was terminated: wrong"):
+        terminated.result(5)
+    with pytest.raises(JobTimedOut):
+        late.result(5)
+    with pytest.raises(JobFailed, match="LookupError: no order 4"):
+        failed.result(5)
+    statuses = [run.details()["status"] for run in (cancelled, terminated, late, failed)]
+    assert statuses == ["canceled", "terminated", "timed_out", "failed"]
+    with pytest.raises(ConflictError, match="is closed"):
+        cancelled.signal(approved, {"by": "eva"})
+
+
+def test_runs_from_a_schedule_and_from_any_client(fleet: InMemory) -> None:
+    run = app.function("order").submit([5, ["bat"]])
+    fleet.advance("3d")
+    assert b"500 for 5" in run.result(5)
+
+
+def test_a_run_that_does_not_exist(fleet: InMemory) -> None:
+    for key in ("order-99", "H:test:1000000000099"):
+        with pytest.raises(NotFoundError):
+            order.get(key).details()
+
+
+def test_wrong_arguments_are_refused_at_the_start(fleet: InMemory) -> None:
+    with pytest.raises(TypeError):
+        order.submit(1)  # type: ignore[call-arg]
+    run = app.function("order").submit([1])
+    fleet.advance(1)
+    with pytest.raises(JobFailed, match="missing a required argument"):
+        run.result(5)
+
+
+def test_the_names_of_a_workflow_work_only_inside_of_one() -> None:
+    with pytest.raises(UsageError, match="works only inside of a workflow"):
+        workflow.now()
