@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import LostAttempt
+    from mainspring.storage.commit_queue import OperationWithCallbacks
 
     Acknowledge = Callable[[bool], None]
     """Is called with whether the settlement was recorded; False means that it was stale."""
@@ -76,6 +77,17 @@ class _Pending(NamedTuple):
     admission: AdmissionQueue[Held] | None
     """The queue that receives the job's tokens."""
     worker: Worker | None
+
+
+class SettleBatch:
+    """Settlements that are committed with operations of another slice: all of them, or none."""
+
+    __slots__ = ("operation", "pending")
+
+    def __init__(self) -> None:
+        self.operation = Settle([])
+        self.operation.rows = 0
+        self.pending: list[_Pending] = []
 
 
 class Ends:
@@ -131,12 +143,7 @@ class Ends:
         if admission is not None:
             held.admission = None
         if held.stored:
-            worker = held.worker
-            options = held.job.options
-            if worker is not None and options is not None and owner(options) is not None:
-                settlement.worker = worker.connection.name()
-            self._serving.release(held)
-            self._put(_Pending(settlement, exception, acknowledge, admission, worker))
+            self._put(self._release(held, settlement, exception, acknowledge, admission))
         else:
             if admission is not None:
                 admission.give_back(held.job.key)
@@ -159,6 +166,43 @@ class Ends:
         if admission is not None:
             admission.give_back(held.job.key)
         self._serving.serve(queue)
+
+    def _release(
+        self,
+        held: Held,
+        settlement: Settlement,
+        exception: bytes | None,
+        acknowledge: Acknowledge | None,
+        admission: AdmissionQueue[Held] | None,
+    ) -> _Pending:
+        """Release a stored job before it is settled."""
+        worker = held.worker
+        options = held.job.options
+        if worker is not None and options is not None and owner(options) is not None:
+            settlement.worker = worker.connection.name()
+        self._serving.release(held)
+        return _Pending(settlement, exception, acknowledge, admission, worker)
+
+    def end_within(
+        self, batch: SettleBatch, held: Held, settlement: Settlement, acknowledge: Acknowledge | None = None
+    ) -> None:
+        """Settle a stored job with a batch, whose operation was put and is open."""
+        admission, held.admission = held.admission, None
+        batch.pending.append(self._release(held, settlement, None, acknowledge, admission))
+        batch.operation.settlements.append(settlement)
+        batch.operation.rows += 1
+        size = len(settlement.result) + 200
+        batch.operation.size += size
+        self._commits.add_bytes(size)
+
+    def of_batch(self, batch: SettleBatch) -> OperationWithCallbacks:
+        """Return a batch for ``CommitQueue.put_atomic``. If it fails, its settlements are repeated alone."""
+        pending = batch.pending
+        return (
+            batch.operation,
+            lambda stale: self._settled(pending, stale),
+            lambda error: self._not_settled(pending, error),
+        )
 
     def _end_deferred(
         self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None

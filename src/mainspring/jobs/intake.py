@@ -8,6 +8,7 @@ import msgspec
 
 from mainspring.errors import RefusedError
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.roots import DECISIONS
 from mainspring.jobs.store import FindUnique, Found, Submit
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Intake:
         self._admits = serving.claiming.admits
         self._uniques = context.uniques
         self._roots = roots
+        self._goes_on = roots.goes_on
         self._root_functions = roots.functions
         self._wake_at = wake_at
 
@@ -126,7 +128,11 @@ class Intake:
             job.state = _SCHEDULED
             if queue is not None:
                 queue.away += 1
-        elif leases and queue is not None and self._admits(queue, job):
+        elif (
+            leases
+            and queue is not None
+            and (self._admits(queue, job) or (job.function[:1] == DECISIONS and self._goes_on(job) is not None))
+        ):
             job.state, job.term = _LEASED, self._table.term
             queue.inflight += 1
             if queue.admission is not None:
@@ -164,7 +170,13 @@ class Intake:
                 if job.term == term:
                     leased = True
                     queue.leased += 1
-                    dispatch.push(serving.hold(job))
+                    held = serving.hold(job)
+                    worker = self._goes_on(job) if job.function[:1] == DECISIONS else None
+                    if worker is None:
+                        dispatch.push(held)
+                    else:
+                        serving.start(held, worker)
+                        worker.connection.assign(held)
                 else:  # the term has ended since: the node that ended it gives the job back
                     queue.away += 1
                 touched[queue] = None

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError
     from mainspring.jobs.context import Context
-    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
 
     Joined = dict[int, Found]
     """For each job that was not stored (by its id), the one that it joins, as in the outcome of ``Submit``."""
 
+DECISIONS: Final = b"\x1f"
+"""The first byte of the functions of decisions."""
 RUNS_AT_ONCE: Final = 250
 """The most pending jobs that become root jobs in one operation."""
 RETRY_DELAY: Final = 0.25
@@ -53,6 +55,12 @@ class Roots(Protocol):
         self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
     ) -> None:
         """Cancel the run of a live root job; ``done`` is called as by ``JobService.cancel``: ``running`` after a request."""
+
+    def goes_on(self, job: Job) -> Worker | None:
+        """Return the worker that alone gets a new decision job, at once and without credit; None for other jobs.
+
+        It goes on with the run: its steps run.
+        """
 
 
 class RootJobs:
@@ -90,6 +98,10 @@ class RootJobs:
             self._timers.at(self._clock.monotonic() + RETRY_DELAY, lambda: done(RUNS_AT_ONCE))
 
         self._roots.begin_waiting(queue.name, RUNS_AT_ONCE, done, failed)
+
+    def goes_on(self, job: Job) -> Worker | None:
+        """Return the worker that alone gets a new decision job; None for other jobs."""
+        return None if self._roots is None else self._roots.goes_on(job)
 
     def cancel(
         self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.jobs.ends import Acknowledge, Ends
+    from mainspring.jobs.ends import Acknowledge, Ends, SettleBatch
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import Retry
 
@@ -43,6 +43,7 @@ class Settling:
     ) -> None:
         self._clock = clock
         self._end = ends.end
+        self._end_within = ends.end_within
         self._lost_limit = lost_limit
         self._chance = chance
 
@@ -50,6 +51,14 @@ class Settling:
         """Settle a job that its worker has completed."""
         now_us = round(self._clock.wall() * 1_000_000)
         self._end(held, rules.succeeded(held.job, result, held.started_us, now_us), None, acknowledge)
+
+    def succeeded_within(
+        self, batch: SettleBatch, held: Held, result: bytes, acknowledge: Acknowledge | None = None
+    ) -> None:
+        """Settle a stored job that its worker has completed, together with operations of another slice."""
+        now_us = round(self._clock.wall() * 1_000_000)
+        settlement = rules.succeeded(held.job, result, held.started_us, now_us)
+        self._end_within(batch, held, settlement, acknowledge)
 
     def failed(
         self,

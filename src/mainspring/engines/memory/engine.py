@@ -47,6 +47,7 @@ class MemoryEngine:
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._lifecycle: JobLifecycle | None = None
+        self.slices = slices
         self._runner = Runner(slices)
         self._tables = Tables()
         self._terms: dict[int, str] = {}

@@ -274,10 +274,10 @@ class MemoryWorkflowSlice:
     def __init__(
         self, observer: RunObserver | None = None, *, cache: RunCache | None = None, limits: Limits | None = None
     ) -> None:
-        self._observer = observer
+        self.observer = observer
         self.cache = RunCache() if cache is None else cache
         self._limits = Limits() if limits is None else limits
 
     def unit(self, tx: Transaction) -> WorkflowUnit:
         """Begin a unit of work."""
-        return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self._observer)
+        return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self.observer)

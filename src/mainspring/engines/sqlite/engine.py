@@ -78,7 +78,7 @@ class SqliteEngine:
         self._cache_bytes = cache_bytes
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
-        self._slices = slices
+        self.slices = slices
         self._handlers = dict(_HANDLERS)
         self._readers = dict(READERS)
         for one in slices:
@@ -282,7 +282,7 @@ class SqliteEngine:
             if kind.phase < Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
         if concerns(plan, self._tx.notices):
-            run_synchronously(Units(self._slices, self._tx).run(plan, self._tx.notices, outcomes))
+            run_synchronously(Units(self.slices, self._tx).run(plan, self._tx.notices, outcomes))
         for kind, placed in plan.items():
             if kind.phase > Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
