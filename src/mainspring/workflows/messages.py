@@ -5,6 +5,7 @@ The reference of the protocol extension describes the packets.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final, Literal
 
 import msgspec
@@ -14,12 +15,10 @@ from mainspring.workflows.model import Parked  # noqa: TC001 - msgspec reads the
 
 
 class SettlementMessage(msgspec.Struct, array_like=True, frozen=True):
-    """The end of an activity that the decider has executed itself, as in SETTLE."""
+    """The success of an activity that the decider has executed itself. It reports other ends with SETTLE."""
 
     handle: bytes
     token: bytes
-    outcome: str
-    detail: bytes
     result: bytes
 
 
@@ -42,6 +41,17 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
     build: str = ""
 
 
+class Lease(IntEnum):
+    """The lease of a decider on a run after an answer."""
+
+    NONE = 0
+    """It has none: the decider must not go on with the run before the next decision, if its report said that it does."""
+    KEPT = 1
+    """It keeps the one that it had."""
+    NEXT = 2
+    """The next decision follows the answer, in an ASSIGN."""
+
+
 class DecidedMessage(msgspec.Struct, array_like=True, frozen=True):
     """The answer about one run; see `workflows.requests.Decided`.
 
@@ -55,6 +65,7 @@ class DecidedMessage(msgspec.Struct, array_like=True, frozen=True):
     """A block of the events after ``seen``."""
     status: int = 0
     refused_close: bool = False
+    lease: Lease = Lease.NONE
 
 
 class DecisionInfo(msgspec.Struct, frozen=True):

@@ -47,6 +47,8 @@ def extended_assignment(held: Held, service: JobService) -> bytes:
             info[name] = seconds
             if name == "timeout":
                 info["deadline"] = held.started_us / 1_000_000 + seconds
+    if options is not None and options.run is not None:
+        info["run"], info["ref"] = str(options.run[0]), options.ref
     if options is not None and options.fire_us:
         info["fire_time"] = options.fire_us / 1_000_000
     if job.suspects and rules.may_kill_workers(job):

@@ -34,6 +34,13 @@ WATCHER_BACKLOG = 2**20
 _EMPTY_ANSWER: dict[str, object] = {}
 
 
+class Decisions(Protocol):
+    """The worker of a peer for decisions."""
+
+    def pause(self) -> None:
+        """Assign no more decisions: the worker drains."""
+
+
 class Caller(Protocol):
     """The part of a peer that its calls use."""
 
@@ -47,6 +54,10 @@ class Caller(Protocol):
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
+
+    @property
+    def decisions(self) -> Decisions | None:
+        """Its worker for decisions, if it has one."""
 
     def as_worker(self) -> Worker:
         """Return this peer's worker; create it on first use."""
@@ -65,6 +76,12 @@ class Slots(Request[None]):
     slots: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_LIMIT)]
 
 
+class Drains(Request[None]):
+    """Declare that the worker on this connection takes no more decisions, because it ends."""
+
+    call = "worker.drains"
+
+
 class Calls:
     """Handles the calls of all peers: those of the API, and those about the peer's own connection."""
 
@@ -74,6 +91,7 @@ class Calls:
         self._own: dict[type[Request[Any]], Callable[[Caller, bytes, Any], None]] = {
             Isolates: _isolates,
             Slots: _slots,
+            Drains: _drains,
             Watch: self._watch,
         }
         self._requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
@@ -137,4 +155,10 @@ def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
 
 def _slots(peer: Caller, call_id: bytes, request: Slots) -> None:
     peer.as_worker().slots = request.slots
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _drains(peer: Caller, call_id: bytes, _: Drains) -> None:
+    if peer.decisions is not None:
+        peer.decisions.pause()
     _answer(peer, call_id, _EMPTY_ANSWER)

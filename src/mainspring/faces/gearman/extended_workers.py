@@ -8,6 +8,7 @@ import msgspec
 
 from mainspring.api.submitting import check_seconds
 from mainspring.errors import UsageError
+from mainspring.faces.gearman import deciders
 from mainspring.faces.gearman.extension_json import RegisterOptions, decode_beats, decode_register
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.peer import Peer
+
+MOST_DECISIONS = 10_000
+"""Decisions that a worker may take at a time."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,6 +45,12 @@ def _register(peer: Peer, args: list[bytes]) -> None:
     if limits is not None and not peer.service.keeps_limits:
         given = ", ".join(name for name, value in limits_to_wire(limits).items() if value is not None).encode()
         peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NOT_KEPT.encode()))
+        return
+    if options.workflow is not None:
+        if not 1 <= options.decisions <= MOST_DECISIONS:
+            _refuse(peer, f"a worker takes 1 to {MOST_DECISIONS} decisions at a time, not {options.decisions}")
+            return
+        deciders.register(peer, function, options.workflow, options.decisions, options.timeout)
         return
     ability = Ability(
         timeout=options.timeout, requeue=False, heartbeat=options.heartbeat, retry=options.retry, limits=limits
@@ -80,17 +90,9 @@ def _pause(peer: Peer, args: list[bytes]) -> None:
     peer.outbox.write(response(Type.PAUSED))
 
 
-def _no_workflows(peer: Peer, args: list[bytes]) -> None:
-    del args
-    peer.refuse(b"UNSUPPORTED", b"this server runs no workflows")
-
-
 HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {
     Type.REGISTER: _register,
     Type.READY: _ready,
     Type.HEARTBEAT: _heartbeat,
     Type.PAUSE: _pause,
-    Type.HISTORY: _no_workflows,
-    Type.DECIDE: _no_workflows,
-    Type.FORGOTTEN: _no_workflows,
 }

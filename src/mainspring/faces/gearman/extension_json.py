@@ -16,6 +16,15 @@ class SubmitOptions(JobOptions, frozen=True, forbid_unknown_fields=True):
     wait: bool = False
 
 
+class WorkflowOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The definition of a workflow in REGISTER."""
+
+    version: str = "1"
+    digest: str = ""
+    """Identifies the code: a parked run is given to each code once."""
+    app: str = ""
+
+
 class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
     """The options of REGISTER."""
 
@@ -23,6 +32,10 @@ class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
     heartbeat: float | None = None
     retry: Retry | None = None
     limits: LimitSpec | None = None
+    workflow: WorkflowOptions | None = None
+    """The function is a workflow, and the worker decides its runs; ``timeout`` is that of a run."""
+    decisions: int = 100
+    """The decisions that the worker takes at a time."""
 
 
 class SettleDetail(msgspec.Struct, forbid_unknown_fields=True):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Api
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.jobs.service import JobService
+    from mainspring.workflows.service import WorkflowService
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class GearmanFace:
         job_calls: JobCalls,
         shut_down: Callable[[bool], None],
         remote_load: Callable[[bytes], RemoteLoad] | None = None,
+        workflows: WorkflowService | None = None,
     ) -> None:
         self.service = service
         self.settings = settings
@@ -94,6 +96,8 @@ class GearmanFace:
         self.shut_down = shut_down
         """Ends the node; True: after its running jobs."""
         self.peers = peers
+        self.workflows = workflows
+        """The runs of workflows; None if the node's store keeps none."""
         self.remote_load = remote_load
         """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
         self.piece_cache = PieceCache(service.monotonic)

@@ -16,12 +16,14 @@ from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.api.answers.waiting import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Message
+    from mainspring.workflows.messages import DecideMessage
+    from mainspring.workflows.model import Definition
 
 UNREAD_FACTOR = 16
 """A peer that leaves this multiple of ``unsent_bytes`` unread is disconnected."""
@@ -42,6 +44,25 @@ class Side(Protocol):
 
     def gone(self) -> None:
         """Release the worker's jobs, because the connection has ended."""
+
+
+class Decisions(Side, Protocol):
+    """The worker of a peer for decisions of workflows."""
+
+    def register(self, definition: Definition, digest: str) -> None:
+        """Assign decisions of a definition from now on."""
+
+    def refill(self) -> None:
+        """Let the worker get as many decisions as have ended."""
+
+    def pause(self) -> None:
+        """Assign no more decisions: the worker drains."""
+
+    def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
+        """Record the reports of one DECIDE, and answer it."""
+
+    def forgotten(self, runs: Sequence[int]) -> None:
+        """Forget runs that the worker has dropped from its cache."""
 
 
 class Peer:
@@ -71,6 +92,8 @@ class Peer:
         """Its worker for tasks."""
         self.sides: list[Side] = [self.worker_side]
         """All of its workers."""
+        self.decisions: Decisions | None = None
+        """Its worker for decisions, if it has one."""
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
         """Calls in progress that only read, and some that have ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from mainspring.faces.gearman import administration, clients, extended_clients, extended_workers, workers
+from mainspring.faces.gearman import administration, clients, deciders, extended_clients, extended_workers, workers
 from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.gearman.settlements import settle
 from mainspring.jobs.model import Priority
@@ -42,6 +42,7 @@ HANDLERS: dict[int, Handler] = {
     **workers.HANDLERS,
     **extended_clients.HANDLERS,
     **extended_workers.HANDLERS,
+    **deciders.HANDLERS,
     Type.SETTLE: settle,
     TEXT: administration.command,
     BAD: _bad,

@@ -40,6 +40,8 @@ def settle(peer: Peer, args: list[bytes]) -> None:
         outcome = b"failed"
 
     acknowledge = _acknowledge(peer, handle, token, reported)
+    if peer.decisions is not None and held.worker is peer.decisions.worker:
+        acknowledge = _then(acknowledge, peer.decisions.refill)
     service = peer.service
     if outcome == b"succeeded":
         if len(data) > peer.face.settings.max_value:
@@ -67,6 +69,14 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     else:
         message = f"SETTLE has no outcome {outcome.decode('utf-8', 'replace')!r}"
         peer.refuse(b"INVALID_ARGUMENTS", message.encode())
+
+
+def _then(acknowledge: Callable[[bool], None], then: Callable[[], None]) -> Callable[[bool], None]:
+    def both(recorded: bool) -> None:
+        acknowledge(recorded)
+        then()
+
+    return both
 
 
 def _acknowledge(

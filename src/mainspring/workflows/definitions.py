@@ -1,0 +1,78 @@
+"""The definitions of workflows that a node knows: it caches them all, because it asks at each submission."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.clock import to_us
+from mainspring.workflows.store import FindDefinitions, SaveDefinitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.errors import StoreError
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
+    from mainspring.workflows.model import Definition
+
+SEEN_INTERVAL: Final = 60.0
+"""Seconds after which a repeated registration writes the time at which a definition was last seen."""
+
+
+class Definitions:
+    """A cache of the stored definitions. ``added`` is called with the names that became workflows."""
+
+    def __init__(self, commits: CommitQueue, reads: Reads, added: Callable[[Iterable[str]], None]) -> None:
+        self._commits = commits
+        self._reads = reads
+        self._added = added
+        self._by_version: dict[tuple[str, str, str], Definition] = {}
+        self._functions: set[bytes] = set()
+
+    def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+        """Read all definitions; no job of a workflow may be handed out as a task's before."""
+
+        def found(definitions: Sequence[Definition]) -> None:
+            self._keep(definitions)
+            then()
+
+        self._reads.ask(FindDefinitions(), found, failed)
+
+    def is_workflow(self, function: bytes) -> bool:
+        """Return whether a function is a workflow."""
+        return function in self._functions
+
+    def all(self) -> Iterable[Definition]:
+        """Return all definitions."""
+        return self._by_version.values()
+
+    def define(
+        self,
+        definitions: Sequence[Definition],
+        now: float,
+        done: Callable[[], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        """Store definitions, unless they were seen just now; ``now`` is the wall time."""
+        fresh_us = to_us(now - SEEN_INTERVAL)
+        if all(self._is_fresh(one, fresh_us) for one in definitions):
+            done()
+            return
+
+        def saved(everything: Sequence[Definition]) -> None:
+            self._keep(everything)
+            done()
+
+        self._commits.put(SaveDefinitions(definitions, to_us(now)), saved, failed)
+
+    def _is_fresh(self, definition: Definition, fresh_us: int) -> bool:
+        stored = self._by_version.get((definition.namespace, definition.name, definition.version))
+        return stored is not None and stored.timeout == definition.timeout and stored.last_seen_us >= fresh_us
+
+    def _keep(self, definitions: Iterable[Definition]) -> None:
+        """Replace the cache, and report the functions that are workflows from now on."""
+        self._by_version = {(one.namespace, one.name, one.version): one for one in definitions}
+        functions = {one.name.encode() for one in self._by_version.values()}
+        added, self._functions = functions - self._functions, functions
+        if added:
+            self._added(sorted(name.decode() for name in added))

@@ -1,0 +1,117 @@
+"""Checks of what a decider reports: values that the rules, the jobs slice or a store could not take.
+
+The rules judge whether a report fits its run. These checks come before them, because a connection may send anything.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.errors import UsageError
+from mainspring.jobs import retry
+from mainspring.jobs.model import FUNCTION_LIMIT, Options, decode_options
+from mainspring.workflows.decisions.model import RecordMarker, ScheduleActivityTask, StartTimer
+from mainspring.workflows.model import YEAR
+
+if TYPE_CHECKING:
+    from mainspring.workflows.decisions.model import Decision
+    from mainspring.workflows.messages import DecideMessage
+
+MOST_DECISIONS: Final = 10_000
+"""Decisions, or results of steps, of one report."""
+TEXT_LIMIT: Final = 1024
+"""Bytes of a name or a reason."""
+KEY_LIMIT: Final = 256
+_MOST_NUMBER: Final = 2**31 - 1
+_MOST_US: Final = 2**62
+_MOST_SECONDS: Final = 100 * YEAR
+_DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close", "heartbeat", "start_to_fire",
+                     "execution_timeout", "task_timeout")  # fmt: skip
+_OF_JOBS: Final = {"retry", "timeout", "heartbeat"}
+"""The options of an activity's job that a decider may set."""
+
+
+def refusal(message: DecideMessage, largest: int) -> str:
+    """Return the reason why a report cannot be taken, which names the wrong value; empty if it can.
+
+    ``largest`` is the number of bytes of a result or an input that the store takes.
+    """
+    if not 0 < message.run < 10**18:
+        return f"{message.run} is not the number of a run"
+    if not (
+        0 <= message.seen <= _MOST_NUMBER and 0 <= message.now_us <= _MOST_US and 0 <= message.batch <= _MOST_NUMBER
+    ):
+        return f"seen={message.seen}, now={message.now_us}, batch={message.batch} are not all in their ranges"
+    if len(message.decisions) > MOST_DECISIONS or len(message.steps) > MOST_DECISIONS:
+        return f"a report has at most {MOST_DECISIONS} decisions and as many results of steps"
+    for step in message.steps:
+        if not (
+            0 < step.number <= _MOST_NUMBER and 0 <= step.batch <= _MOST_NUMBER and 0 < step.attempt <= _MOST_NUMBER
+        ):
+            return f"step {step.number} has a number, batch ({step.batch}) or attempt ({step.attempt}) out of range"
+        if len(step.result) > largest or len(step.function) > TEXT_LIMIT:
+            return f"the result of step {step.number} has {len(step.result)} bytes, the store takes {largest}"
+    for decision in message.decisions:
+        why = _refused(decision, largest)
+        if why:
+            return f"{type(decision).__name__} {decision.number}: {why}"
+    return ""
+
+
+def _refused(decision: Decision, largest: int) -> str:
+    if not 0 <= decision.number <= _MOST_NUMBER:
+        return "its number is out of range"
+    kind = type(decision)
+    if kind is ScheduleActivityTask:
+        assert isinstance(decision, ScheduleActivityTask)
+        if not decision.function or len(decision.function) > FUNCTION_LIMIT or b"\0" in decision.function:
+            return f"{decision.function[:FUNCTION_LIMIT]!r} is not the name of a function"
+        if b"\x1f" in decision.function:
+            return f"the function {decision.function!r} contains U+001F"
+        if not 0 <= decision.task_priority <= 2:
+            return f"the priority {decision.task_priority} is not 0, 1 or 2"
+        if len(decision.key) > KEY_LIMIT:
+            return f"its key has more than {KEY_LIMIT} bytes"
+        why = _refused_options(decision.options)
+        if why:
+            return why
+    elif kind is RecordMarker:
+        assert isinstance(decision, RecordMarker)
+        if not 0 <= decision.digest < 2**64:
+            return "its digest is out of range"
+    elif kind is StartTimer:
+        assert isinstance(decision, StartTimer)
+        if not 0 <= decision.start_to_fire <= _MOST_SECONDS:
+            return f"a timer of {decision.start_to_fire} s is out of range"
+    for field in kind.__struct_fields__:
+        value: Any = getattr(decision, field)
+        if isinstance(value, (bytes, str)):
+            if len(value) > (largest if isinstance(value, bytes) else TEXT_LIMIT):
+                return f"{field} has {len(value)} characters or bytes, which are too many"
+        elif field in _DURATIONS and not (math.isfinite(value) and 0 <= value <= _MOST_SECONDS):
+            return f"{field} is {value}, which is not from 0 s to a century"
+    return ""
+
+
+def _refused_options(options: bytes) -> str:
+    """Return the reason why an activity's job cannot have these options."""
+    if not options:
+        return ""
+    try:
+        given = decode_options(options)
+        if given.retry is not None:
+            retry.check(given.retry)
+    except (ValueError, UsageError) as error:
+        return f"its options cannot be read: {error}"
+    for name in Options.__struct_fields__:
+        if name not in _OF_JOBS and getattr(given, name) != getattr(_NO_OPTIONS, name):
+            return f"its options set {name}, which only nodes set"
+    for name in ("timeout", "heartbeat"):
+        seconds = getattr(given, name)
+        if seconds is not None and not 0 < seconds <= _MOST_SECONDS:
+            return f"its option {name} is {seconds}, which is not a duration"
+    return ""
+
+
+_NO_OPTIONS: Final = Options()

@@ -1,0 +1,325 @@
+"""The workflows service of one node: it begins runs, rings their alarms, and passes requests of clients to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+from mainspring.clock import to_us
+from mainspring.errors import ConflictError, UsageError
+from mainspring.jobs.roots import DECISIONS
+from mainspring.workflows.alarms import Alarms
+from mainspring.workflows.deciders import Deciders
+from mainspring.workflows.definitions import Definitions
+from mainspring.workflows.model import Key
+from mainspring.workflows.store import (
+    BeginRuns,
+    BeginWaiting,
+    ReadHistory,
+    RequestCancelRun,
+    ShowRun,
+    SignalRuns,
+    Start,
+    TerminateRun,
+    UnparkRuns,
+)
+from mainspring.workflows.watch import BATCH, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from mainspring.clock import Clock
+    from mainspring.errors import MainspringError, StoreError
+    from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.roots import Joined
+    from mainspring.jobs.service import JobService
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.query import Page
+    from mainspring.storage.reads import Reads
+    from mainspring.workflows.cache import Tail
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.observer import Changed
+    from mainspring.workflows.requests import Reached, Signal
+    from mainspring.workflows.store import Begun, ListRuns, ShownRun
+    from mainspring.workflows.watch import Build
+
+    Failed = Callable[[MainspringError], None]
+
+DAY: Final = 86_400.0
+T = TypeVar("T")
+
+
+class Counts(NamedTuple):
+    """Runs by type and version."""
+
+    open: dict[tuple[str, str], int]
+    parked: dict[tuple[str, str], int]
+    stranded: dict[tuple[str, str], int]
+
+
+class _Gathered(Generic[T]):
+    """The callers of an operation to which several requests were added."""
+
+    def __init__(self) -> None:
+        self.items: list[T] = []
+        self.callers: list[tuple[Callable[[Any], None], Failed]] = []
+
+    def add(self, item: T, done: Callable[[Any], None], failed: Failed) -> None:
+        """Add a request."""
+        self.items.append(item)
+        self.callers.append((done, failed))
+
+    def failed(self, error: StoreError) -> None:
+        """Report an error to all callers."""
+        for _, failed in self.callers:
+            failed(error)
+
+
+class WorkflowService:
+    """The workflows slice of a node, on a store that keeps runs. The node calls ``tick`` at least every quarter of a second.
+
+    ``tail`` returns the newest events of a run, if they are in memory. ``first`` returns whether this node is the first in line
+    for a name; None if no other node shares the store. ``retention`` is the time in seconds for which closed runs are kept.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        *,
+        tail: Callable[[int], Tail | None],
+        first: Callable[[str], bool] | None = None,
+        retention: float = 14 * DAY,
+    ) -> None:
+        self._jobs: JobService
+        self._commits = commits
+        self._reads = reads
+        self._clock = clock
+        self._first = first or (lambda _: True)
+        self._retention = retention
+        self.definitions = Definitions(commits, reads, self._became_workflows)
+        self.deciders = Deciders(commits, clock)
+        self.tail = tail
+        self._alarms: Alarms
+        self._watch: Watch
+        self._builds: dict[Build, int] = {}
+        self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
+        self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
+        self.goes_on = self.deciders.goes_on
+
+    def attach(self, jobs: JobService) -> None:
+        """Work with the jobs of the node, which refer to this service themselves."""
+        self._jobs = jobs
+        self.deciders.attach(jobs)
+
+        def paused() -> bool:
+            return jobs.paused
+
+        self._alarms = Alarms(self._commits, self._clock, jobs.timers, first=self._first, paused=paused)
+        self._watch = Watch(
+            self._commits,
+            self._reads,
+            self._clock,
+            builds=lambda: self._builds,
+            queues=jobs.queues,
+            first=self._first,
+            paused=paused,
+            retention=self._retention,
+        )
+
+    def prefers(self, function: bytes) -> Callable[[Held], Worker | None] | None:
+        """See ``jobs.dispatch.Dispatch``: decisions prefer the worker that has the run in memory."""
+        return self._worker_with if function[:1] == DECISIONS else None
+
+    def _worker_with(self, held: Held) -> Worker | None:
+        options = held.job.options
+        return None if options is None or options.run is None else self.deciders.cached.worker_of(options.run[0])
+
+    def _now_us(self) -> int:
+        return to_us(self._clock.wall())
+
+    @property
+    def lateness(self) -> float:
+        """The seconds by which the last alarm was late."""
+        return self._alarms.lateness
+
+    # ---- the node ----
+
+    def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+        """Read what the service needs before the node serves."""
+        self.definitions.load(then, failed)
+
+    def fetch(self) -> None:
+        """Fetch the first alarms, once the node serves."""
+        self._alarms.fetch()
+
+    def tick(self) -> None:
+        """Do the work that is due."""
+        if not self._jobs.paused:
+            self._alarms.tick()
+        self._watch.tick()
+
+    # ---- the store's notes after a commit ----
+
+    def appended(self, runs: Sequence[Changed]) -> None:
+        """See `workflows.observer.RunObserver`: add the alarms of the runs, and forget the closed ones."""
+        alarms = []
+        cached = self.deciders.cached
+        for one in runs:
+            if one.status:
+                cached.closed(one.run)
+                continue
+            cached.appended(one.run, one.events)
+            if one.due_us:
+                alarms.append((one.run, one.due_us))
+        if alarms:
+            self._alarms.written(alarms)
+
+    # ---- definitions and builds ----
+
+    def define(self, definitions: Sequence[Definition], done: Callable[[], None], failed: Failed) -> None:
+        """Store definitions that a worker registers."""
+        self.definitions.define(definitions, self._clock.wall(), done, failed)
+
+    def connected(self, build: Build) -> None:
+        """Count a connected worker's code."""
+        self._builds[build] = self._builds.get(build, 0) + 1
+
+    def disconnected(self, build: Build) -> None:
+        """Uncount it."""
+        left = self._builds.get(build, 0) - 1
+        if left > 0:
+            self._builds[build] = left
+        else:
+            self._builds.pop(build, None)
+
+    def _became_workflows(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._jobs.became_root(name.encode())
+
+    # ---- starts ----
+
+    def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed) -> None:
+        """Store a root job and begin its run; see `workflows.store.Start`. Those of one turn of the loop are one operation."""
+        if self._starting is None or not self._starting[0].open:
+            gathered: _Gathered[Start] = _Gathered()
+            operation = BeginRuns(gathered.items, 0)
+            self._starting = operation, gathered
+
+            def begun(outcome: Begun) -> None:
+                for function, _ in gathered.callers:
+                    function(outcome)
+
+            self._commits.put(operation, begun, gathered.failed)
+        operation, gathered = self._starting
+        gathered.add(Start(job, version, timeout), done, failed)
+        operation.now_us = self._now_us()
+        operation.rows += 2
+        size = len(job.payload) + 300
+        operation.size += size
+        self._commits.add_bytes(size)
+
+    def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Failed) -> None:
+        """See ``jobs.roots.Roots``."""
+        operation = BeginRuns([Start(job) for job in jobs], self._now_us())
+        operation.size += sum(len(job.payload) + 300 for job in jobs)
+
+        def begun(outcome: Begun) -> None:
+            for why in outcome.refused.values():
+                failed(UsageError(why))
+                return
+            done(outcome.joined)
+
+        self._commits.put(operation, begun, failed)
+
+    def begin_waiting(self, function: bytes, limit: int, done: Callable[[int], None], failed: Failed) -> None:
+        """See ``jobs.roots.Roots``."""
+        self._commits.put(BeginWaiting(function, limit, self._now_us()), done, failed)
+
+    # ---- requests to runs ----
+
+    def signal(self, signal: Signal, done: Callable[[Reached], None], failed: Failed) -> None:
+        """Record a signal; those of one turn of the loop are one operation."""
+        if self._signalling is None or not self._signalling[0].open:
+            gathered: _Gathered[Signal] = _Gathered()
+            operation = SignalRuns(gathered.items, 0)
+            self._signalling = operation, gathered
+
+            def reached(outcome: Sequence[Reached]) -> None:
+                for (function, _), one in zip(gathered.callers, outcome, strict=True):
+                    function(one)
+
+            self._commits.put(operation, reached, gathered.failed)
+        operation, gathered = self._signalling
+        gathered.add(signal, done, failed)
+        operation.now_us = self._now_us()
+        operation.rows += 1
+        size = len(signal.input) + 200
+        operation.size += size
+        self._commits.add_bytes(size)
+
+    def request_cancel(
+        self, key: Key, reason: str, request: int, done: Callable[[Reached], None], failed: Failed
+    ) -> None:
+        """Ask a run to cancel itself."""
+        self._commits.put(RequestCancelRun(key, reason, self._now_us(), request), done, failed)
+
+    def terminate(self, key: Key, reason: str, details: bytes, done: Callable[[Reached], None], failed: Failed) -> None:
+        """End a run at once."""
+        self._commits.put(TerminateRun(key, reason, self._now_us(), details), done, failed)
+
+    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
+        """Let a parked run go on, or all of them."""
+        number = 0
+
+        def unparked(outcome: int) -> None:
+            nonlocal number
+            number += outcome
+            if key is None and outcome == BATCH:
+                self._commits.put(UnparkRuns(self._now_us(), limit=BATCH), unparked, failed)
+            else:
+                done(number)
+
+        self._commits.put(UnparkRuns(self._now_us(), key=key, limit=BATCH), unparked, failed)
+
+    def cancel(self, job_id: int, reason: str, done: Callable[[str], None], failed: Failed) -> None:
+        """See ``jobs.roots.Roots``."""
+
+        def reached(outcome: Reached) -> None:
+            if outcome.verdict == "full":
+                failed(
+                    ConflictError(
+                        "the run's history is full, so that it takes no requests: end it with `mainspring workflows terminate`"
+                    )
+                )
+            elif outcome.verdict in {"recorded", "repeated"}:
+                done("running" if outcome.run else "cancelled")
+            else:
+                done("unknown" if outcome.verdict == "unknown" else "ended")
+
+        self.request_cancel(Key(job=job_id), reason, 0, reached, failed)
+
+    # ---- queries ----
+
+    def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed) -> None:
+        """Read a page of runs."""
+        self._reads.gather(query, done, failed)
+
+    def show(self, key: Key, done: Callable[[ShownRun | None], None], failed: Failed) -> None:
+        """Read the run that a key names."""
+        self._reads.ask(ShowRun(key), done, failed)
+
+    def history(self, run: int, first: int, limit: int, done: Callable[[Page[Event]], None], failed: Failed) -> None:
+        """Read events of a run from a number on."""
+        self._reads.gather(ReadHistory(run=run, after=first - 1, limit=limit), done, failed)
+
+    def stranded(self) -> Collection[tuple[str, str]]:
+        """Return types and versions of runs that have waited for a minute, because no worker with their code is connected."""
+        return {(one.type, one.version) for one in self._watch.stranded()}
+
+    def counts(self) -> Counts:
+        """Return the last counts."""
+        stranded = {(one.type, one.version): one.runs for one in self._watch.stranded()}
+        return Counts({}, dict(self._watch.parked), stranded)

@@ -1,0 +1,190 @@
+"""Periodic checks of runs: parked ones that other code may take on, stranded ones that no worker can decide, old closed ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from mainspring.clock import to_us
+from mainspring.workflows.model import decisions_of
+from mainspring.workflows.store import CountParked, ForgetRuns, UnparkRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.clock import Clock
+    from mainspring.errors import StoreError
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
+
+    Build = tuple[str, str, str, str]
+    """Namespace, name and version of a definition, and the digest of its code."""
+
+LOOK_INTERVAL: Final = 5.0
+"""Seconds between two looks for parked runs."""
+LOOK_KEY: Final = "parked runs"
+"""The name for which nodes choose the one that looks."""
+BATCH: Final = 100
+"""Runs that one operation unparks or forgets."""
+STRANDED_AFTER: Final = 60.0
+"""Seconds without a worker of its version after which a run that needs a decision is stranded."""
+WARNING_INTERVAL: Final = 60.0
+"""Seconds between two warnings about stranded runs."""
+FORGET_INTERVAL: Final = 3600.0
+"""Seconds between two deletions of closed runs."""
+FORGET_DELAY: Final = 60.0
+"""Seconds until the first one."""
+FORGET_KEY: Final = "closed runs"
+"""The name for which nodes choose the deleting one."""
+
+log = structlog.get_logger("mainspring.workflows")
+
+
+class Stranded(NamedTuple):
+    """Runs of one version that need a decision, without a worker."""
+
+    type: str
+    version: str
+    runs: int
+    since: float
+    """Monotonic time."""
+
+
+class Watch:
+    """Looks after the runs of a node.
+
+    ``builds`` returns the code of the connected workers, ``queues`` the functions of the node. ``first`` returns whether this
+    node is the first in line for a name; ``paused`` whether nothing may be written. ``retention`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        *,
+        builds: Callable[[], Iterable[Build]],
+        queues: Callable[[], Iterable[FunctionQueue]],
+        first: Callable[[str], bool],
+        paused: Callable[[], bool],
+        retention: float,
+    ) -> None:
+        self._commits = commits
+        self._reads = reads
+        self._clock = clock
+        self._builds = builds
+        self._queues = queues
+        self._first = first
+        self._paused = paused
+        self._retention = retention
+        self.parked: dict[tuple[str, str], int] = {}
+        """The parked runs by type and version, as of the last look."""
+        self._looked = clock.monotonic()
+        self._looking = self._forgetting = False
+        self._forget_at = clock.monotonic() + FORGET_DELAY
+        self._alone: dict[bytes, float] = {}
+        """The functions of decisions that wait without a worker, with the monotonic time since which they do."""
+        self._warned = -WARNING_INTERVAL
+
+    def tick(self) -> None:
+        """Check, as due; call it about every second."""
+        now = self._clock.monotonic()
+        if now - self._looked >= LOOK_INTERVAL and not self._looking:
+            self._looked = now
+            self._look()
+        if self._paused():
+            return
+        if now >= self._forget_at and not self._forgetting:
+            self._forget_at = now + FORGET_INTERVAL
+            if self._first(FORGET_KEY):
+                self._forgetting = True
+                self._forget()
+
+    # ---- parked runs ----
+
+    def _look(self) -> None:
+        self._looking = True
+        self._reads.ask(CountParked(), self._counted, self._not_counted)
+
+    def _not_counted(self, error: StoreError) -> None:
+        del error  # the next look repeats it
+        self._looking = False
+
+    def _counted(self, parked: dict[tuple[str, str], int]) -> None:
+        """Let parked runs go on for which another build is connected."""
+        self._looking = False
+        self.parked = parked
+        self._check_stranded()
+        if self._paused() or not self._first(LOOK_KEY):
+            return
+        for namespace, name, version, build in set(self._builds()):
+            if parked.get((name, version)):
+                self._unpark((namespace, name, version), build)
+
+    def _unpark(self, definition: tuple[str, str, str], build: str) -> None:
+        def unparked(number: int) -> None:
+            if number:
+                log.info("parked runs go on with other code", type=definition[1], version=definition[2], runs=number)
+            if number == BATCH and not self._paused():
+                self._unpark(definition, build)
+
+        operation = UnparkRuns(to_us(self._clock.wall()), definition=definition, build=build, limit=BATCH)
+        operation.urgent = False
+        self._commits.put(operation, unparked)
+
+    # ---- stranded runs ----
+
+    def stranded(self) -> list[Stranded]:
+        """Return the stranded runs, as of the last look."""
+        now = self._clock.monotonic()
+        found = []
+        for queue in self._queues():
+            since = self._alone.get(queue.name)
+            if since is None or now - since < STRANDED_AFTER:
+                continue
+            decided = decisions_of(queue.name)
+            number = queue.waiting()
+            if decided is not None and number:
+                found.append(Stranded(decided[1], decided[2], number, since))
+        return found
+
+    def _check_stranded(self) -> None:
+        now = self._clock.monotonic()
+        alone = {}
+        for queue in self._queues():
+            if queue.name[:1] == b"\x1f" and not queue.workers and queue.waiting():
+                alone[queue.name] = self._alone.get(queue.name, now)
+        self._alone = alone
+        if not alone or now - self._warned < WARNING_INTERVAL:
+            return
+        for one in self.stranded():
+            self._warned = now
+            log.warning(
+                "runs need a decision, and no worker of their version is connected",
+                type=one.type,
+                version=one.version,
+                runs=one.runs,
+                seconds=round(now - one.since),
+                do=f"start a worker whose App has {one.type} in version {one.version}, or end the runs with "
+                "`mainspring workflows terminate`",
+            )
+
+    # ---- retention ----
+
+    def _forget(self) -> None:
+        """Delete closed runs, in steps that are parts of separate groups."""
+
+        def forgotten(number: int) -> None:
+            if number < BATCH or self._paused():
+                self._forgetting = False
+            else:
+                self._forget()
+
+        def not_forgotten(error: StoreError) -> None:
+            del error
+            self._forgetting = False
+
+        before_us = to_us(self._clock.wall() - self._retention)
+        self._commits.put(ForgetRuns(before_us, BATCH), forgotten, not_forgotten)
