@@ -5,12 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from mainspring.worker.delivery import Delivery
+    from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
     from mainspring.worker.session import Assigned, Extended, Key
 
 
 class Decider(Protocol):
     """Decides runs of workflows, for all servers of a worker. It sends by ``link.session.send``, then ``link.flush``."""
+
+    def attach(self) -> None:
+        """Use the running loop."""
+
+    def accepted(self, delivery: Delivery) -> None:
+        """Note a job that the worker holds: it may be an activity of a run."""
+
+    def ended(self, delivery: Delivery, settlement: Settlement | None) -> bool:
+        """Take over the end of a job, which is then not settled alone; None: it is lost or given back."""
+
+    def flush(self) -> None:
+        """Send what this turn of the loop has brought."""
 
     @property
     def busy(self) -> bool:

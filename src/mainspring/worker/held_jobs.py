@@ -16,6 +16,7 @@ from mainspring.worker.reports import Origin, Reports
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mainspring.worker.decider import Decider
     from mainspring.worker.failed_attempts import FailedAttempts
     from mainspring.worker.job_counters import JobCounters
     from mainspring.worker.link import Link
@@ -46,6 +47,7 @@ class HeldJobs:
         task_process: Sequence[str],
         counters: JobCounters | None,
         ended: Callable[[], None],
+        decider: Decider | None = None,
     ) -> None:
         self._functions = functions
         self._places = places
@@ -56,6 +58,7 @@ class HeldJobs:
         self._task_process = task_process
         self._counters = counters
         self._ended = ended
+        self._decider = decider
         self._reports = Reports(waits)
         self._executors: dict[str, Executor] = {}
         self._held: dict[tuple[Link, Key], Delivery] = {}
@@ -125,6 +128,8 @@ class HeldJobs:
         isolated = self._selector is not None and b'"alone"' in info
         delivery = Delivery(link, key, function, payload, job, now, isolated=isolated)
         self._held[link, key] = delivery
+        if self._decider is not None:
+            self._decider.accepted(delivery)
         if not link.extra:
             self._waiting.append(delivery)
         elif self._places.extra < self._places.most_extra:
@@ -165,7 +170,8 @@ class HeldJobs:
             session = delivery.link.session
             if settlement.outcome == b"failed" and delivery.key in session.running:  # the server logs the others
                 self._failures.failed(delivery.job, delivery.function, settlement)
-            session.settle(delivery.key, settlement)
+            if self._decider is None or not self._decider.ended(delivery, settlement):
+                session.settle(delivery.key, settlement)
             self._held.pop((delivery.link, delivery.key), None)
         if self._counters is not None:
             self._counters.ended([one.delivery for one in finished])
@@ -216,5 +222,7 @@ class HeldJobs:
     def _release(self, delivery: Delivery, settlement: Settlement = RELEASED) -> None:
         """Settle a delivery without a result of its function."""
         del self._held[delivery.link, delivery.key]
+        if self._decider is not None:
+            self._decider.ended(delivery, None)
         delivery.link.session.settle(delivery.key, settlement)
         delivery.link.flush()

@@ -26,6 +26,7 @@ from mainspring.worker.prefetch import PrefetchController
 from mainspring.worker.session import DECISIONS, Assigned, Event, Extended, Key, Refused, Shown, Stop, WorkerSession
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.waits import Waits
+from mainspring.worker.workflows.deciding import WorkflowDecider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,8 +60,8 @@ class Worker:
     """Runs the functions of a registry for several servers at once; its processes import the App by ``selector``.
 
     ``task_process`` is the command that starts such a process, without its arguments. ``counters`` are for a supervisor.
-    ``left_out``: functions that it registers later, each with the monotonic time at which it does. ``decider`` gets decisions of
-    workflows and the packets about their runs.
+    ``left_out``: functions that it registers later, each with the monotonic time at which it does. ``decider`` decides the runs
+    of workflows; by default one is created if the registry has workflows.
     ``servers`` maps names for the log to connectors. Create and run it on one event loop.
     """
 
@@ -83,6 +84,8 @@ class Worker:
         self._name = self.settings.name or f"{socket.gethostname()}-{os.getpid()}"
         self._functions = {function.name.encode(): function for function in registry}
         self._selector = selector
+        if decider is None and registry.workflows:
+            decider = WorkflowDecider(registry.workflows, self.settings, selector=selector, task_process=task_process)
         self._decider = decider
         self._left_out = dict(left_out or {})
         registrations = {function.name: function.registration() for function in registry}
@@ -108,6 +111,7 @@ class Worker:
             task_process=task_process,
             counters=counters,
             ended=self._jobs_ended,
+            decider=decider,
         )
         self._ending = Ending.STOPPED
         self._stop_requested = False  # by its owner; a second request skips the grace, which recycling must not
@@ -156,12 +160,14 @@ class Worker:
 
         Raises ServerError if a server does not support the extension.
         """
-        if not self._functions:
+        if not self._functions and self._decider is None:
             raise SettingsError("the App defines no task, so a worker has nothing to run: define one with @app.task")
         loop = asyncio.get_running_loop()
         attempts = AttemptLog(loop.time, loop.call_later)
         self._held_jobs.attach(FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks))
         self._waits.attach()
+        if self._decider is not None:
+            self._decider.attach()
         for name, until in self._left_out.items():
             loop.call_later(until - time.monotonic(), self._register, name)
         connections = [asyncio.create_task(link.keep(), name=f"mainspring {link.name}") for link in self._links]
@@ -221,6 +227,8 @@ class Worker:
                 self._extra.shown(link, event)
             elif isinstance(event, Refused):
                 _log.warning("server refused a request", server=link.name, code=event.code, message=event.message)
+        if self._decider is not None:
+            self._decider.flush()
         self._jobs_changed()
 
     def lost(self, link: Link, keys: set[Key]) -> None:
@@ -283,6 +291,8 @@ class Worker:
     def _jobs_ended(self) -> None:
         if self.settings.max_jobs is not None and self.jobs_done >= self.settings.max_jobs:
             self._recycle()
+        if self._decider is not None:
+            self._decider.flush()
         self._jobs_changed()
         for link in self._all_links:
             link.flush()
@@ -330,6 +340,8 @@ class Worker:
         # Send the pause before jobs are released: otherwise the server would assign them again.
         self._places.close()
         if self._decider is not None:
+            for link in self._links:
+                link.session.drain()
             self._decider.drain()
         for link in self._all_links:
             link.session.pause()

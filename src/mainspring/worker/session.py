@@ -34,6 +34,8 @@ DECISIONS: Final = b"\x1f"
 """The functions of decisions begin with this byte. Their jobs have a credit of their own, which REGISTER declares."""
 _SLOTS_CALL: Final = b"slots"
 """The id of the call with the number of jobs that the worker runs at a time; other calls have handles as their ids."""
+_DRAINS_CALL: Final = b"drains"
+"""The id of the call by which a worker declares that it takes no more decisions."""
 _ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
 
@@ -181,6 +183,11 @@ class WorkerSession:
             self._output.append(packets.request(kind, *args))
         return self.agreed
 
+    def drain(self) -> None:
+        """Take no more decisions."""
+        if self.agreed:
+            self._output.append(packets.request(Type.CALL, _DRAINS_CALL, b"worker.drains", b"{}"))
+
     def heartbeat(self) -> None:
         """Send a heartbeat for the worker and all of its jobs."""
         if self.agreed:
@@ -255,7 +262,7 @@ class WorkerSession:
             elif kind == Type.BEATEN:
                 self.unanswered_beats = 0
                 events += self._beaten(args[0])
-            elif kind in _CALLED and args[0] in {_SLOTS_CALL, _ISOLATES_CALL}:
+            elif kind in _CALLED and args[0] in {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL}:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
                 job = _decode_job(args[1])

@@ -14,6 +14,10 @@ WAITING_PLACES: Final = 64
 """The default of the largest number of extra places."""
 
 
+WORKFLOW_CACHE: Final = 256 * 2**20
+"""The default of the bytes of runs in memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """The settings of a worker; the defaults suit tasks that mostly wait for input and output."""
@@ -36,6 +40,9 @@ class WorkerSettings:
     max_rss: int | None = None
     """Bytes of resident memory above which the worker ends in order to be restarted."""
 
+    workflow_cache: int = WORKFLOW_CACHE
+    """Bytes of the runs of workflows that are kept in memory between their decisions."""
+
     log_tracebacks: bool = False
     """Whether to log the tracebacks of failed attempts."""
 
@@ -44,6 +51,7 @@ class WorkerSettings:
         check_whole(self.waiting_places, "waiting_places", 0)
         check_text(self.name, "name")
         check_number(self.grace, "grace", "a number of seconds, not negative", 0)
+        check_whole(self.workflow_cache, "workflow_cache", 0)
         for name in ("max_jobs", "max_rss"):
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, 1)

@@ -85,6 +85,15 @@ class FakeDecider:
         self.deciding: dict[bytes, Any] = {}
         self.stopped = asyncio.Event()
 
+    def attach(self) -> None: ...
+
+    def accepted(self, delivery: Any) -> None: ...
+
+    def ended(self, delivery: Any, settlement: Any) -> bool:
+        return False
+
+    def flush(self) -> None: ...
+
     @property
     def busy(self) -> bool:
         return bool(self.deciding)

@@ -1,0 +1,60 @@
+"""Fused decisions: a worker that has executed an activity of a run that it decides reports both with one packet.
+
+The worker predicts the events of the activity's end, and goes on with the code. That is right only if nothing else happens to the
+run meanwhile: so it fuses while no other activity of the run is open elsewhere. If the prediction was wrong all the same, the
+node takes the activity's result alone, and the worker evicts the run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.worker.workflows.runs import EndedActivity
+from mainspring.workflows.history import ActivityTaskCompleted, ActivityTaskStarted, DecisionTaskScheduled
+from mainspring.workflows.messages import SettlementMessage, decode_activity_info
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.worker.delivery import Delivery
+    from mainspring.workflows.history import Event
+
+__all__ = ["EndedActivity", "came_true", "events_of", "message_of", "run_of"]
+
+
+def run_of(delivery: Delivery) -> tuple[int, int]:
+    """Return the run of an activity and the event that scheduled it; zeros for other jobs."""
+    info = delivery.job.raw[2]
+    if b'"ref"' not in info:
+        return 0, 0
+    decoded = decode_activity_info(info)
+    return (int(decoded.run), decoded.ref) if decoded.run else (0, 0)
+
+
+def events_of(ended: Sequence[EndedActivity], position: int, now_us: int) -> Sequence[Event]:
+    """Return the events that the ends of activities will cause after the event ``position``."""
+    events: list[Event] = []
+    for one in ended:
+        started = position + 1
+        events.append(ActivityTaskStarted(started, now_us, one.ref, attempt=one.attempt))
+        events.append(ActivityTaskCompleted(position + 2, now_us, one.ref, started, one.settlement.data))
+        position += 2
+        if len(events) == 2:
+            position += 1
+            events.append(DecisionTaskScheduled(position, now_us))
+    return events
+
+
+def came_true(predicted: Sequence[Event], recorded: Sequence[Event]) -> bool:
+    """Return whether events were recorded as predicted."""
+    return len(recorded) >= len(predicted) and all(
+        type(one) is type(other)
+        and one.id == other.id
+        and getattr(one, "scheduled", 0) == getattr(other, "scheduled", 0)
+        for one, other in zip(predicted, recorded, strict=False)
+    )
+
+
+def message_of(ended: EndedActivity) -> SettlementMessage:
+    """Return an activity's end as DECIDE carries it."""
+    return SettlementMessage(*ended.key, ended.settlement.data)

@@ -1,0 +1,178 @@
+"""A run in a worker: its code in memory, its lease, and what is not recorded yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.workflows.history import (
+    ActivityTaskCanceled,
+    ActivityTaskCompleted,
+    ActivityTaskFailed,
+    ActivityTaskScheduled,
+    ActivityTaskTimedOut,
+)
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+    from collections.abc import Sequence
+
+    from mainspring.deciding.instance import Instance
+    from mainspring.deciding.model import StepCall, StepOutcome
+    from mainspring.worker.delivery import Delivery
+    from mainspring.worker.execution import Settlement
+    from mainspring.worker.link import Link
+    from mainspring.worker.session import Assigned, Key
+    from mainspring.workflows.decisions.model import Decision, StepResult
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.messages import SettlementMessage
+
+
+LONG_ACTIVATION: Final = 0.02
+"""Seconds. A run whose activations take longer settles its activities first: they must not time out meanwhile."""
+
+_ENDS: Final = (ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled)
+
+
+class EndedActivity(NamedTuple):
+    """An activity of a run that this worker has executed, and whose end is not reported yet."""
+
+    key: Key
+    ref: int
+    """The event that scheduled it."""
+    attempt: int
+    settlement: Settlement
+
+
+class RunningStep:
+    """A step between its start and its outcome; it may take several attempts."""
+
+    __slots__ = ("attempt", "call", "delivery", "over", "run", "timer")
+
+    def __init__(self, run: Run, call: StepCall) -> None:
+        self.run = run
+        self.call = call
+        self.attempt = 0
+        self.delivery: Delivery | None = None
+        """Its present attempt."""
+        self.timer: TimerHandle | None = None
+        """Of its timeout, or of the next attempt."""
+        self.over = False
+
+
+class Run:
+    """A run that this worker decides. `deciding` drives it.
+
+    At most one report about it is under way. While it is, everything that happens to the run waits.
+    """
+
+    __slots__ = (
+        "about",
+        "activation",
+        "activities",
+        "assigned",
+        "batch",
+        "decisions",
+        "eager",
+        "ended",
+        "finished",
+        "id",
+        "instance",
+        "key",
+        "link",
+        "now_us",
+        "open",
+        "outcomes",
+        "outdated",
+        "predicted",
+        "reporting",
+        "running",
+        "seen",
+        "settlements",
+        "size",
+        "starts",
+        "steps",
+        "timer",
+        "waits",
+    )
+
+    def __init__(self, run: int, link: Link, instance: Instance) -> None:
+        self.id = run
+        self.link = link
+        self.instance = instance
+        self.size = 0
+        """Bytes of its instance when it was last counted."""
+        self.open: set[int] = set()
+        """The open activities, by the events that scheduled them."""
+        self.activities: set[int] = set()
+        """The activities of the run that this worker holds, by the events that scheduled them."""
+        self.key: Key | None = None
+        """The delivery of its decision: the lease under which steps run."""
+        self.seen = 0
+        """The last event that the decision under way was given."""
+        self.now_us = 0
+        self.batch = 0
+        """The last batch of results of the decision under way."""
+        self.activation = 0.0
+        """Seconds that the last activation took."""
+        # Not reported yet:
+        self.decisions: list[Decision] = []
+        self.steps: list[StepResult] = []
+        self.settlements: list[SettlementMessage] = []
+        self.predicted: Sequence[Event] = ()
+        """The events that the ends in ``settlements`` will cause; the code was given them already."""
+        self.starts: list[StepCall] = []
+        """Steps to start once all of this is recorded."""
+        self.finished = False
+        self.waits = False
+        """Whether the code waits for steps."""
+        self.eager = False
+        """Whether the results have to be recorded now, and not with the decision."""
+        self.outdated = False
+        """Whether the run has newer events, which the answer to a report brings."""
+        self.about = b""
+        # Waits for the answer to a report:
+        self.reporting = False
+        self.assigned: Assigned | None = None
+        """The next decision."""
+        self.outcomes: list[StepOutcome] = []
+        """Steps that have ended."""
+        self.ended: list[EndedActivity] = []
+        """Activities that have ended."""
+        self.running: dict[int, RunningStep] = {}
+        """The running steps, by their numbers."""
+        self.timer: TimerHandle | None = None
+        """Reports results that were to go with the decision, if it takes long."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is only in the cache."""
+        return not (self.key or self.reporting or self.settlements or self.ended or self.assigned)
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether a report has to be sent before a step may start."""
+        return bool(self.decisions or self.steps or self.settlements)
+
+    def drop_unrecorded(self) -> None:
+        """Forget what is reported now."""
+        self.decisions, self.steps, self.settlements = [], [], []
+        self.eager = self.outdated = False
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def note(self, events: Sequence[Event]) -> None:
+        """Note which activities events open and close."""
+        for event in events:
+            if isinstance(event, ActivityTaskScheduled):
+                self.open.add(event.id)
+            elif isinstance(event, _ENDS):
+                self.open.discard(event.scheduled)
+
+    def may_fuse(self, ended: Sequence[EndedActivity]) -> bool:
+        """Return whether the ends of activities may be reported with a decision: no other activity is open elsewhere."""
+        return (
+            self.activation < LONG_ACTIVATION
+            and self.open <= self.activities
+            and all(one.ref in self.open for one in ended)
+        )

@@ -1,0 +1,199 @@
+"""Local steps: functions that a worker runs for a run that it decides, on executors of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.deciding.model import StepOutcome
+from mainspring.jobs import model as jobs
+from mainspring.jobs.retry import backoff
+from mainspring.worker.current import CurrentJob
+from mainspring.worker.delivery import Delivery, Finished
+from mainspring.worker.execution import failure
+from mainspring.worker.executors.aio import CoroutineExecutor
+from mainspring.worker.executors.process import ProcessExecutor
+from mainspring.worker.executors.thread import ThreadExecutor
+from mainspring.worker.registry import Function
+from mainspring.worker.workflows.runs import RunningStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.client.awaited_jobs import Awaited
+    from mainspring.deciding.model import StepCall
+    from mainspring.worker.delivery import Executor
+    from mainspring.worker.execution import Settlement
+    from mainspring.worker.settings import WorkerSettings
+    from mainspring.worker.workflows.runs import Run
+
+    Ended = Callable[[Sequence[tuple[Run, StepOutcome]]], None]
+    """Is called on the loop with all steps that have ended in one turn."""
+
+_NO_INFO: Final = b"{}"
+
+
+class _Detail(msgspec.Struct):
+    error: msgspec.Raw = msgspec.Raw(b"{}")
+    final: bool = False
+    delay: float = 0.0
+
+
+_decode_detail = msgspec.json.Decoder(_Detail).decode
+
+
+class _Silent:
+    """The reporter of a step: nobody follows its progress."""
+
+    def progress(self, job: CurrentJob, done: int, total: int) -> None:
+        """Do nothing."""
+
+    def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
+        """Do nothing."""
+
+    def waits(self, job: CurrentJob, awaited: Awaited) -> None:
+        """Do nothing."""
+
+    def continues(self, job: CurrentJob, awaited: Awaited) -> None:
+        """Do nothing."""
+
+
+_SILENT: Final = _Silent()
+
+
+class Steps:
+    """Runs local steps. Processes import the App by its ``selector``; ``task_process`` is the command that starts one."""
+
+    def __init__(
+        self, settings: WorkerSettings, ended: Ended, *, selector: str | None, task_process: Sequence[str]
+    ) -> None:
+        self._settings = settings
+        self._ended = ended
+        self._selector = selector
+        self._task_process = task_process
+        self._executors: dict[str, Executor] = {}
+        self._functions: dict[tuple[str, Callable[..., Any]], Function] = {}
+        self._steps: dict[Delivery, RunningStep] = {}
+
+    def attach(self) -> None:
+        """Create the executors on the running loop."""
+        places = self._settings.concurrency
+        self._loop = asyncio.get_running_loop()
+        self._executors = {
+            "thread": ThreadExecutor(places, self._finished, most=places),
+            "coroutine": CoroutineExecutor(self._finished),
+            "process": ProcessExecutor(
+                places,
+                self._selector,
+                self._finished,
+                most=places,
+                max_rss=self._settings.max_rss,
+                command=self._task_process,
+            ),
+        }
+
+    async def close(self) -> None:
+        """End threads and processes."""
+        for executor in self._executors.values():
+            await executor.close()
+
+    def start(self, run: Run, calls: Sequence[StepCall]) -> None:
+        """Start steps of a run."""
+        deliveries: dict[str, list[Delivery]] = {}
+        for call in calls:
+            step = run.running[call.number] = RunningStep(run, call)
+            deliveries.setdefault(call.executor, []).append(self._attempt(step))
+        for executor, batch in deliveries.items():
+            self._executors[executor].start(batch, brief=True)
+
+    def _attempt(self, step: RunningStep) -> Delivery:
+        """Return the next attempt of a step."""
+        call = step.call
+        step.attempt += 1
+        function = self._functions.get((call.name, call.call))
+        if function is None or function.retry != call.retry:
+            function = Function(call.name, call.call, call.signature, call.executor, call.retry)
+            self._functions[call.name, call.call] = function
+        info = _NO_INFO if step.attempt == 1 else b'{"attempt":%d}' % step.attempt
+        key = (b"%d#%d" % (step.run.id, call.number), b"")
+        job = CurrentJob(key[0], b"", call.name, info, _SILENT)
+        delivery = step.delivery = Delivery(step.run.link, key, function, call.payload, job, 0.0)
+        delivery.running = True
+        self._steps[delivery] = step
+        if call.timeout is not None:
+            step.timer = self._loop.call_later(call.timeout, self._timed_out, step)
+        return delivery
+
+    def stop(self, run: Run, numbers: Sequence[int] | None = None) -> None:
+        """Stop steps of a run whose outcomes nobody waits for; None: all of them."""
+        for number in list(run.running) if numbers is None else numbers:
+            step = run.running.pop(number, None)
+            if step is not None:
+                self._stop(step, "cancelled")
+
+    def _stop(self, step: RunningStep, reason: str) -> None:
+        step.over = True
+        if step.timer is not None:
+            step.timer.cancel()
+        if step.delivery is not None:
+            step.delivery.job.ask_to_stop(reason)
+            self._executors[step.delivery.executor].stop(step.delivery, at_once=reason == "timeout")
+
+    def _timed_out(self, step: RunningStep) -> None:
+        """End an attempt that takes too long. A thread goes on, and its outcome is ignored."""
+        assert step.delivery is not None
+        delivery, step.delivery = step.delivery, None
+        del self._steps[delivery]
+        delivery.job.ask_to_stop("timeout")
+        self._executors[delivery.executor].stop(delivery, at_once=True)
+        seconds = step.call.timeout
+        settlement = failure("Timeout", f"the attempt of step {step.call.name} ran for longer than {seconds:g} s")
+        outcome = self._outcome(step, settlement)
+        if outcome is not None:
+            self._ended([(step.run, outcome)])
+
+    def _finished(self, finished: Sequence[Finished]) -> None:
+        ended = []
+        for delivery, settlement, _ in finished:
+            step = self._steps.pop(delivery, None)
+            if step is None or step.over:
+                continue
+            step.delivery = None
+            if step.timer is not None:
+                step.timer.cancel()
+                step.timer = None
+            outcome = self._outcome(step, settlement)
+            if outcome is not None:
+                ended.append((step.run, outcome))
+        if ended:
+            self._ended(ended)
+
+    def _outcome(self, step: RunningStep, settlement: Settlement) -> StepOutcome | None:
+        """Return the outcome of a step whose attempt has ended; None if there is another attempt."""
+        number = step.call.number
+        if settlement.outcome == b"succeeded":
+            return StepOutcome(number, settlement.data, attempt=step.attempt)
+        detail = _decode_detail(settlement.detail) if settlement.detail else _Detail()
+        if settlement.outcome == b"snoozed":
+            step.attempt -= 1
+            self._retry_later(step, detail.delay)
+            return None
+        if settlement.outcome != b"failed":
+            detail.error = msgspec.Raw(b'{"type":"Cancelled","message":"the step was stopped"}')
+            return StepOutcome(number, bytes(detail.error), failed=True, attempt=step.attempt)
+        retry = step.call.retry
+        if retry is not None and not detail.final and step.attempt < retry.max_attempts:
+            policy = msgspec.convert(retry.wire(), jobs.Retry)
+            self._retry_later(step, backoff(policy, step.attempt, random.random()))  # noqa: S311 - no secret
+            return None
+        return StepOutcome(number, bytes(detail.error), failed=True, attempt=step.attempt)
+
+    def _retry_later(self, step: RunningStep, delay: float) -> None:
+        def begin() -> None:
+            step.timer = None
+            self._executors[step.call.executor].start([self._attempt(step)], brief=True)
+
+        step.timer = self._loop.call_later(delay, begin)
