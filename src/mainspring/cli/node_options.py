@@ -253,6 +253,16 @@ class NodeOptions:
             **DURATION_OPTION,
         ),
     ] = 14 * DAY
+    workflow_retention: Annotated[
+        float,
+        option(
+            "--workflow-retention",
+            "How long closed runs of workflows are kept, with their histories.",
+            group=JOBS_GROUP,
+            show_default=format_duration,
+            **DURATION_OPTION,
+        ),
+    ] = 14 * DAY
     job_retries: Annotated[
         int | None,
         option(
@@ -385,6 +395,7 @@ class NodeOptions:
             jobs=JobSettings(
                 retention=self.retention,
                 dead_retention=self.dead_retention,
+                workflow_retention=self.workflow_retention,
                 job_retries=self.job_retries,
                 round_robin=self.round_robin,
                 exceptions=self.exceptions,

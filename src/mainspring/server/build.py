@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.jobs import JobCalls
@@ -15,6 +15,7 @@ from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.engines.memory.engine import MemoryEngine
@@ -50,6 +51,9 @@ from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.version import version
 from mainspring.wire.gearman.connection import MAX_BODY
+from mainspring.workflows.model import Limits
+from mainspring.workflows.service import WorkflowService
+from mainspring.workflows.unit import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings, StoreSettings
     from mainspring.server.shutdown import Shutdown
     from mainspring.storage.engine import Engine
+    from mainspring.workflows.cache import RunCache
+    from mainspring.workflows.observer import RunObserver
 
 
 @contextlib.contextmanager
@@ -122,6 +128,19 @@ async def migrate_store(settings: StoreSettings) -> list[int]:
     return migrate_file(settings.path)
 
 
+class RunSlice(Protocol):
+    """The slice of workflows of an engine."""
+
+    cache: RunCache
+    observer: RunObserver | None
+
+
+def run_slice(engine: Engine) -> RunSlice | None:
+    """Return the slice of workflows of an engine; None if it has none."""
+    slices = getattr(engine, "slices", ())
+    return next((cast("RunSlice", one) for one in slices if one.kind == KIND), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A started node with its API and its metrics."""
@@ -154,6 +173,17 @@ async def open_node(
         job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
         fleet = Fleet(cast("SharedEngine", engine), handles, store_clock, settings, by, address)
+    runs = run_slice(engine)
+    workflows = None
+    if runs is not None:
+        workflows = runs.observer = WorkflowService(
+            commits,
+            reads,
+            job_clock,
+            tail=runs.cache.tail,
+            first=None if fleet is None else fleet.first_in_line,
+            retention=jobs.workflow_retention,
+        )
     service = JobService(
         commits,
         reads,
@@ -171,7 +201,11 @@ async def open_node(
         retention=jobs.retention,
         dead_retention=jobs.dead_retention,
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
+        roots=workflows,
+        prefers=None if workflows is None else workflows.prefers,
     )
+    if workflows is not None:
+        workflows.attach(service)
     schedules = ScheduleService(
         commits,
         reads,
@@ -193,10 +227,13 @@ async def open_node(
     else:
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover).handlers
     job_calls = JobCalls(service)
+    submits = SubmitCalls(service, largest=engine.max_value)
+    runs_api = [] if workflows is None else [_workflow_calls(workflows, service, job_calls, submits, engine).handlers]
     api = Api(
         job_calls.handlers,
         FunctionCalls(service).handlers,
-        SubmitCalls(service, largest=engine.max_value).handlers,
+        submits.handlers,
+        *runs_api,
         StatusCalls(service, status.read).handlers,
         ScheduleCalls(schedules, reads, handles, job_clock).handlers,
         nodes,
@@ -208,6 +245,7 @@ async def open_node(
         api=api,
         job_calls=job_calls,
         shut_down=shutdown.stop,
+        workflows=workflows,
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)
@@ -229,6 +267,7 @@ async def open_node(
         service,
         face,
         schedules=schedules,
+        workflows=workflows,
         fleet=fleet,
         shutdown=shutdown,
         ticks=ticks,
@@ -240,6 +279,12 @@ async def open_node(
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
     return Built(node, api, metrics)
+
+
+def _workflow_calls(
+    workflows: WorkflowService, service: JobService, jobs: JobCalls, submits: SubmitCalls, engine: Engine
+) -> WorkflowCalls:
+    return WorkflowCalls(workflows, service, jobs, submits, Limits(largest=engine.max_value))
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:

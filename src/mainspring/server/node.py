@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Engine
     from mainspring.storage.reads import Reads
+    from mainspring.workflows.service import WorkflowService
 
 COMMIT_TIMEOUT: Final = 10.0
 """Seconds for which a node that ends waits for its last group."""
@@ -57,6 +58,7 @@ class Node:
         face: GearmanFace,
         *,
         schedules: ScheduleService,
+        workflows: WorkflowService | None,
         fleet: Fleet | None,
         shutdown: Shutdown,
         ticks: Ticks,
@@ -72,6 +74,7 @@ class Node:
         self.service = service
         self.face = face
         self.schedules = schedules
+        self.workflows = workflows
         self.fleet = fleet
         self.shutdown = shutdown
         self.ticks = ticks
@@ -92,6 +95,8 @@ class Node:
         if recovered:
             log.info("jobs recovered", jobs=recovered)
         self.schedules.fetch()
+        if self.workflows is not None:
+            self.workflows.fetch()
         self._ready = True
         self.ticks.start(self.tick, self._check)
 
@@ -108,10 +113,12 @@ class Node:
         """Load the store's state, and return how many jobs were recovered. In a fleet, retry while the store is away."""
         while True:
             started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self.service.start(
-                partial(_unless_done, started, started.set_result),
-                partial(_unless_done, started, started.set_exception),
-            )
+            ready = partial(_unless_done, started, started.set_result)
+            failed = partial(_unless_done, started, started.set_exception)
+            if self.workflows is None:
+                self.service.start(ready, failed)
+            else:
+                self.workflows.load(partial(self.service.start, ready, failed), failed)
             try:
                 return await started
             except (StoreUnavailableError, StoreFencedError) as error:
@@ -136,6 +143,8 @@ class Node:
     def tick(self) -> float:
         """Run due timers; return the monotonic time of the next tick."""
         self.schedules.tick()
+        if self.workflows is not None:
+            self.workflows.tick()
         return self.service.tick()
 
     def _check(self) -> None:

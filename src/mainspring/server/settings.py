@@ -165,6 +165,9 @@ class JobSettings:
     dead_retention: float = 14 * DAY
     """The same for dead letters: jobs whose attempts have all failed."""
 
+    workflow_retention: float = 14 * DAY
+    """The same for closed runs of workflows, with their histories."""
+
     job_retries: int | None = None
     """Deliveries of a plain Gearman job that may be lost before it fails; None: no limit with plain workers, 5 with workers
     of the extension."""
