@@ -40,7 +40,7 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
     if completion.job:
         found.completed = not completion.more
         found.replaced = completion.more
-    if completion.about:
+    if completion.parked is None:
         row.about = completion.about
     if draft.cancels:
         await _cancel_activities(changes, found)

@@ -155,6 +155,13 @@ class RunningFlows:
         assert row.due_us == flows.now_us + 60 * SECOND
         assert flows.tasks() == []
 
+    def test_a_decision_replaces_the_report_of_the_one_before(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.decide(run, flows.task(run), flows.timer(60), about=b"\x91\x91\xa1a")
+        flows.signal(Signal(Key(run=run), "s", b""))
+        flows.decide(run, flows.task(run))
+        assert flows.row(run).about == b""
+
     def test_an_activity_is_a_job_with_its_options(self, flows: Flows) -> None:
         run = flows.start()
         options = Options(retry=Retry(max_attempts=7), timeout=5.0)
