@@ -9,7 +9,7 @@ import pytest
 
 import mainspring
 from mainspring import errors
-from mainspring.api import functions, jobs, nodes, schedules, status
+from mainspring.api import functions, jobs, nodes, schedules, status, workflows
 from mainspring.api.errors import Code
 from mainspring.api.request import Request
 from mainspring.client.app_client import AppClient
@@ -136,7 +136,7 @@ def test_every_code_of_a_call_is_among_the_errors_with_its_class() -> None:
 
 
 def test_every_call_is_in_the_specification_of_the_extension() -> None:
-    modules = (functions, jobs, nodes, schedules, status, calls)
+    modules = (functions, jobs, nodes, schedules, status, workflows, calls)
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     named = {kind.call for kind in kinds if issubclass(kind, Request) and kind.call}
     rows = "\n".join(re.findall(r"^\| (`[a-z]+\.[a-z]+`.*?) \|", page("protocol.md"), flags=re.MULTILINE))

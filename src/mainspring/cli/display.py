@@ -31,6 +31,11 @@ STATE_COLOURS = {
     "failed": "red",
     "cancelled": "magenta",
     "expired": "magenta",
+    "open": "blue",
+    "completed": "green",
+    "canceled": "magenta",
+    "terminated": "magenta",
+    "timed_out": "red",
 }
 
 

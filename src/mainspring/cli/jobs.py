@@ -116,6 +116,8 @@ def cancel(
 
     A job that has not started is cancelled at once. For a running job, the server asks the worker to stop; the job's state stays
     "running" until it has stopped. A job that has ended does not change.
+
+    A run of a workflow is asked to cancel itself, as by mainspring workflows cancel.
     """
     requests = [Cancel(handle) if reason is None else Cancel(handle, reason) for handle in handles]
     return _each(requests, server, json=json)
@@ -129,7 +131,10 @@ def retry(
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Put failed, cancelled or expired jobs back into the queue, and count their attempts from 1."""
+    """Put failed, cancelled or expired jobs back into the queue, and count their attempts from 1.
+
+    A run of a workflow cannot be retried: start another one with mainspring workflows start.
+    """
     return _each([Retry(handle) for handle in handles], server, json=json)
 
 

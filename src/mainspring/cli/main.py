@@ -57,6 +57,7 @@ COMMANDS = {
     "submit": ("submit:submit", JOBS_GROUP, "Submit a job and wait for its result."),
     "jobs": ("jobs:jobs", JOBS_GROUP, "List, show, watch, cancel and retry jobs."),
     "schedules": ("schedules:schedules", JOBS_GROUP, "List, add, change, pause and trigger schedules."),
+    "workflows": ("workflows:workflows", JOBS_GROUP, "Start, list, show, signal, cancel and end runs of workflows."),
     "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
     "status": ("status:status", STORES_GROUP, "Show a server's store, connections and jobs."),
     "nodes": ("nodes:nodes", STORES_GROUP, "List and drain the nodes that share a store, and remove dead ones."),
@@ -77,6 +78,7 @@ OPTION_NAME = re.compile("--[A-Za-z]")
 SUBCOMMANDS = {
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
     "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history"),
+    "workflows": ("start", "list", "show", "history", "signal", "cancel", "terminate", "unpark"),
     "nodes": ("list", "show", "drain", "remove"),
     "functions": ("list", "show", "limit", "pause", "resume"),
 }

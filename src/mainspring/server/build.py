@@ -15,7 +15,7 @@ from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.answers.submitting import SubmitCalls
-from mainspring.api.answers.workflows import WorkflowCalls
+from mainspring.api.answers.workflows import WorkflowCalls, without_workflows
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.engines.memory.engine import MemoryEngine
@@ -228,12 +228,17 @@ async def open_node(
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover).handlers
     job_calls = JobCalls(service)
     submits = SubmitCalls(service, largest=engine.max_value)
-    runs_api = [] if workflows is None else [_workflow_calls(workflows, service, job_calls, submits, engine).handlers]
+    if workflows is None:
+        workflow_handlers = without_workflows()
+    else:
+        workflow_handlers = WorkflowCalls(
+            workflows, service, job_calls, submits, Limits(largest=engine.max_value)
+        ).handlers
     api = Api(
         job_calls.handlers,
         FunctionCalls(service).handlers,
         submits.handlers,
-        *runs_api,
+        workflow_handlers,
         StatusCalls(service, status.read).handlers,
         ScheduleCalls(schedules, reads, handles, job_clock).handlers,
         nodes,
@@ -279,12 +284,6 @@ async def open_node(
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
     return Built(node, api, metrics)
-
-
-def _workflow_calls(
-    workflows: WorkflowService, service: JobService, jobs: JobCalls, submits: SubmitCalls, engine: Engine
-) -> WorkflowCalls:
-    return WorkflowCalls(workflows, service, jobs, submits, Limits(largest=engine.max_value))
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:

@@ -296,7 +296,7 @@ class FlowMachine(RuleBasedStateMachine):
         job = self._job(pick, held, decision=False)
         if job is None:
             return []
-        error = failure("ValueError", "no") if event is Event.FAIL else b""
+        error = failure("WorkFailed", "no") if event is Event.FAIL else b""
         return [(job_ops.Settle([self.flows.settled(job, event=event, error=error)]), None)]
 
     def _fuse(self, argument: Any, held: dict[int, Job]) -> list[Any]:

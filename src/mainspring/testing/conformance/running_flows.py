@@ -181,16 +181,16 @@ class RunningFlows:
 
     def test_a_failed_activity_keeps_its_error(self, flows: Flows) -> None:
         run = flows.start()
-        error = failure("ValueError", "no")
+        error = failure("WorkFailed", "no")
         flows.store.settle(flows.settled(flows.held_activity(run), event=Event.FAIL, error=error))
         failed = flows.history(run)[6]
         assert isinstance(failed, ActivityTaskFailed)
-        assert (failed.reason, failed.details) == ("ValueError", error)
+        assert (failed.reason, failed.details) == ("WorkFailed", error)
 
     def test_an_activity_that_is_retried_is_no_event(self, flows: Flows) -> None:
         run = flows.start()
         job = flows.held_activity(run)
-        flows.store.settle(flows.settled(job, event=Event.RETRY, error=failure("ValueError", "no")))
+        flows.store.settle(flows.settled(job, event=Event.RETRY, error=failure("WorkFailed", "no")))
         assert len(flows.history(run)) == 5
         assert flows.store.state(job.id) is State.SCHEDULED
 
@@ -271,7 +271,7 @@ class RunningFlows:
         assert flows.decide(run, flows.task(run), flows.close()).status is Status.COMPLETED
 
     def test_a_run_fails_or_is_cancelled_by_its_code(self, flows: Flows) -> None:
-        error = failure("ValueError", "no")
+        error = failure("WorkFailed", "no")
         run = flows.start()
         flows.running(run, FailWorkflowExecution(1, "ValueError", error))
         root = flows.root(run)

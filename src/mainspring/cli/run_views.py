@@ -1,0 +1,109 @@
+"""The details of a run and the events of its history, as commands print them for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.cli.display import print_fields, print_table
+from mainspring.quantities import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+EVENT_COLUMNS: Final = ("id", "time", "event", "what")
+ACTIVITY_COLUMNS: Final = ("number", "function", "state", "attempt", "worker", "scheduled_at", "handle", "error")
+TIMER_COLUMNS: Final = ("number", "fires_at")
+MISMATCH_COLUMNS: Final = ("recorded", "code")
+LONGEST_TEXT: Final = 200
+"""Characters of a payload in a line; ``--json`` prints all."""
+
+
+def print_run(run: Mapping[str, Any]) -> None:
+    """Print all details of a run: fields, then its activities and timers, and both sides of a mismatch."""
+    plain = {name: value for name, value in run.items() if not isinstance(value, dict | list)}
+    lists = {name: ", ".join(run[name]) for name in ("steps", "receives")}
+    parked = run.get("parked") or {}
+    sizes = {name: format_size(run[name]) for name in ("input_size", "output_size", "history_size")}
+    shown: dict[str, Any] = {**plain, **sizes, **lists, "unread": run.get("unread") or None}
+    shown["parked"] = f"{parked['kind']}: {parked['message']}" if parked else None
+    if parked.get("builds"):
+        shown["builds"] = ", ".join(parked["builds"])
+    print_fields({name: value for name, value in shown.items() if value not in (None, "", False)})
+    for name, columns in (("activities", ACTIVITY_COLUMNS), ("timers", TIMER_COLUMNS)):
+        if run.get(name):
+            print(f"\n{name}")
+            print_table(columns, run[name])
+    if parked.get("recorded") or parked.get("code"):
+        print("\nfirst difference")
+        print_table(("", *MISMATCH_COLUMNS), list(_sides(parked)))
+
+
+def _sides(parked: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    recorded, code = parked["recorded"], parked["code"]
+    for at in range(max(len(recorded), len(code))):
+        yield {
+            "": ">" if at == parked["at"] else "",
+            "recorded": recorded[at] if at < len(recorded) else "",
+            "code": code[at] if at < len(code) else "",
+        }
+
+
+class EventRows:
+    """Turns events of a history, in order, into rows with `EVENT_COLUMNS`. It keeps the names of scheduled activities."""
+
+    def __init__(self) -> None:
+        self._scheduled: dict[int, str] = {}
+
+    def row(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the row of an event, which has the form of Amazon SWF."""
+        kind: str = event["eventType"]
+        attributes: Mapping[str, Any] = event.get(f"{kind[0].lower()}{kind[1:]}EventAttributes", {})
+        return {
+            "id": event["eventId"],
+            "time": _time(event["eventTimestamp"]),
+            "event": kind,
+            "what": " ".join(self._parts(event["eventId"], attributes)),
+        }
+
+    def _parts(self, number: int, attributes: Mapping[str, Any]) -> Iterator[str]:
+        activity = attributes.get("activityType")
+        if activity is not None:
+            self._scheduled[number] = f"{activity['name']} #{attributes['activityId']}"
+            yield self._scheduled[number]
+        elif "activityId" in attributes:
+            yield f"#{attributes['activityId']}"
+        elif (scheduled := self._scheduled.get(attributes.get("scheduledEventId", 0))) is not None:
+            yield scheduled
+        if (workflow := attributes.get("workflowType")) is not None:
+            yield f"{workflow['name']}@{workflow['version']}"
+        for name, write in _SHOWN.items():
+            if attributes.get(name) not in (None, "") and (text := write(attributes[name])):
+                yield text
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _short(text: Any) -> str:
+    line = str(text)
+    return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]}…"
+
+
+_SHOWN: Final[Mapping[str, Callable[[Any], str]]] = {
+    "timerId": lambda number: f"timer #{number}",
+    "startToFireTimeout": lambda seconds: format_duration(float(seconds)),
+    "signalName": str,
+    "markerName": str,
+    "function": str,
+    "identity": str,
+    "attempt": lambda number: f"attempt {number}" if number > 1 else "",
+    "cause": str,
+    "timeoutType": str,
+    "reason": _short,
+    "input": _short,
+    "result": _short,
+    "details": _short,
+}
+"""The attributes in a line, in order, and how they are written."""

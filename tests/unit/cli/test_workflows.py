@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+import time
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from mainspring.cli.main import main
+from mainspring.cli.workflows import COLUMNS
+from mainspring.client.blocking import Client
+from mainspring.client.outcomes import Outcome
+from mainspring.workflows import history
+from mainspring.workflows.swf_events import swf_event
+
+from .terminal import shown
+
+HANDLE = "H:laptop:3000000000017"
+TIME = "2030-01-31T12:00:00.123456Z"
+TIME_US = 1_896_091_200_123_456
+RUN = {
+    "handle": HANDLE,
+    "workflow_id": "order-17",
+    "type": "order",
+    "version": "2",
+    "status": "open",
+    "started_at": TIME,
+    "closed_at": None,
+    "events": 11,
+    "waits_for": "charge #2, timer 2d4h, approved",
+    "run": f"{HANDLE}@3000000000017",
+    "parked_at": None,
+}
+DETAILS = RUN | {
+    "parked_at": TIME,
+    "times_out_at": TIME,
+    "cancel_requested": False,
+    "input_size": 2048,
+    "output_size": 0,
+    "history_size": 300,
+    "activities": [
+        {"number": "2", "function": "charge", "handle": HANDLE, "state": "running", "worker": "w", "attempt": 3,
+         "scheduled_at": TIME, "error": "OSError: away"}
+    ],
+    "timers": [{"number": "3", "fires_at": TIME}],
+    "steps": [],
+    "receives": ["approved", "shipped"],
+    "unread": {"note": 2},
+    "parked": {"kind": "mismatch", "message": "the code differs", "recorded": ["a #1", "b #2"], "code": ["a #1", "c #2"],
+               "at": 1, "builds": ["f00", "ba2"]},
+}  # fmt: skip
+REACHED = {"handle": HANDLE, "run": RUN["run"], "status": "open", "repeated": False}
+EVENTS: list[history.Event] = [
+    history.WorkflowExecutionStarted(1, TIME_US, "order", "2", b"[17]"),
+    history.DecisionTaskScheduled(2, TIME_US),
+    history.DecisionTaskStarted(3, TIME_US, 2, "w"),
+    history.DecisionTaskCompleted(4, TIME_US, 2, 3),
+    history.ActivityTaskScheduled(5, TIME_US, 4, "1", b"charge", input=b"[17,900]"),
+    history.TimerStarted(6, TIME_US, 4, "2", 259_200),
+    history.ActivityTaskStarted(7, TIME_US, 5, "w", 2),
+    history.ActivityTaskCompleted(8, TIME_US, 5, 7, b"9" * 300),
+    history.WorkflowExecutionSignaled(9, TIME_US, "approved", b'{"by": "\x1beva"}'),
+    history.MarkerRecorded(10, TIME_US, 0, "step", b"900", native=True, number=1, function="price"),
+]
+WHAT = [
+    "order@2 [17]",
+    "-",
+    "w",
+    "-",
+    "charge #1 [17,900]",
+    "timer #2 3d",
+    "charge #1 w attempt 2",
+    f"charge #1 {'9' * 200}…",
+    r'approved {"by": "\x1beva"}',
+    "step price 900",
+]
+
+
+class Server:
+    """The answers of a server by call, and the calls that it gets."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[str, list[Any]] = {
+            "workflows.list": [{"runs": [RUN], "next": None}],
+            "workflows.show": [DETAILS],
+            "workflows.start": [{"handle": HANDLE, "run": RUN["run"], "workflow_id": "order-17", "joined": False}],
+            "workflows.unpark": [{"number": 3}],
+        }
+
+    def call(self, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
+        del timeout
+        self.calls.append((method, params or {}))
+        answers = self.answers.get(method, [REACHED])
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    server = Server()
+    monkeypatch.setattr(Client, "call", lambda _, *arguments: server.call(*arguments))
+    return server
+
+
+def page(*events: history.Event, following: int | None = None, status: str = "open") -> dict[str, Any]:
+    return {"events": [swf_event(event, native=True) for event in events], "next": following, "status": status}
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "params"),
+    [
+        ([], {}),
+        (["--id", "order-17", "--version", "2"], {"unique": "order-17", "version": "2"}),
+        (["--args", "[17]", "--timeout", "3d"], {"payload_base64": base64_of(b"[17]"), "timeout": 259_200.0}),
+        (["--args", "-5", "--priority", "high"], {"payload_base64": base64_of(b"-5"), "priority": "high"}),
+    ],
+)
+def test_a_run_is_started(
+    server: Server, capsys: pytest.CaptureFixture[str], words: list[str], params: dict[str, Any]
+) -> None:
+    assert main(["workflows", "start", "order", *words]) == 0
+    assert server.calls == [("workflows.start", {"function": "order"} | params)]
+    assert capsys.readouterr().out == f"{HANDLE}\torder-17\n"
+
+
+def test_arguments_come_from_standard_input(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"number": 17}')))
+    assert main(["workflows", "start", "order", "--args", "-"]) == 0
+    assert server.calls[0][1]["payload_base64"] == base64_of(b'{"number": 17}')
+
+
+def test_a_start_waits_for_the_result(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "outcome", lambda *_, **__: Outcome(HANDLE, "succeeded", 0, None, b'{"paid": 1}'))
+    assert main(["workflows", "start", "order", "--wait"]) == 0
+    assert capsys.readouterr().out == '{"paid": 1}'
+    assert main(["workflows", "start", "order", "--wait", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["result"], printed["handle"], printed["workflow_id"]) == ({"paid": 1}, HANDLE, "order-17")
+    assert len(server.calls) == 2
+
+
+def test_runs_are_listed(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--parked --type order --id order-17 --since 2030-01-31T12:00:00Z --limit 5 --before x"
+    assert main(["workflows", "list", *words.split()]) == 0
+    assert server.calls == [
+        (
+            "workflows.list",
+            {"parked": True, "type": "order", "id": "order-17", "since": 1_896_091_200.0, "limit": 5, "after": "x"},
+        )
+    ]
+    head, line = capsys.readouterr().out.splitlines()
+    assert tuple(head.split("\t")) == COLUMNS
+    assert line.split("\t") == [HANDLE, "order-17", "order", "2", "open", TIME, "-", "11", RUN["waits_for"]]
+    assert main(["workflows", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [RUN]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_a_run_has_one_line_that_fits(server: Server, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(time, "time", lambda: datetime.fromisoformat(TIME).timestamp() + 200)
+    head, line = (text.rstrip() for text in shown(lambda: main(["workflows", "list"]), width))
+    assert max(len(head), len(line)) <= width
+    assert "order-17" in line
+    assert "open" in line.split()
+    assert len(server.calls) == 1
+
+
+def test_a_run_is_shown(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["workflows", "show", "order-17"]) == 0
+    printed = capsys.readouterr().out
+    fields, activities, timers, sides = printed.split("\n\n")
+    found: dict[str, str] = dict(line.split(maxsplit=1) for line in fields.splitlines())
+    assert found["parked:"] == "mismatch: the code differs"
+    assert (found["builds:"], found["receives:"], found["unread:"]) == ("f00, ba2", "approved, shipped", "note=2")
+    assert (found["input_size:"], found["history_size:"]) == ("2.0 KiB", "300 B")
+    assert activities.splitlines()[-1].split("\t")[:5] == ["2", "charge", "running", "3", "w"]
+    assert timers.splitlines()[-1] == f"3\t{TIME}"
+    assert sides.splitlines()[1:] == ["\trecorded\tcode", "-\ta #1\ta #1", ">\tb #2\tc #2"]
+    assert server.calls == [("workflows.show", {"key": "order-17"})]
+
+
+def test_a_history_has_a_line_per_event(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["workflows.history"] = [page(*EVENTS[:6], following=7), page(*EVENTS[6:], status="open")]
+    assert main(["workflows", "history", "order-17"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "id\ttime\tevent\twhat"
+    assert [line.split("\t")[3] for line in lines] == WHAT
+    assert lines[0].split("\t")[:3] == ["1", "2030-01-31T12:00:00.123Z", "WorkflowExecutionStarted"]
+    first, second = server.calls
+    assert (first[1], second[1]["from"]) == ({"key": "order-17", "native": True}, 7)
+
+
+def test_the_json_of_a_history_is_that_of_swf(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["workflows.history"] = [page(*EVENTS)]
+    assert main(["workflows", "history", "order-17", "--from", "3", "--json"]) == 0
+    assert [event["eventId"] for event in json.loads(capsys.readouterr().out)] == list(range(1, 11))
+    assert server.calls == [("workflows.history", {"key": "order-17", "from": 3})]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_history_is_followed_until_the_run_is_closed(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    end = history.WorkflowExecutionCompleted(7, TIME_US, 4, b"1")
+    server.answers["workflows.history"] = [page(*EVENTS[:5]), page(), page(EVENTS[5], end, status="completed")]
+    assert main(["workflows", "history", "order-17", "--follow", *(["--json"] if as_json else [])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert [json.loads(line)["eventId"] for line in lines] == list(range(1, 8))
+    else:
+        assert [line.split("\t")[0] for line in lines] == ["id", *"1234567"]
+    assert len(slept) == 2
+    assert [params.get("from", 1) for _, params in server.calls] == [1, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("words", "call", "params", "out"),
+    [
+        (["signal", "a", "ok"], "signal", {"key": "a", "name": "ok"}, ""),
+        (["signal", "a", "ok", "-5"], "signal", {"key": "a", "name": "ok", "payload_base64": base64_of(b"-5")}, ""),
+        (["cancel", "a", "--reason", "why"], "cancel", {"key": "a", "reason": "why"}, f"{HANDLE}\topen\n"),
+        (["terminate", "a"], "terminate", {"key": "a"}, f"{HANDLE}\topen\n"),
+        (["unpark", "a"], "unpark", {"key": "a"}, "3\n"),
+        (["unpark", "--all"], "unpark", {"all": True}, "3\n"),
+    ],
+)  # fmt: skip
+def test_requests_are_sent_to_a_run(
+    server: Server, capsys: pytest.CaptureFixture[str], words: list[str], call: str, params: dict[str, Any], out: str
+) -> None:
+    assert main(["workflows", *words]) == 0
+    assert server.calls == [(f"workflows.{call}", params)]
+    assert capsys.readouterr().out == out
+    assert main(["workflows", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) in (REACHED, {"number": 3})
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("start order --args [17", "the input is not JSON"),
+        ("signal order-17 approved yes", "the input is not JSON"),
+        ("unpark", "give a run, or --all"),
+        ("unpark order-17 --all", "give a run, or --all"),
+        ("list --status asleep", "--status"),
+    ],
+)
+def test_wrong_usage_is_explained(server: Server, capsys: pytest.CaptureFixture[str], words: str, problem: str) -> None:
+    assert main(["workflows", *words.split()]) == 2
+    assert problem in capsys.readouterr().err
+    assert server.calls == []
