@@ -164,7 +164,7 @@ class JobService:
             remote_jobs=remote_jobs,
         )
         self.functions = Functions(context, reads, serving.serve, kept=keeps_limits, shared=not alone)
-        self._workers = there = Workers(context, serving, settling, foreground, self.functions)
+        self._workers = there = Workers(context, serving, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, serving, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits, reads, clock)
@@ -203,7 +203,7 @@ class JobService:
         self.create_function, self.limit_queue = dispatch.queue, dispatch.limit_queue
         self.withdraw = dispatch.withdraw
         self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
-        self.ready, self.gone = there.ready, there.gone
+        self.ready, self.gone, self.became_root = there.ready, there.gone, there.became_root
         self.grab, self.sleep, self.fenced = serving.ask, serving.sleep, serving.fenced
         self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
@@ -303,20 +303,6 @@ class JobService:
     def forget_function(self, name: bytes) -> None:
         """Forget a function without jobs and workers."""
         self.dispatch.queues.pop(name, None)
-
-    def became_root(self, function: bytes) -> None:
-        """Begin runs for a function's jobs from now on, also for those that wait; a job that a worker has ends as before."""
-        if function in self._roots.functions:
-            return
-        self._roots.functions.add(function)
-        queue = self.dispatch.queue(function)
-        queue.is_root = True
-        for held in self.serving.waiting_apart(queue) + queue.queued():
-            if held.stored:
-                self.settling.released(held)
-            else:
-                self.foreground.begin_held(held)
-        self.serving.serve(queue)
 
     def tick(self) -> float:
         """Do the work that is due; return the monotonic time of the next tick."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.foreground import Foreground
     from mainspring.jobs.functions import Functions
     from mainspring.jobs.held import Ability, FunctionQueue, Worker
+    from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
 
@@ -28,12 +29,14 @@ class Workers:
         settling: Settling,
         foreground: Foreground,
         functions: Functions,
+        roots: RootJobs,
     ) -> None:
         self._dispatch = context.dispatch
         self._serving = serving
         self._settling = settling
         self._foreground = foreground
         self._functions = functions
+        self._roots = roots
         self._slices = context.slices
 
     def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
@@ -106,6 +109,20 @@ class Workers:
             self._serving.serve(queue)
         else:
             self.give_back(queue)
+
+    def became_root(self, function: bytes) -> None:
+        """Begin runs for a function's jobs from now on, also for those that wait; a job that a worker has ends as before."""
+        if function in self._roots.functions:
+            return
+        self._roots.functions.add(function)
+        queue = self._dispatch.queue(function)
+        queue.is_root = True
+        for held in self._serving.waiting_apart(queue) + queue.queued():
+            if held.stored:
+                self._settling.released(held)
+            else:
+                self._foreground.begin_held(held)
+        self._serving.serve(queue)
 
     def give_back(self, queue: FunctionQueue) -> None:
         """Give a function's waiting jobs back to the store, because no worker here can run them."""
