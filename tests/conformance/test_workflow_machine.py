@@ -16,6 +16,7 @@ from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.testing.conformance.flow_machine import FlowMachine
+from mainspring.workflows import snapshots
 from mainspring.workflows.cache import RunCache
 from tests.postgres.server import memory_directory
 
@@ -77,6 +78,11 @@ class SqliteMachine(FlowMachine):
     def teardown(self) -> None:
         super().teardown()
         shutil.rmtree(self._directory)
+
+
+@pytest.fixture(autouse=True)
+def early_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "MIN_BYTES", 300)
 
 
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])

@@ -282,7 +282,7 @@ class RunChanges:
         run.snapshot_bytes = len(state)
         if outweighs(since, len(state)):
             run.snapshotted = run.row.history_bytes
-            writes.snapshots.append((run.row.id, Snapshot(run.row.events, run.row.history_bytes, state)))
+            writes.snapshots.append((run.row.id, Snapshot(run.row.history_bytes, state)))
 
     def _notify(
         self, runs: list[Run], changed: Sequence[RunDraft], roots: tuple[list[Job], list[Job]], jobs: _Jobs

@@ -24,8 +24,8 @@ async def load(runs: Runs, stored: StoredRun) -> Run:
     row, snapshot = stored
     state = None if snapshot is None else decode_state(snapshot.state)
     first = 1 if state is None else state.last + 1
-    blocks = await runs.blocks(row.id, first)
-    events = [event for block in blocks for event in decode_events(block)]
+    blocks = await runs.blocks(row.id, first)  # the last one may end before
+    events = [event for block in blocks for event in decode_events(block) if event.id >= first]
     loaded = Run(row, fold(events, State() if state is None else state))
     if snapshot is not None and state is not None:
         loaded.snapshotted, loaded.snapshot_bytes = snapshot.history_bytes, len(snapshot.state)

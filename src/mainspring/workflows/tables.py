@@ -21,10 +21,8 @@ ALL: Final = -1
 class Snapshot(NamedTuple):
     """A stored state of a run."""
 
-    at: int
-    """The last event that it includes."""
     history_bytes: int
-    """Bytes of the history up to this event."""
+    """Bytes of the history up to the last event that it includes."""
     state: bytes
 
 

@@ -121,7 +121,6 @@ GOLDEN = {
     ],
     "snapshots": [
         ("run", "INTEGER", 0, None, 1),
-        ("at", "INTEGER", 1, None, 0),
         ("history_bytes", "INTEGER", 1, None, 0),
         ("state", "BLOB", 1, None, 0),
     ],

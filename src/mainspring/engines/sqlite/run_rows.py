@@ -105,8 +105,8 @@ class SqliteRunReads:
         if run > LARGEST_ID:
             return None
         for row in self._tx.cursor.execute(SQL["load_run"], (run,)):
-            at, history_bytes, state = row[20:]
-            snapshot = None if at is None else Snapshot(at, history_bytes, state)
+            history_bytes, state = row[20:]
+            snapshot = None if state is None else Snapshot(history_bytes, state)
             return StoredRun(stored_row(row[:20]), snapshot)
         return None
 

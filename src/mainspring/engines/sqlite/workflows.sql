@@ -1,6 +1,6 @@
 -- name: load_run
 SELECT id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, runs.history_bytes, input_size,
-    output_size, due_us, about, decision, slot, parked_us, builds, parking, at, snapshots.history_bytes, state
+    output_size, due_us, about, decision, slot, parked_us, builds, parking, snapshots.history_bytes, state
 FROM runs LEFT JOIN snapshots ON run = id WHERE id = ?;
 
 -- name: blocks
@@ -35,8 +35,8 @@ WHERE id = ? AND events = ?;
 INSERT INTO history (run, first, block) VALUES (?, ?, ?);
 
 -- name: save_snapshot
-INSERT INTO snapshots (run, at, history_bytes, state) VALUES (?, ?, ?, ?)
-ON CONFLICT (run) DO UPDATE SET at = excluded.at, history_bytes = excluded.history_bytes, state = excluded.state;
+INSERT INTO snapshots (run, history_bytes, state) VALUES (?, ?, ?)
+ON CONFLICT (run) DO UPDATE SET history_bytes = excluded.history_bytes, state = excluded.state;
 
 -- name: definitions
 SELECT definition FROM definitions;

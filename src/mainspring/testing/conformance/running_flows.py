@@ -66,23 +66,30 @@ class StartingFlows:
     def test_two_workflows_with_one_unique_clash(self, flows: Flows) -> None:
         flows.define(Definition("refund"))
         run = flows.start(unique=b"u")
-        for how in ("at once", "waiting"):
-            job = flows.new(b"refund", payload=b"again", unique=b"u")
-            if how == "at once":
-                assert flows.group(flows.starting(job)) == [ops.Begun({}, {})]
-            else:
-                flows.store.submit(job)
-                assert flows.begin_waiting(function=b"refund") == 1
+        at_once, waiting = (flows.new(b"refund", payload=b"in", unique=b"u") for _ in range(2))
+        assert flows.group(flows.starting(at_once)) == [ops.Begun({}, {})]
+        flows.store.submit(waiting)
+        assert flows.begin_waiting(function=b"refund") == 1
+        assert flows.list() == [run]
+        for job in (at_once, waiting):
             failed = flows.store.present(job.id)
             assert (failed.state, failed.term) == (State.FAILED, 0)
             assert b"WorkflowAlreadyRunning" in failed.error
             assert f"H:n1:{run}".encode() in failed.error
-            assert flows.store.lifecycle.ended_roots[-1] == job.id
-            assert flows.list() == [run]
+            assert job.id in flows.store.lifecycle.ended_roots
         flows.running(run, flows.close())
-        assert flows.store.redrive(job.id).redriven
-        assert flows.begin_waiting(function=b"refund") == 1
-        assert flows.history(job.id)[0].input == b"again"  # type: ignore[union-attr]
+        for job in (at_once, waiting):
+            assert flows.store.redrive(job.id).redriven
+            assert flows.begin_waiting(function=b"refund") == 1
+            assert flows.history(job.id)[0].input == b"in"  # type: ignore[union-attr]
+            flows.terminate(Key(run=job.id))
+
+    def test_a_workflow_id_is_free_within_the_group_that_closes_its_run(self, flows: Flows) -> None:
+        flows.define(Definition("refund"))
+        run = flows.start(unique=b"u")
+        job = flows.new(b"refund", unique=b"u")
+        flows.group(ops.TerminateRun(Key(run=run), "", flows.now_us), flows.starting(job))
+        assert flows.list(workflow_id="u", status=(Status.OPEN,)) == [job.id]
 
     def test_an_unregistered_workflow_or_version_is_refused(self, flows: Flows) -> None:
         first, second = flows.new(b"unknown"), flows.new()
@@ -244,6 +251,20 @@ class RunningFlows:
         assert flows.group(ops.Decide([flows.completing(run, None)._replace(run=7)], flows.now_us)) == [
             [Decided("stale", "the run is closed, or there is none")]
         ]
+
+    def test_a_completion_with_the_task_of_another_run_is_stale(self, flows: Flows) -> None:
+        first, second = flows.start(), flows.start()
+        task = flows.task(second)
+        assert flows.decide(first, task, flows.close()).verdict == "stale"
+        assert flows.decide(first, flows.task(second), flows.timer(1), more=True).verdict == "stale"
+
+    def test_a_task_is_completed_once(self, flows: Flows) -> None:
+        run = flows.start()
+        task = flows.task(run)
+        completion = flows.completing(run, task, flows.timer(1))
+        settle, decide = job_ops.Settle([flows.settled(task)]), ops.Decide([completion, completion], flows.now_us)
+        _, decided = flows.group(settle, decide)
+        assert [one.verdict for one in decided] == ["recorded", "stale"]
 
     def test_a_malformed_list_is_refused_whole(self, flows: Flows) -> None:
         run = flows.start()

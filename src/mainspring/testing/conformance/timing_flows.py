@@ -104,6 +104,15 @@ class TimingFlows:
         flows.running(run, flows.timer(1))
         assert flows.row(run).builds == ()
 
+    def test_runs_that_a_build_may_try_are_found_behind_others(self, flows: Flows) -> None:
+        runs = [flows.start() for _ in range(4)]
+        for run, build in zip(runs, ("b1", "b1", "b1", "b2"), strict=True):
+            flows.park(run, Parked("defect", "no"), build)
+        definition = ("default", "order", "1")
+        assert flows.unpark(definition=definition, build="b1", limit=1) == 1
+        assert flows.list(parked=True) == runs[2::-1]
+        assert flows.unpark(definition=definition, build="b2", limit=2) == 2
+
     def test_all_parked_runs_go_on_in_steps(self, flows: Flows) -> None:
         runs = [flows.start() for _ in range(5)]
         for number, run in enumerate(runs):

@@ -30,6 +30,7 @@ class WorkflowSuite(StartingFlows, RunningFlows, RequestingFlows, TimingFlows, L
         run = flows.start()
         activity = flows.held_activity(run)
         before = (flows.shown(run), flows.history(run), flows.store.counts())
+        live = list(flows.store.lifecycle.live)
         completion = flows.completing(run, None, flows.timer(60), settled=[activity.id])
         operations = [
             job_ops.Settle([flows.settled(activity)]),
@@ -41,6 +42,7 @@ class WorkflowSuite(StartingFlows, RunningFlows, RequestingFlows, TimingFlows, L
         with self.spoiled(flows.store.engine), pytest.raises(StoreError):
             flows.group(*operations)
         assert (flows.shown(run), flows.history(run), flows.store.counts()) == before
+        assert flows.store.lifecycle.live == live
         flows.check()
         decided = flows.fuse(run, activity, flows.timer(60))
         assert decided.verdict == "recorded"

@@ -41,8 +41,7 @@ CREATE TABLE history (
 -- of a row writes all of it.
 CREATE TABLE snapshots (
     run           INTEGER PRIMARY KEY,
-    at            INTEGER NOT NULL,         -- the last event that it includes
-    history_bytes INTEGER NOT NULL,         -- bytes of the history up to this event
+    history_bytes INTEGER NOT NULL,         -- bytes of the history up to its last event
     state         BLOB NOT NULL             -- MessagePack of a number of the format and mainspring.workflows.state.State
 ) STRICT;
 
