@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +27,7 @@ def throw_evicted(loop: WorkflowLoop) -> None:
     rounds = ROUNDS
     for task in reversed(list(loop.tasks)):
         coroutine: Any = task.get_coro()
-        if inspect.getcoroutinestate(coroutine) == inspect.CORO_SUSPENDED:
-            rounds = _end(partial(task.own_context.run, coroutine.throw, Evicted()), rounds)
+        rounds = _end(partial(task.own_context.run, coroutine.throw, Evicted()), rounds)
         _end(coroutine.close, 1)
     for generator in loop.open_generators():
         closing = generator.aclose()

@@ -3,7 +3,7 @@
 A replay would get other values, or do it a second time. The guarded functions of the standard library are replaced in their
 modules while workflow code runs, and only then. An audit hook reports files, sockets, processes and threads. Both judge the
 direct caller: logging, for example, reads the clock for its own purposes. They do not reach ``datetime.now``, and names from
-``from time import time``: `lint` finds those in the code.
+``from time import time``: `lint` finds those in the code. Functions of asyncio are replaced in the same way: see `constructs`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.deciding.constructs import REPLACED
 from mainspring.errors import WorkflowUsageError
 
 if TYPE_CHECKING:
@@ -220,13 +221,8 @@ def _install() -> None:
         guards = {name: _guard(f"{module.__name__}.{name}", one, remedies[name]) for name, one in originals.items()}
         _swaps.append((vars(module), guards, originals))
     for module in (asyncio, asyncio.tasks):
-        swap = {"as_completed": _as_completed}, {"as_completed": _AS_COMPLETED}
-        _swaps.append((vars(module), *swap))
-    gathering = getattr(asyncio.tasks, "_GatheringFuture", None)
-    if gathering is not None:
-        _swaps.append(
-            (vars(asyncio.tasks), {"_GatheringFuture": _numbered(gathering)}, {"_GatheringFuture": gathering})
-        )
+        originals = {name: getattr(module, name) for name in REPLACED}
+        _swaps.append((vars(module), dict(REPLACED), originals))
     sys.addaudithook(_audit)
 
 
@@ -276,32 +272,3 @@ def _audit(event: str, _args: Any) -> None:
                 f"workflow code {_EVENTS[event]} ({event}), which a replay would repeat: do it in a step, `await "
                 "workflow.step(f, …)`, or in an activity, `await f.submit(…)`"
             )
-
-
-# ---- the order of asyncio's sets ----
-
-
-def _as_completed(fs: Any, *, timeout: float | None = None) -> Any:
-    """Run ``asyncio.as_completed``; in a workflow, on tasks: it keeps coroutines in a set, in the order of their addresses."""
-    original = _AS_COMPLETED
-    loop = asyncio._get_running_loop()  # noqa: SLF001
-    if loop is not None and getattr(loop, "workflow_calls", None) is not None:
-        fs = [asyncio.ensure_future(one) for one in dict.fromkeys(fs)]
-    return original(fs, timeout=timeout)
-
-
-_AS_COMPLETED: Final = asyncio.tasks.as_completed
-
-
-def _numbered(gathering: Any) -> Any:
-    """Return asyncio's future of ``gather`` with a number as its hash, for sets of such futures."""
-
-    class GatheringFuture(gathering):  # type: ignore[misc] # a class of asyncio, if it has one
-        def __hash__(self) -> int:
-            number: int | None = self.__dict__.get("number")
-            if number is None:
-                following = getattr(self.get_loop(), "next_hash", None)
-                number = self.__dict__["number"] = id(self) if following is None else following()
-            return number
-
-    return GatheringFuture

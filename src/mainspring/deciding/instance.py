@@ -220,7 +220,7 @@ class Instance(RunState):
                 self.position = event.id
                 self._take_event(event)
             place = len(events)
-            self._check_record_ended("nothing")
+            self._end_record("nothing")
         except Mismatch as found:
             self._park_mismatch(found, events[place:])
 
@@ -230,7 +230,7 @@ class Instance(RunState):
             if kind in RECORDS and event.decision_completed == self._decision:
                 self._confirm(event)
             else:
-                self._end_record(event)
+                self._end_record(f"the end of a decision, {kind.__name__}")
         if kind in _INPUTS:
             self._inputs.append(event)
         elif kind is MarkerRecorded:
@@ -258,14 +258,11 @@ class Instance(RunState):
         if type(event) is history.ActivityTaskScheduled and self._calls is not None:
             self._calls.schedule(event.activity_id, event.id)
 
-    def _end_record(self, event: Any) -> None:
+    def _end_record(self, recorded: str) -> None:
         """Raise Mismatch if the code has issued more commands than the decision recorded."""
-        self._check_record_ended(f"the end of a decision, {type(event).__name__}")
-        self._decision = 0
-
-    def _check_record_ended(self, recorded: str) -> None:
         if self._decision and self._unrecorded:
             raise Mismatch(recorded, describe_decision(self._unrecorded[0]))
+        self._decision = 0
 
     def _take_marker(self, event: MarkerRecorded) -> None:
         if event.number in self._results:

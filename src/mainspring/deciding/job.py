@@ -124,7 +124,7 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
 def error_of(handle: str, details: bytes, attempt: int, reason: str = "") -> JobFailed:
     """Return the error of a failed activity or step. ``details`` is a JobFailure as JSON, or text of a foreign worker."""
     found = read_failure(details, reason)
-    if found.type == "Timeout":
+    if found.type == "Timeout" and found.traceback is None:  # a task may raise an exception of this name
         return JobTimedOut(handle, found.type, found.message, found.traceback, attempt)
     return JobFailed(handle, found.type, found.message, found.traceback, attempt)
 

@@ -293,8 +293,8 @@ def _judge_asyncio(name: str, node: ast.Call) -> str:
         return (
             "has an address as its hash: use `asyncio.get_running_loop().create_future()` or `asyncio.create_task(…)`"
         )
-    if name == "as_completed" and isinstance(node.func, ast.Name):
-        return "keeps coroutines in a set: write `asyncio.as_completed(…)`, or pass jobs and tasks"
+    if name in {"as_completed", "gather", "wait_for"} and isinstance(node.func, ast.Name):
+        return f"may resume the code in another order with another version of Python: write `asyncio.{name}(…)`"
     return ""
 
 

@@ -1,8 +1,9 @@
-"""A tiny node for tests of workflow code: it keeps one history and applies completions to it by simple rules."""
+"""One run for tests of workflow code: its history by the rules of the core, and a worker without I/O."""
 
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,14 +12,27 @@ from mainspring.client.payload import Signature, encode_result
 from mainspring.deciding.instance import Instance
 from mainspring.deciding.model import PARK_ON, Code, StepOutcome, Turn
 from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.model import State as JobState
+from mainspring.jobs.owners import Ended
 from mainspring.workflows import history as h
-from mainspring.workflows.decisions import model as d
+from mainspring.workflows.completing import complete
+from mainspring.workflows.decisions import execution
+from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
+from mainspring.workflows.draft import Draft
+from mainspring.workflows.model import Key, Limits
+from mainspring.workflows.requests import Completion, Ruling, Signal
+from mainspring.workflows.state import Parking, State
+from mainspring.workflows.timeouts import ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.workflows.decisions.model import StepResult
+
 START_US = 1_700_000_000_000_000
 SECOND = 1_000_000
+_JOB = 99
+"""The decision task's job."""
 
 
 def code_of(call: Callable[..., Any], park_on: Any = PARK_ON) -> Code:
@@ -26,180 +40,111 @@ def code_of(call: Callable[..., Any], park_on: Any = PARK_ON) -> Code:
 
 
 class FakeNode:
-    """The history of one run, and its open things."""
+    """The history of one run. Each method is one transaction."""
 
     def __init__(self, payload: bytes = b"", seed: int = 7) -> None:
+        self.state = State()
+        self.parking = Parking()
         self.events: list[Any] = []
-        self.now_us = START_US
-        self.seen = 0
-        """The last event that the last completed decision was given."""
-        self.started = 0
-        self.activities: dict[str, tuple[int, d.ScheduleActivityTask]] = {}
-        self.timers: dict[str, tuple[int, int]] = {}
-        self.cancelling: set[str] = set()
-        self.closed: Any = None
-        self._inside: bool = False
         self.commits: list[int] = []
         """The last events of the transactions."""
-        self.add(h.WorkflowExecutionStarted, "test", "1", payload, seed=seed, workflow_id="w-1", run=1)
+        self.now_us = START_US
+        self.closed: Any = None
+        """The event that closed the run."""
+        self._ids = count(1001)
+        draft = self._draft()
+        execution.begin(
+            draft, type="test", version="1", input=payload, run=1, root=1, workflow_id="w-1", seed=seed, timeout=0
+        )
+        self._commit(draft)
+
+    def _draft(self) -> Draft:
+        return Draft(
+            self.state, now_us=self.now_us, next_id=lambda: next(self._ids), limits=Limits(), parking=self.parking
+        )
+
+    def _commit(self, draft: Draft) -> None:
+        self.events += draft.events
+        if draft.events:
+            self.commits.append(self.state.last)
+        if self.state.status and self.closed is None:
+            self.closed = self.events[-1]
 
     @property
-    def last(self) -> int:
-        return len(self.events)
-
-    def add(self, kind: Any, *values: Any, **named: Any) -> int:
-        self.events.append(kind(self.last + 1, self.now_us, *values, **named))
-        if not self._inside:
-            self.commits.append(self.last)
-        return self.last
+    def decision_waits(self) -> bool:
+        return bool(self.state.scheduled) and not self.state.status
 
     # ---- what happens outside ----
 
     def signal(self, name: str, value: Any = None) -> None:
-        self.add(h.WorkflowExecutionSignaled, name, b"" if value is None else json.dumps(value).encode())
+        draft = self._draft()
+        execution.signal(draft, Signal(Key(run=1), name, b"" if value is None else json.dumps(value).encode()))
+        self._commit(draft)
 
     def request_cancel(self, reason: str = "") -> None:
-        self.add(h.WorkflowExecutionCancelRequested, reason=reason)
+        draft = self._draft()
+        execution.request_cancel(draft, reason=reason)
+        self._commit(draft)
 
-    def end_activity(self, activity_id: str, result: Any = None, error: str = "", attempt: int = 1) -> None:
-        scheduled, _ = self.activities.pop(activity_id)
-        self._inside = True
-        try:
-            self._end_activity(activity_id, scheduled, result, error, attempt)
-        finally:
-            self._commit()
+    @property
+    def activities(self) -> dict[str, h.ActivityTaskScheduled]:
+        """The open activities by their ids."""
+        return {one.activity_id: self.events[one.scheduled - 1] for one in self.state.activities.values()}
 
-    def _end_activity(self, activity_id: str, scheduled: int, result: Any, error: str, attempt: int) -> None:
-        if activity_id in self.cancelling:
-            self.add(h.ActivityTaskCanceled, scheduled, 0)
-            return
-        started = self.add(h.ActivityTaskStarted, scheduled, attempt=attempt)
-        if error:
-            details = msgspec.json.encode(JobFailure(error, "it failed"))
-            self.add(h.ActivityTaskFailed, scheduled, started, error, details)
-        else:
-            self.add(h.ActivityTaskCompleted, scheduled, started, encode_result(result))
+    def cancelling(self, activity_id: str) -> bool:
+        return bool(self.state.activities[self.state.activity_ids[activity_id]].cancel_requested)
+
+    def end_activity(self, *activity_ids: str, result: Any = None, error: str = "", attempt: int = 1) -> None:
+        """End activities in one transaction. Those whose cancellation was requested end as cancelled."""
+        draft = self._draft()
+        for activity_id in activity_ids:
+            activity = self.state.activities[self.state.activity_ids[activity_id]]
+            state, data, details = JobState.SUCCEEDED, encode_result(result), b""
+            if activity.cancel_requested:
+                state, data = JobState.CANCELLED, b""
+            elif error:
+                state, data = JobState.FAILED, b""
+                details = msgspec.json.encode(JobFailure(error, "it failed"))
+            ended = Ended(activity.job, state, 3, attempt, "w", 0, 0, details, None, data)
+            assert activity_ended(draft, activity.scheduled, ended)
+        self._commit(draft)
 
     def due(self) -> list[str]:
         """Return the timers in the order of their times."""
-        return sorted(self.timers, key=lambda key: (self.timers[key][1], self.timers[key][0]))
+        return sorted(
+            self.state.timers, key=lambda key: (self.state.timers[key].fire_us, self.state.timers[key].started)
+        )
 
-    def fire(self, timer_id: str) -> None:
-        started, fire_us = self.timers.pop(timer_id)
-        self.now_us = max(self.now_us, fire_us)
-        self.add(h.TimerFired, timer_id, started)
+    def fire(self) -> None:
+        """Let the time of the next timer come."""
+        self.now_us = max(self.now_us, self.state.timers[self.due()[0]].fire_us)
+        draft = self._draft()
+        ring(draft)
+        self._commit(draft)
 
     # ---- completions ----
 
-    def _begin_decision(self) -> None:
-        if not self.started:
-            self.started = self.add(h.DecisionTaskStarted, 0)
-
-    def record_steps(self, run: Instance, steps: Sequence[d.StepResult]) -> None:
-        """Record results under the open decision."""
-        self._inside = True
-        self._begin_decision()
-        for one in steps:
-            self.add(
-                h.MarkerRecorded,
-                0,
-                "step",
-                one.result,
-                native=True,
-                number=one.number,
-                batch=one.batch,
-                seen=run.seen,
-                now_us=run.now_us,
-                digest=one.digest,
-                attempt=one.attempt,
-                failed=one.failed,
-                function=one.function,
-            )
-        self._commit()
-
-    def _commit(self) -> None:
-        self._inside = False
-        if self.commits[-1] != self.last:
-            self.commits.append(self.last)
-
     def complete(
-        self, run: Instance, decisions: Sequence[Any], steps: Sequence[d.StepResult] = (), *, unseen: bool = False
-    ) -> None:
-        """Record a completed decision."""
-        assert self.closed is None
-        self.record_steps(run, steps)
-        if steps:
-            self.commits.pop()
-        self._inside = True
-        self._begin_decision()
-        done = self.add(h.DecisionTaskCompleted, 0, self.started, seen=run.seen, now_us=run.now_us, batch=run.batch)
-        self.started = 0
-        self.seen = run.seen
-        for place, one in enumerate(decisions):
-            assert not self._apply(one, done, unseen) or place == len(decisions) - 1, "a close is the last decision"
-        self._commit()
-
-    def _apply(self, one: Any, done: int, unseen: bool) -> bool:
-        number = one.number
-        match one:
-            case d.ScheduleActivityTask():
-                assert one.activity_id == str(number)
-                assert one.activity_id not in self.activities
-                event = self.add(
-                    h.ActivityTaskScheduled, done, one.activity_id, one.function, input=one.input, number=number
-                )
-                self.activities[one.activity_id] = (event, one)
-            case d.RequestCancelActivityTask(activity_id=key):
-                if key in self.activities:
-                    self.add(h.ActivityTaskCancelRequested, done, key)
-                    self.cancelling.add(key)
-                else:
-                    self.add(h.RequestCancelActivityTaskFailed, done, key, "ACTIVITY_ID_UNKNOWN")
-            case d.StartTimer():
-                fire_us = self.now_us + round(one.start_to_fire * SECOND)
-                event = self.add(h.TimerStarted, done, one.timer_id, one.start_to_fire, number=number)
-                self.timers[one.timer_id] = (event, fire_us)
-            case d.CancelTimer(timer_id=key):
-                if key in self.timers:
-                    self.add(h.TimerCanceled, done, key, self.timers.pop(key)[0])
-                else:
-                    self.add(h.CancelTimerFailed, done, key, "TIMER_ID_UNKNOWN")
-            case d.RecordMarker():
-                self.add(
-                    h.MarkerRecorded,
-                    done,
-                    one.name,
-                    one.details,
-                    native=one.native,
-                    number=number,
-                    digest=one.digest,
-                    failed=one.failed,
-                    function=one.function,
-                )
-            case d.CompleteWorkflowExecution() if unseen:
-                self.add(h.CompleteWorkflowExecutionFailed, done, "UNHANDLED_DECISION")
-                return True
-            case d.FailWorkflowExecution() if unseen:
-                self.add(h.FailWorkflowExecutionFailed, done, "UNHANDLED_DECISION")
-                return True
-            case d.CancelWorkflowExecution() if unseen:
-                self.add(h.CancelWorkflowExecutionFailed, done, "UNHANDLED_DECISION")
-                return True
-            case d.CompleteWorkflowExecution():
-                self.add(h.WorkflowExecutionCompleted, done, one.result)
-                self.closed = one
-                return True
-            case d.FailWorkflowExecution():
-                self.add(h.WorkflowExecutionFailed, done, one.reason, one.details)
-                self.closed = one
-                return True
-            case d.CancelWorkflowExecution():
-                self.add(h.WorkflowExecutionCanceled, done, one.details)
-                self.closed = one
-                return True
-            case _:
-                raise AssertionError(one)
-        return False
+        self,
+        run: Instance,
+        decisions: Sequence[Any] = (),
+        steps: Sequence[StepResult] = (),
+        *,
+        more: bool = False,
+        hold: bool = False,
+    ) -> Ruling:
+        """Record a completion. ``hold``: workers have the activities that it cancels."""
+        draft = self._draft()
+        ruling = complete(
+            draft,
+            Completion(
+                1, _JOB, run.seen, now_us=run.now_us, batch=run.batch, steps=steps, decisions=decisions, more=more
+            ),
+        )
+        for scheduled in () if hold else draft.cancels:
+            canceled_before_start(draft, scheduled)
+        self._commit(draft)
+        return ruling
 
 
 class FakeWorker:
@@ -213,47 +158,46 @@ class FakeWorker:
         self.running: dict[int, Any] = {}
         self.turns: list[Turn] = []
         self.executed: list[tuple[str, Any]] = []
+        self.hold = False
 
     def decide(self) -> Turn:
         """Make a decision with all events of the node, and record it."""
-        turn = self.instance.deliver(self.node.events[self.instance.position :], self.node.now_us)
-        return self.finish_turn(turn)
+        return self.finish_turn(self.decide_only())
 
     def decide_only(self) -> Turn:
         """Make a decision with all events of the node, without recording it."""
         return self.instance.deliver(self.node.events[self.instance.position :], self.node.now_us)
 
     def finish_turn(self, turn: Turn) -> Turn:
+        """Record a turn as a worker does, and make the next decision at once if steps run on."""
         self.turns.append(turn)
         if turn.parked:
             return turn
-        unseen = any(not _noise(e) for e in self.node.events[self.instance.seen :] if e.id > self.instance.position)
-        position = self.instance.position
-        if turn.decisions or not turn.waits:
-            self.node.complete(self.instance, turn.decisions, turn.steps, unseen=unseen)
-        elif turn.steps:
-            self.node.record_steps(self.instance, turn.steps)
-        self.instance.recorded(self.node.events[position:])
+        instance = self.instance
         for number in turn.stop:
             self.running.pop(number, None)
+        goes_on = turn.waits and not turn.finished
+        if turn.decisions or turn.steps or not goes_on:
+            ruling = self.node.complete(instance, turn.decisions, turn.steps, more=goes_on, hold=self.hold)
+            assert ruling.verdict == "recorded", ruling
+        fresh = self.node.events[instance.position :]
+        instance.recorded(fresh)
         self.running |= {call.number: call for call in turn.start}
-        if (turn.decisions or not turn.waits) and turn.waits:
-            return self.finish_turn(self.instance.deliver((), self.node.now_us)) if not self._idle() else turn
+        if goes_on and any(isinstance(event, h.DecisionTaskCompleted) for event in fresh):
+            following = instance.deliver((), self.node.now_us)
+            if following != Turn(waits=True, about=following.about):
+                return self.finish_turn(following)
         return turn
 
-    def _idle(self) -> bool:
-        return False
-
     def end_steps(self, *numbers: int) -> Turn:
-        """Run the steps, and give their results in one batch."""
+        """Run steps, by default all, and give their results in one batch."""
         outcomes = []
         for number in numbers or tuple(self.running):
             call = self.running.pop(number)
             args, kwargs = call.signature.decode(call.payload)
             self.executed.append((call.name, args))
             try:
-                result = encode_result(call.call(*args, **kwargs))
-                outcomes.append(StepOutcome(number, result))
+                outcomes.append(StepOutcome(number, encode_result(call.call(*args, **kwargs))))
             except Exception as error:  # noqa: BLE001
                 details = msgspec.json.encode(JobFailure(type(error).__name__, str(error)))
                 outcomes.append(StepOutcome(number, details, failed=True))
@@ -265,30 +209,32 @@ class FakeWorker:
         self.instance = Instance(self.code, 1)
         self.running.clear()
 
+    def do_activity(self, activity_id: str) -> None:
+        """Execute an activity."""
+        event = self.node.activities[activity_id]
+        args = json.loads(event.input) if event.input else []
+        try:
+            result = self.tasks[event.function.decode()](*args)
+        except Exception as error:  # noqa: BLE001
+            self.node.end_activity(activity_id, error=type(error).__name__)
+        else:
+            self.node.end_activity(activity_id, result=result)
+
     def until_closed(self) -> Any:
-        """Go on until the run is closed: steps first, then activities, then timers."""
-        self.decide()
+        """Go on until the run is closed: steps first, then activities, then timers. Return the closing event."""
+        node = self.node
+        turn = self.decide()
         for _ in range(10_000):
-            node = self.node
             if node.closed is not None:
                 return node.closed
+            assert turn.parked is None
             if self.running:
-                self.end_steps()
+                turn = self.end_steps()
                 continue
-            if node.activities:
-                key, (_, command) = next(iter(node.activities.items()))
-                try:
-                    args = json.loads(command.input) if command.input else []
-                    node.end_activity(key, self.tasks[command.function.decode()](*args))
-                except Exception as error:  # noqa: BLE001
-                    node.end_activity(key, error=type(error).__name__)
-            elif node.timers:
-                node.fire(node.due()[0])
+            if not node.decision_waits:
+                if node.activities:
+                    self.do_activity(next(iter(node.activities)))
+                else:
+                    node.fire()
             turn = self.decide()
-            if turn.parked:
-                raise AssertionError(turn.parked)
         raise AssertionError("the run does not end")
-
-
-def _noise(event: Any) -> bool:
-    return isinstance(event, (h.DecisionTaskStarted, h.DecisionTaskCompleted, h.MarkerRecorded))

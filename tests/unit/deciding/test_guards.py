@@ -21,7 +21,7 @@ import pytest
 
 from mainspring import workflow
 from mainspring.errors import WorkflowUsageError
-from mainspring.workflows.decisions import model as d
+from mainspring.workflows import history as h
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
@@ -64,7 +64,7 @@ def run_of(act: Callable[[], object]) -> Any:
 
     worker = FakeWorker(code_of(run), FakeNode())
     worker.decide()
-    assert isinstance(worker.node.closed, d.CompleteWorkflowExecution)
+    assert isinstance(worker.node.closed, h.WorkflowExecutionCompleted)
     return worker.node.closed.result.decode()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring import App, workflow
 from mainspring.deciding.channels import Channel
+from mainspring.workflows import history as h
 from mainspring.workflows.decisions import model as d
 from mainspring.workflows.model import About, decode_about
 
@@ -44,7 +45,7 @@ def start(call: Any, *args: Any) -> FakeWorker:
 
 
 def value(closed: Any) -> Any:
-    assert isinstance(closed, d.CompleteWorkflowExecution), closed
+    assert isinstance(closed, h.WorkflowExecutionCompleted), closed
     return json.loads(closed.result) if closed.result else None
 
 
@@ -203,7 +204,7 @@ def test_a_refused_close_is_issued_again() -> None:
 
     worker = start(run)
     worker.decide()
-    worker.node.end_activity("1", "1:2")
+    worker.node.end_activity("1", result="1:2")
     turn = worker.instance.deliver(worker.node.events[worker.instance.position :], worker.node.now_us)
     assert turn.finished
     worker.node.signal("approved", {})
@@ -211,7 +212,7 @@ def test_a_refused_close_is_issued_again() -> None:
     assert worker.node.closed is None
     repeated = worker.decide()
     assert repeated.decisions == turn.decisions
-    assert worker.node.closed == turn.decisions[0]
+    assert value(worker.node.closed) == "1:2"
     assert FakeWorker(code_of(run), worker.node).decide_only().parked is None
 
 
@@ -226,7 +227,7 @@ def test_another_command_than_the_recorded_one_parks_the_run() -> None:
 
     worker = start(run)
     worker.decide()
-    worker.node.end_activity("1", "A")
+    worker.node.end_activity("1", result="A")
     worker.decide()
     parked = FakeWorker(code_of(changed), worker.node).decide_only().parked
     assert parked is not None
@@ -249,7 +250,7 @@ def test_a_defect_parks_the_run_and_another_error_fails_it() -> None:
     assert "AssertionError: no" in parked.message
     worker = start(failing)
     worker.decide()
-    assert isinstance(worker.node.closed, d.FailWorkflowExecution)
+    assert isinstance(worker.node.closed, h.WorkflowExecutionFailed)
     assert worker.node.closed.reason == "ValueError"
 
 
@@ -286,7 +287,7 @@ def test_a_side_effect_is_executed_once() -> None:
     worker = start(run)
     worker.decide()
     worker.restart()
-    worker.node.end_activity("1", "A")
+    worker.node.end_activity("1", result="A")
     worker.decide()
     assert value(worker.node.closed) == 1
     assert calls == [1]

@@ -164,7 +164,7 @@ async def by_helper() -> float:
         (lost_job, "await"),
         (lost_step, "await"),
         (lost_coroutine, "await"),
-        (completed_by_name, "as_completed"),
+        (completed_by_name, "asyncio.as_completed"),
         (printing, "workflow.log"),
         (by_helper, "workflow.now()"),
     ],

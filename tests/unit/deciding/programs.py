@@ -1,0 +1,442 @@
+"""Random workflows, and a world that drives them at random; replays compare the commands of every prefix of their histories.
+
+As a script it replays histories from stdin and prints a digest of the turns of each prefix::
+
+    python -m tests.unit.deciding.programs < histories > digests
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+import sys
+from typing import Any, NamedTuple
+
+import msgspec
+from tests.unit.deciding.fake_node import FakeNode, FakeWorker, code_of
+
+from mainspring import App, workflow
+from mainspring.deciding.channels import Channel
+from mainspring.deciding.instance import Instance
+from mainspring.errors import JobError
+from mainspring.workflows.history import Event  # noqa: TC001 - msgspec reads the annotations
+
+app = App()
+_recording: list[bool] = []
+"""Whether side effects have random values. Each replay goes on after its prefix, and must do so in the same way as others."""
+channels: list[Channel[int]] = [Channel(f"c{number}") for number in range(3)]
+
+
+@app.task
+def act(number: int) -> int:
+    return number + 1
+
+
+@app.task
+def unstable(number: int) -> int:
+    raise ValueError(number)
+
+
+def compute(number: int) -> int:
+    return number * 3
+
+
+def fail(number: int) -> int:
+    raise KeyError(number)
+
+
+# ---- programs: nested lists of a name and its arguments ----
+
+_LEAVES = [
+    "act",
+    "act",
+    "unstable",
+    "step",
+    "step",
+    "joint",
+    "failing_step",
+    "sleep",
+    "sleep",
+    "receive",
+    "chance",
+    "side",
+]
+_NODES = [
+    "sequence",
+    "sequence",
+    "gather",
+    "gather",
+    "wait_first",
+    "wait_all",
+    "completed",
+    "group",
+    "timeout",
+    "wait_for",
+    "cancel",
+    "shield",
+    "loop",
+    "final",
+    "lock",
+    "queue",
+    "until",
+    "generator",
+    "jobs",
+]
+
+
+def make(chance: random.Random, depth: int = 3) -> list[Any]:
+    """Return a random program."""
+    kind = chance.choice(_LEAVES if depth == 0 or chance.random() < 0.25 else _NODES)
+    number = chance.randrange(100)
+    if kind in _LEAVES:
+        return [kind, number]
+    parts = [make(chance, depth - 1) for _ in range(chance.randint(1, 4))]
+    return [kind, number, parts]
+
+
+async def run_part(part: list[Any], trace: list[Any]) -> Any:
+    """Run a program; its outcome depends on the order of everything in it."""
+    kind, number, *rest = part
+    trace.append(kind)
+    try:
+        value = await _RUNNERS[kind](number, *rest, trace)
+    except JobError as error:
+        value = type(error).__name__
+    except TimeoutError:
+        value = "late"
+    trace.append(value)
+    return value
+
+
+async def _act(number: int, _trace: Any) -> Any:
+    return await act.submit(number)
+
+
+async def _unstable(number: int, _trace: Any) -> Any:
+    outcome = await unstable.submit(number).outcome()
+    return outcome.ok
+
+
+async def _step(number: int, _trace: Any) -> Any:
+    return await workflow.step(compute, number)
+
+
+async def _joint(number: int, _trace: Any) -> Any:
+    return await workflow.step(compute, number, record="together")
+
+
+async def _failing_step(number: int, _trace: Any) -> Any:
+    return await workflow.step(fail, number)
+
+
+async def _sleep(number: int, _trace: Any) -> Any:
+    await asyncio.sleep(number / 10)
+    return workflow.now().timestamp()
+
+
+async def _receive(number: int, _trace: Any) -> Any:
+    return await channels[number % 3].receive(timeout=number)
+
+
+async def _chance(number: int, _trace: Any) -> Any:
+    if number % 2:
+        await act.submit(workflow.rng().randrange(1000))
+    return str(workflow.uuid())
+
+
+async def _side(number: int, _trace: Any) -> Any:
+    value: int = workflow.side_effect(lambda: random.randrange(10**9) if _recording else number)
+    return await act.submit(value)
+
+
+async def _sequence(_number: int, parts: Any, trace: Any) -> Any:
+    return [await run_part(part, trace) for part in parts]
+
+
+async def _gather(number: int, parts: Any, trace: Any) -> Any:
+    return await asyncio.gather(*(run_part(part, trace) for part in parts), return_exceptions=bool(number % 2))
+
+
+def _tasks(parts: Any, trace: Any) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(run_part(part, trace), name=str(place)) for place, part in enumerate(parts)]
+
+
+async def _wait_first(number: int, parts: Any, trace: Any) -> Any:
+    done, pending = await asyncio.wait(
+        set(_tasks(parts, trace)), timeout=number / 5 if number % 3 else None, return_when=asyncio.FIRST_COMPLETED
+    )
+    for task in pending:
+        task.cancel()
+    for task in done:
+        trace.append(task.get_name())
+        await act.submit(int(task.get_name()))
+    return [task.get_name() for task in pending]
+
+
+async def _wait_all(number: int, parts: Any, trace: Any) -> Any:
+    waiting: set[asyncio.Future[Any]] = {asyncio.gather(run_part(part, trace)) for part in parts}
+    waiting |= set(_tasks(parts[:1], trace))
+    done, pending = await asyncio.wait(waiting, timeout=number)
+    for one in pending:
+        one.cancel()
+    return [repr(one.exception() or one.result()) for one in done if not one.cancelled()]
+
+
+async def _completed(number: int, parts: Any, trace: Any) -> Any:
+    values = []
+    with contextlib.suppress(TimeoutError):
+        for one in asyncio.as_completed([run_part(part, trace) for part in parts], timeout=number or None):
+            values.append(await one)
+            trace.append(len(values))
+    return values
+
+
+async def _group(_number: int, parts: Any, trace: Any) -> Any:
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run_part(part, trace)) for part in parts]
+    except BaseExceptionGroup as error:
+        return len(error.exceptions)
+    return [task.result() for task in tasks]
+
+
+async def _timeout(number: int, parts: Any, trace: Any) -> Any:
+    async with asyncio.timeout(number / 4):
+        return await _sequence(number, parts, trace)
+
+
+async def _wait_for(number: int, parts: Any, trace: Any) -> Any:
+    return await asyncio.wait_for(_sequence(number, parts, trace), number / 7 - 2)
+
+
+async def _cancel(number: int, parts: Any, trace: Any) -> Any:
+    tasks = _tasks(parts, trace)
+    if number % 2:
+        await act.submit(number)
+    else:
+        await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    return [repr(one) for one in await asyncio.gather(*tasks, return_exceptions=True)]
+
+
+async def _shield(number: int, parts: Any, trace: Any) -> Any:
+    inner = asyncio.gather(*_tasks(parts, trace), return_exceptions=True)
+    try:
+        async with asyncio.timeout(number / 10):
+            return repr(await asyncio.shield(inner))
+    except TimeoutError:
+        return repr(await inner)
+
+
+async def _loop(number: int, parts: Any, trace: Any) -> Any:
+    return [await run_part(parts[place % len(parts)], trace) for place in range(number % 4 + 1)]
+
+
+async def _final(number: int, parts: Any, trace: Any) -> Any:
+    try:
+        async with asyncio.timeout(number / 3):
+            return await _sequence(number, parts, trace)
+    finally:
+        trace.append("cleanup")
+        await act.submit(number)
+
+
+async def _lock(number: int, parts: Any, trace: Any) -> Any:
+    lock = asyncio.Semaphore(number % 2 + 1)
+
+    async def one(part: Any) -> Any:
+        async with lock:
+            return await run_part(part, trace)
+
+    return await asyncio.gather(*(one(part) for part in parts))
+
+
+async def _queue(_number: int, parts: Any, trace: Any) -> Any:
+    queue: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def one(part: Any) -> None:
+        queue.put_nowait(await run_part(part, trace))
+
+    tasks = [asyncio.create_task(one(part)) for part in parts]
+    return [await queue.get() for _ in tasks]
+
+
+async def _until(number: int, parts: Any, trace: Any) -> Any:
+    ended: list[Any] = []
+
+    async def one(part: Any) -> None:
+        ended.append(await run_part(part, trace))
+
+    tasks = [asyncio.create_task(one(part)) for part in parts]
+    await workflow.wait_until(lambda: len(ended) >= len(tasks) // 2, timeout=number + 1)
+    return len(ended)
+
+
+async def _generator(_number: int, parts: Any, trace: Any) -> Any:
+    async def values() -> Any:
+        try:
+            for part in parts:
+                yield await run_part(part, trace)
+        finally:
+            trace.append("generator ended")
+            await act.submit(1)
+
+    async for value in values():
+        return value
+    return None
+
+
+async def _jobs(number: int, parts: Any, _trace: Any) -> Any:
+    jobs: set[Any] = {
+        act.submit(number),
+        workflow.step(compute, number),
+        *(act.submit(place) for place, _ in enumerate(parts)),
+    }
+    done, pending = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+    for job in pending:
+        trace_of = job.cancel("not needed")
+        assert trace_of
+    return [job.handle for job in done]
+
+
+_RUNNERS: dict[str, Any] = {name: globals()[f"_{name}"] for name in dict.fromkeys(_LEAVES + _NODES)}
+
+
+async def program(part: list[Any]) -> list[Any]:
+    """Run a random program as a workflow; its result is the trace of everything that happened, in order."""
+    trace: list[Any] = []
+    try:
+        await run_part(part, trace)
+    except asyncio.CancelledError:
+        trace.append("cancelled")
+        await asyncio.shield(act.submit(0))
+        raise
+    return [repr(one) for one in trace]
+
+
+# ---- the world ----
+
+CODE = code_of(program)
+
+
+class Recorded(NamedTuple):
+    """A history, with the last events of its transactions."""
+
+    seed: int
+    events: list[Event]
+    commits: list[int]
+
+
+def record(seed: int) -> Recorded:
+    """Run a random program with a random world, up to its end."""
+    _recording.append(True)
+    chance = random.Random(seed)
+    node = FakeNode(msgspec.json.encode([make(chance, 3 + seed % 2)]), seed=seed * 7919 + 1)
+    worker = FakeWorker(CODE, node)
+    for round_number in range(2000):
+        if node.closed is not None:
+            worker.instance.evict()
+            _recording.clear()
+            return Recorded(seed, node.events, node.commits)
+        worker.hold = chance.random() < 0.5
+        choices = ["decide"] * 3 if node.decision_waits and not worker.running else []
+        if worker.running:
+            choices += ["steps"] * 4
+        if node.activities:
+            choices += ["activities"] * 4
+        if node.state.timers:
+            choices += ["timer"]
+        if round_number < 100:
+            choices += ["signal"]
+            choices += ["restart", "lose"] if chance.random() < 0.3 else []
+            choices += ["cancel"] if chance.random() < 0.005 else []
+        _do(chance.choice(choices or ["signal"]), chance, node, worker)
+    raise AssertionError(f"program {seed} does not end")
+
+
+def _do(choice: str, chance: random.Random, node: FakeNode, worker: FakeWorker) -> None:
+    match choice:
+        case "decide":
+            turn = worker.decide()
+            assert turn.parked is None, turn.parked
+        case "lose":  # the worker dies before its report arrives
+            if node.decision_waits and not worker.running:
+                worker.decide_only()
+                worker.restart()
+        case "restart":
+            worker.restart()
+        case "steps":
+            numbers = list(worker.running)
+            chance.shuffle(numbers)
+            worker.end_steps(*numbers[: chance.randint(1, len(numbers))])
+        case "activities":
+            ids = list(node.activities)
+            chance.shuffle(ids)
+            chosen = ids[: chance.randint(1, 3)]
+            error = "ValueError" if chance.random() < 0.15 else ""
+            node.end_activity(*chosen, result=chance.randrange(1000), error=error, attempt=chance.randint(1, 3))
+        case "timer":
+            node.fire()
+        case "signal":
+            node.now_us += chance.randrange(2_000_000)
+            node.signal(f"c{chance.randrange(3)}", chance.randrange(1000))
+        case "cancel":
+            node.request_cancel("enough")
+
+
+# ---- replays ----
+
+
+def digest_of_prefixes(recorded: Recorded) -> list[str]:
+    """Return a digest of the turn that follows each prefix of a history.
+
+    Every prefix is replayed by a new instance. Another instance goes on from prefix to prefix, as in a worker, and is evicted at
+    random; its turn must be the same.
+    """
+    chance = random.Random(recorded.seed)
+    digests = []
+    warm = Instance(CODE, 1)
+    for last in recorded.commits[:-1]:
+        events = recorded.events[:last]
+        now_us = events[-1].at_us + 1
+        cold = Instance(CODE, 1)
+        turn = cold.deliver(events, now_us)
+        assert turn.parked is None, (recorded.seed, last, turn.parked)
+        warm.recorded(events[warm.position :])
+        if chance.random() < 0.2:
+            warm.evict()
+            warm = Instance(CODE, 1)
+            repeated = warm.deliver(events, now_us)
+            assert repeated == turn, (recorded.seed, last, repeated, turn)
+            warm.evict()
+            warm = Instance(CODE, 1)
+        digests.append(_digest(turn, cold))
+        cold.evict()
+    warm.evict()
+    return digests
+
+
+def _digest(turn: Any, instance: Instance) -> str:
+    shown = [
+        [repr(one) for one in turn.decisions],
+        [(one.number, one.name, one.payload, one.record, one.at_once) for one in turn.start],
+        turn.finished,
+        turn.waits,
+        instance.seen,
+        instance.now_us,
+    ]
+    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
+
+
+def main() -> None:
+    """Replay the histories of stdin, and print the digests."""
+    sys.setrecursionlimit(5000)
+    for recorded in msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[Recorded]):
+        print(recorded.seed, *digest_of_prefixes(recorded))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

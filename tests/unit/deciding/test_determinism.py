@@ -1,0 +1,65 @@
+"""Random workflows make the same commands in every process, wherever their histories end.
+
+Seen to fail with futures and tasks hashed by their addresses, without the number of ``gather``'s future, with coroutines in
+``as_completed``, and with step results resolved in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from .programs import digest_of_prefixes, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[3]
+SHORT, LONG = 60, 1000
+
+
+def compare(programs: int, interpreters: list[tuple[str, str]]) -> None:
+    """Record programs, replay their prefixes here and in processes with other hash seeds, and compare the commands."""
+    histories = [record(seed) for seed in range(programs)]
+    expected = [" ".join([str(one.seed), *digest_of_prefixes(one)]) for one in histories]
+    data = msgspec.msgpack.encode(histories)
+    environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    for python, hash_seed in interpreters:
+        done = subprocess.run(
+            [python, "-m", "tests.unit.deciding.programs"],
+            input=data,
+            env={**environment, "PYTHONHASHSEED": hash_seed},
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr.decode()[-3000:]
+        assert done.stdout.decode().splitlines() == expected, (python, hash_seed)
+
+
+def other_interpreters() -> Iterator[str]:
+    """Return the installed interpreters of other versions that have this project's dependencies."""
+    for minor in (11, 12, 13, 14):
+        found = shutil.which(f"python3.{minor}")
+        if found and sys.version_info.minor != minor:
+            works = subprocess.run([found, "-c", "import msgspec, structlog"], check=False, capture_output=True)
+            if works.returncode == 0:
+                yield found
+
+
+def test_random_workflows_make_the_same_commands_in_every_process() -> None:
+    compare(SHORT, [(sys.executable, "1"), (sys.executable, "2")])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_random_workflows_make_the_same_commands_with_every_interpreter() -> None:
+    others = [(python, "5") for python in other_interpreters()]
+    compare(LONG, [(sys.executable, str(seed)) for seed in (3, 4, 101)] + others)
