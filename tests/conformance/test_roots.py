@@ -47,18 +47,18 @@ class RootsSuite:
     def test_a_root_job_runs_under_the_term_of_runs_and_has_no_payload(self, store: Store) -> None:
         job = begun(store, unique=b"u", priority=Priority.HIGH)
         found = store.present(job.id)
-        assert (State(found.state), found.term, found.attempt, found.started_us) == (State.RUNNING, RUNS, 1, NOW)
+        assert (State(found.state), found.term, found.attempt, found.started_us) == (State.RUNNING, RUNS, 0, NOW)
         assert (found.payload, found.input_size, found.unique) == (b"", 1, b"u")
         assert store.counts() == {(b"f", State.LEASED, Priority.HIGH): 1}
         assert [one.id for one in store.list(state=State.RUNNING)] == [job.id]
         assert [one.id for one in store.list(state=State.RUNNING, function=b"f")] == [job.id]
         assert store.list(state=State.RUNNING, function=b"g") == []
-        assert store.find_unique((b"f", b"u"), (None, b"u")) == [ops.Found(job.id, State.RUNNING, 1)] * 2
+        assert store.find_unique((b"f", b"u"), (None, b"u")) == [ops.Found(job.id, State.RUNNING, 0)] * 2
 
     def test_jobs_join_root_jobs_and_root_jobs_join_jobs(self, store: Store) -> None:
         job = begun(store, unique=b"u")
         second = store.job(unique=b"u")
-        assert store.submit(second) == {second.id: ops.Found(job.id, State.RUNNING, 1)}
+        assert store.submit(second) == {second.id: ops.Found(job.id, State.RUNNING, 0)}
         waiting = store.submitted(unique=b"v")
         other, third = root(store, unique=b"v"), root(store, unique=b"w")
         joined = do(store, lambda ground: ground.begin_roots([other, third]))
@@ -95,7 +95,7 @@ class RootsSuite:
         for job in (low, first, second, high):
             found = store.present(job.id)
             assert (State(found.state), found.term, found.payload, found.input_size) == (State.RUNNING, RUNS, b"", 1)
-            assert (found.started_us, found.attempt) == (NOW, 1)
+            assert (found.started_us, found.attempt) == (NOW, 0)
         assert [job.id for job in store.claim(b"g")] == [other.id]
         assert (store.claim(), store.state(later.id)) == ([], State.SCHEDULED)
 
@@ -164,6 +164,7 @@ class RootsSuite:
         found = store.present(job.id)
         assert (State(found.state), found.result, found.error) == (state, result, error)
         assert (found.ended_us, found.started_us, found.output_size, found.term) == (NOW + 5, NOW, len(result), RUNS)
+        assert found.attempt == 1
         assert complete == found
         assert self.notices == [Ended.of(found)]
         assert store.counts() == {(b"f", state, Priority.LOW): 1}

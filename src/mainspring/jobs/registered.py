@@ -36,9 +36,12 @@ class Registered:
         self.elsewhere = elsewhere
 
     def has(self, function: bytes) -> bool | None:
-        """Return whether any worker has registered a function; None if that is unknown."""
+        """Return whether any worker has registered a function; None if that is unknown.
+
+        Workflows count as registered: their runs begin without a worker.
+        """
         queue = self._dispatch.queues.get(function)
-        if queue is not None and queue.workers:
+        if queue is not None and (queue.workers or queue.is_root):
             return True
         if self._clock.monotonic() < self._settled:
             return None

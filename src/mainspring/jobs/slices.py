@@ -125,7 +125,7 @@ class RunGround(Ground, Protocol):
         """Do the same with those of some jobs that are PENDING or SCHEDULED."""
 
     async def end_roots(self, jobs: Iterable[Job]) -> list[Job]:
-        """End live root jobs, each with ``state``, ``ended_us``, ``result`` and ``error`` of the job given.
+        """End live root jobs, each with ``state``, ``ended_us``, ``result`` and ``error`` of the job given, and one attempt.
 
         Return those that ended, complete but for the payload: after the commit ``JobLifecycle.ended`` has to be called with them.
         The others were no live root jobs. The owners of the jobs get the notice ``Ended``. The rows keep their term, and stay

@@ -119,6 +119,12 @@ def test_a_submission_begins_a_run_at_once_without_a_worker(node: Node, roots: F
     assert count(node) == ([0, 0, 0], 0, 1)
 
 
+def test_no_worker_has_to_register_the_function(node: Node) -> None:
+    assert node.service.is_registered(b"f")
+    node.wait(5)
+    assert not node.service.is_registered(b"g")
+
+
 def test_a_worker_that_registers_for_the_function_gets_none_of_its_jobs(node: Node) -> None:
     plain, stream = node.worker(), node.stream(places=9)
     assert not node.serving.sleep(plain)

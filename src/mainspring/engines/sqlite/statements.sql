@@ -210,7 +210,7 @@ ON CONFLICT (function, state, priority) DO UPDATE SET number = number + excluded
 
 -- Root jobs: running under the term -1 from their beginning to their end, and under it for ever.
 -- name: begun
-UPDATE jobs SET attempt = 1, started_us = ?, payload = NULL WHERE id = ?;
+UPDATE jobs SET started_us = ?, payload = NULL WHERE id = ?;
 
 -- name: pending
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
@@ -225,10 +225,11 @@ SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, star
 FROM jobs WHERE id = ? AND state < 2;
 
 -- name: take
-UPDATE jobs SET state = 3, term = -1, attempt = 1, started_us = ?, payload = NULL, error = NULL WHERE id = ?;
+UPDATE jobs SET state = 3, term = -1, attempt = 0, started_us = ?, payload = NULL, error = NULL WHERE id = ?;
 
 -- name: end_root
-UPDATE jobs SET state = ?, ended_us = ?, output_size = ?, result = ?, error = ? WHERE id = ? AND state = 3 AND term = -1
+UPDATE jobs SET state = ?, attempt = 1, ended_us = ?, output_size = ?, result = ?, error = ?
+WHERE id = ? AND state = 3 AND term = -1
 RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, key;
 
