@@ -1,0 +1,160 @@
+"""Runs a node and workers of workflows in processes that kill themselves at an event of a run.
+
+It runs as a program: it imports everything once, and forks a process for each order. It reads one order per line, as JSON:
+
+- ``role``: ``node`` or ``worker``; ``directory``: of the store, the socket and the effects;
+- ``kill_at``: the number of an event; 0: the process is not killed. ``when``: ``before`` the transaction or the report that
+  brings the event, or ``after`` it.
+
+It writes the pid of each process. The processes end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mainspring.client.addresses import parse_address
+from mainspring.faces.gearman.protocol import GearmanProtocol
+from mainspring.ids import node_id
+from mainspring.server.build import build_engine, open_node
+from mainspring.server.clock import SystemClock
+from mainspring.server.settings import ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
+from mainspring.worker import link
+from mainspring.worker.workflows.deciding import WorkflowDecider
+from mainspring.workflows.service import WorkflowService
+from mainspring.workflows.unit import WorkflowUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PR_SET_PDEATHSIG = 1
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wrap(
+    owner: Any, name: str, *, before: Callable[..., None] | None = None, after: Callable[..., None] | None = None
+) -> None:
+    """Call functions before and after a method."""
+    method = getattr(owner, name)
+
+    def wrapped(self: Any, *args: Any) -> Any:
+        if before is not None:
+            before(self, *args)
+        outcome = method(self, *args)
+        if after is not None:
+            after(self, *args)
+        return outcome
+
+    setattr(owner, name, wrapped)
+
+
+def kill_node(event: int, when: str) -> None:
+    """Kill this node when a transaction has appended an event, before or after its commit."""
+    if when == "after":
+
+        def appended(_: Any, runs: Any) -> None:
+            if any(run.events >= event for run in runs):
+                die()
+
+        wrap(WorkflowService, "appended", before=appended)
+        return
+    flush = WorkflowUnit.flush
+
+    async def flushed(unit: WorkflowUnit) -> None:
+        if any(one.draft.state.last >= event for one in unit._changes._drafts.values()):
+            die()
+        await flush(unit)
+
+    WorkflowUnit.flush = flushed  # type: ignore[method-assign, assignment]
+
+
+def kill_worker(event: int, when: str) -> None:
+    """Kill this worker before it reports about a run that has an event, or after it has read the answer."""
+    if when == "after":
+
+        def answered(_: Any, run: Any, *__: Any) -> None:
+            if run.instance.position >= event:
+                die()
+
+        wrap(WorkflowDecider, "_answered", after=answered)
+    else:
+
+        def flush(decider: Any) -> None:
+            for reports in decider._unsent.values():
+                if any(run.instance.position >= event for run, _ in reports):
+                    die()
+
+        wrap(WorkflowDecider, "flush", before=flush)
+
+
+async def node(directory: Path) -> None:
+    clock = SystemClock()
+    settings = ServerSettings(name=node_id("n1"), store=parse_store(f"sqlite:///{directory / 'store.db'}"))
+    engine = build_engine(settings.store)
+    built = await open_node(settings, engine, clock, Shutdown(clock, settings.process.grace))
+    socket = directory / "s"
+    socket.unlink(missing_ok=True)
+    await asyncio.get_running_loop().create_unix_server(lambda: GearmanProtocol(built.node.face), str(socket))
+    await asyncio.Event().wait()
+
+
+async def worker(directory: Path) -> None:
+    from tests.system.workflow_programs import app
+
+    link.delays = partial(repeat, 0.02)  # type: ignore[attr-defined] # a node that was killed is back at once
+    app.connect_to(f"unix:{directory / 's'}")
+    await app.worker(servers=[parse_address(f"unix:{directory / 's'}")]).run()
+
+
+def child(order: dict[str, Any]) -> None:
+    """Be the process of an order."""
+    directory = Path(order["directory"])
+    log = os.open(directory / f"{order['role']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ["WORKFLOW_EFFECTS"] = str(directory / "effects")
+    if order["kill_at"]:
+        (kill_node if order["role"] == "node" else kill_worker)(order["kill_at"], order["when"])
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(node(directory) if order["role"] == "node" else worker(directory))
+
+
+def main() -> None:
+    """Execute orders until the input ends."""
+    libc = ctypes.CDLL(None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()
+    own = os.getpid()
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != own:
+                os._exit(1)
+            try:
+                child(order)
+            finally:
+                os._exit(1)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
