@@ -51,7 +51,7 @@ async def running(app: App, directory: Path) -> AsyncIterator[Built]:
         await built.node.close()
 
 
-def order_app() -> tuple[App, Any, Any, list[str]]:
+def order_app(discount: int = 0) -> tuple[App, Any, Any, list[str]]:
     app = App()
     did: list[str] = []
     approved = app.signal("approved", dict)
@@ -69,7 +69,7 @@ def order_app() -> tuple[App, Any, Any, list[str]]:
     @app.workflow
     async def order(number: int) -> dict[str, Any]:
         cents = await price.step(number)
-        payment = await charge.submit(number, cents)
+        payment = await charge.submit(number, cents - discount)
         by = await approved.receive(timeout=timedelta(days=3))
         await workflow.sleep(timedelta(seconds=0.05))
         return {"payment": payment, "by": by["by"]}
@@ -89,3 +89,41 @@ def test_a_run_with_a_step_an_activity_a_signal_and_a_timer(tmp_path: Path) -> N
             assert did == ["price", "charge"]
 
     asyncio.run(main())
+
+
+def test_a_run_whose_code_has_changed_is_parked_until_the_code_fits(tmp_path: Path) -> None:
+    async def begin() -> None:
+        app, order, _, did = order_app()
+        async with running(app, tmp_path):
+            await order.options(unique="order-17").asubmit(17)
+            await waits_for(order, "approved")
+            assert did == ["price", "charge"]
+
+    async def change() -> None:
+        app, order, approved, did = order_app(discount=1)
+        async with running(app, tmp_path):
+            await order.get("order-17").asignal(approved, {"by": "eva"})
+            details = await waits_for(order, "parked")
+            assert details["parked"]["kind"] == "mismatch"
+            assert details["parked"]["recorded"][details["parked"]["at"]] == "activity #1 charge [17,51]"
+            assert details["parked"]["code"][details["parked"]["at"]] == "activity #1 charge [17,50]"
+            assert did == []
+
+    async def undo() -> None:
+        app, order, _, did = order_app()
+        async with running(app, tmp_path):
+            await app.connections.aio().call("workflows.unpark", {"key": "order-17"})
+            assert (await order.get("order-17").aresult())["payment"] == "order 17 paid 51"
+            assert did == []
+
+    for part in (begin, change, undo):
+        asyncio.run(asyncio.wait_for(part(), 20))
+
+
+async def waits_for(order: Any, text: str) -> Any:
+    """Wait until the run waits for something; return its details."""
+    while True:
+        details = await order.get("order-17").adetails()
+        if text in (details["waits_for"] or ""):
+            return details
+        await asyncio.sleep(0.01)

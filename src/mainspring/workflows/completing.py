@@ -92,7 +92,7 @@ def _stale(state: State, completion: Completion) -> str:
         return "" if state.started and seen == state.started else "the decision task is not open"
     if not state.scheduled or not state.scheduled <= seen <= state.last:
         return "the decision task is not open"
-    if state.batch and seen != state.step_seen:
+    if completion.parked is None and state.batch and seen != state.step_seen:
         return f"the decision's recorded steps were given the events up to {state.step_seen}, not up to {seen}"
     return ""
 

@@ -409,6 +409,13 @@ def test_a_request_to_park() -> None:
     assert run.decide(CHARGE).why == "the run is parked"
 
 
+def test_a_lost_decision_whose_steps_were_recorded_may_park_the_run() -> None:
+    run = Run()
+    run.decide(steps=[step(1)], more=True)
+    run.signal()
+    assert run.decide(parked=Parked("mismatch", "differs")).verdict == "parked"
+
+
 def test_a_stale_decider_cannot_park_the_run() -> None:
     run = Run()
     run.decide(CHARGE)

@@ -296,7 +296,8 @@ class WorkflowDecider:
         """Make a decision under a lease."""
         run.key = key
         run.note(events)
-        self._take(run, self._activate(run, run.instance.deliver, events, now_us), decided=True)
+        last = events[-1].id if events else run.instance.position
+        self._take(run, self._activate(run, run.instance.deliver, events, now_us), given=last)
         if run.outcomes and not run.reporting:
             self._end_steps(run)
 
@@ -315,12 +316,13 @@ class WorkflowDecider:
         self._runs[run.id] = self._runs.pop(run.id)
         return turn
 
-    def _take(self, run: Run, turn: Turn, *, decided: bool = False) -> None:
-        """Collect what an activation has brought, and act on it."""
+    def _take(self, run: Run, turn: Turn, *, given: int = 0) -> None:
+        """Collect what an activation has brought, and act on it. ``given``: the last event of a new decision."""
         instance = run.instance
-        if decided:
+        if given:
             run.seen, run.now_us = instance.seen, instance.now_us
         if turn.parked is not None:
+            run.seen = given or run.seen  # a replay ends where the code differs, and has not seen the rest
             run.drop_unrecorded()
             self._report(run, more=False, parked=turn.parked)
             return
