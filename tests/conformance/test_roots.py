@@ -77,6 +77,8 @@ class RootsSuite:
         assert do(store, lambda ground: ground.begin_roots([second])) == {}
 
     def test_pending_jobs_become_root_jobs_in_the_order_of_a_claim(self, store: Store) -> None:
+        gone = store.submitted()
+        store.cancel(gone.id)
         low, first, second = (
             store.submitted(payload=payload, priority=priority)
             for payload, priority in [(b"l", Priority.LOW), (b"1", Priority.NORMAL), (b"2", Priority.NORMAL)]
@@ -172,12 +174,14 @@ class RootsSuite:
         assert store.find(job.id) == found
 
     def test_only_a_live_root_job_ends(self, store: Store) -> None:
-        job, held, pending = begun(store), store.leased(), store.submitted()
+        running, held, pending = store.leased(), store.leased(), store.submitted()
+        store.assign(running)
+        job = begun(store)
         ended(store, job, result=b"1")
-        for other in (job, held, pending, Job(1, b"f", b"")):
+        for other in (job, running, held, pending, Job(1, b"f", b"")):
             assert ended(store, other, result=b"2") == []
         assert store.present(job.id).result == b"1"
-        assert store.state(held.id) is State.LEASED
+        assert [store.state(one.id) for one in (running, held)] == [State.RUNNING, State.LEASED]
 
     def test_a_root_job_whose_outcome_is_kept_by_its_owner_is_deleted_at_its_end(self, store: Store) -> None:
         job = begun(store, options=RUN)
