@@ -9,43 +9,87 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring import App, workflow
+from mainspring import App, JobCancelled, NotFoundError, workflow
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.server.build import build_engine, open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.settings import ServerSettings, parse_store
+from mainspring.server.settings import JobSettings, ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
+from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.workflows import deciding
+from mainspring.workflows import watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from mainspring.server.build import Built
+    from mainspring.worker.runtime import Worker
 
 pytestmark = pytest.mark.system
 
+TIMEOUT = 20.0
+
+
+class Fleet:
+    """A node, and workers for Apps."""
+
+    def __init__(self, built: Built, socket: Path) -> None:
+        self.built = built
+        self.address = f"unix:{socket}"
+
+    @contextlib.asynccontextmanager
+    async def worker(self, app: App, **settings: Any) -> AsyncIterator[Worker]:
+        """Run a worker, and stop it politely."""
+        app.connect_to(self.address)
+        worker = app.worker(WorkerSettings(**settings))
+        working = asyncio.create_task(worker.run())
+        try:
+            while not worker.links[0].session.agreed:  # noqa: ASYNC110 - a worker has no event for it
+                await asyncio.sleep(0.001)
+            yield worker
+        finally:
+            worker.stop()
+            await working
+
+    async def call(self, app: App, method: str, **params: Any) -> Any:
+        app.connect_to(self.address)
+        return await app.connections.aio().call(method, params)
+
+    async def history(self, app: App, key: str) -> list[str]:
+        events = (await self.call(app, "workflows.history", key=key, limit=1000))["events"]
+        return [event["eventType"] for event in events]
+
+    async def until(self, app: App, key: str, **wanted: Any) -> dict[str, Any]:
+        """Wait until a run has some values, and return it."""
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                shown: dict[str, Any] = await self.call(app, "workflows.show", key=key)
+                if all(
+                    bool(shown[name]) == value if value is True else shown[name] == value
+                    for name, value in wanted.items()
+                ):
+                    return shown
+                await asyncio.sleep(0.01)
+
 
 @contextlib.asynccontextmanager
-async def running(app: App, directory: Path) -> AsyncIterator[Built]:
-    """Run a node and a worker for an App."""
+async def node(directory: Path, **jobs: Any) -> AsyncIterator[Fleet]:
+    """Run a node."""
     clock = SystemClock()
-    settings = ServerSettings(name=node_id("test"), store=parse_store(f"sqlite:///{directory / 'store.db'}"))
+    settings = ServerSettings(
+        name=node_id("test"), store=parse_store(f"sqlite:///{directory / 'store.db'}"), jobs=JobSettings(**jobs)
+    )
     built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, settings.process.grace))
     try:
         socket = directory / "s"
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: GearmanProtocol(built.node.face), str(socket)
         )
-        before = app.connect_to(f"unix:{socket}")
-        worker = app.worker()
-        working = asyncio.create_task(worker.run())
         try:
-            yield built
+            yield Fleet(built, socket)
         finally:
-            worker.stop(now=True)
-            await working
-            app.connect_to(before)
             server.close()
     finally:
         await built.node.close()
@@ -81,10 +125,10 @@ def test_a_run_with_a_step_an_activity_a_signal_and_a_timer(tmp_path: Path) -> N
     app, order, approved, did = order_app()
 
     async def main() -> None:
-        async with running(app, tmp_path):
+        async with node(tmp_path) as fleet, fleet.worker(app):
             run = await order.options(unique="order-17").asubmit(17)
             await order.get("order-17").asignal(approved, {"by": "eva"})
-            result = await asyncio.wait_for(run.aresult(), 20)
+            result = await run.aresult(TIMEOUT)
             assert result == {"payment": "order 17 paid 51", "by": "eva"}
             assert did == ["price", "charge"]
 
@@ -94,14 +138,14 @@ def test_a_run_with_a_step_an_activity_a_signal_and_a_timer(tmp_path: Path) -> N
 def test_a_run_whose_code_has_changed_is_parked_until_the_code_fits(tmp_path: Path) -> None:
     async def begin() -> None:
         app, order, _, did = order_app()
-        async with running(app, tmp_path):
+        async with node(tmp_path) as fleet, fleet.worker(app):
             await order.options(unique="order-17").asubmit(17)
             await waits_for(order, "approved")
             assert did == ["price", "charge"]
 
     async def change() -> None:
         app, order, approved, did = order_app(discount=1)
-        async with running(app, tmp_path):
+        async with node(tmp_path) as fleet, fleet.worker(app):
             await order.get("order-17").asignal(approved, {"by": "eva"})
             details = await waits_for(order, "parked")
             assert details["parked"]["kind"] == "mismatch"
@@ -111,7 +155,7 @@ def test_a_run_whose_code_has_changed_is_parked_until_the_code_fits(tmp_path: Pa
 
     async def undo() -> None:
         app, order, _, did = order_app()
-        async with running(app, tmp_path):
+        async with node(tmp_path) as fleet, fleet.worker(app):
             await app.connections.aio().call("workflows.unpark", {"key": "order-17"})
             assert (await order.get("order-17").aresult())["payment"] == "order 17 paid 51"
             assert did == []
@@ -127,3 +171,244 @@ async def waits_for(order: Any, text: str) -> Any:
         if text in (details["waits_for"] or ""):
             return details
         await asyncio.sleep(0.01)
+
+
+def test_a_signal_and_a_timeout_reach_code_whose_step_runs(tmp_path: Path) -> None:
+    app = App()
+    ping = app.signal("ping", int)
+    begun = asyncio.Event()
+
+    @app.task
+    async def slow() -> str:
+        begun.set()
+        await asyncio.sleep(60)
+        return "slow"
+
+    @app.workflow
+    async def order() -> list[Any]:
+        step = asyncio.ensure_future(slow.step())
+        first = await ping.receive()
+        try:
+            async with asyncio.timeout(0.05):
+                await step
+        except TimeoutError:
+            return [first, "too slow"]
+        return [first, "done"]
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            run = await order.asubmit()
+            await begun.wait()
+            await order.get(run.handle).asignal(ping, 3)
+            assert await run.aresult(TIMEOUT) == [3, "too slow"]
+
+    asyncio.run(main())
+
+
+def test_an_evicted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    app = App()
+    did: list[int] = []
+
+    @app.task
+    async def step(number: int) -> int:
+        did.append(number)
+        return number + 1
+
+    @app.task
+    async def activity(number: int) -> int:
+        return number + 1
+
+    @app.workflow
+    async def order(number: int) -> int:
+        for _ in range(3):
+            number = await step.step(number)
+            number = await activity.submit(number)
+            await workflow.sleep(0.001)
+        return number
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app, workflow_cache=0):
+            assert await (await order.asubmit(0)).aresult(TIMEOUT) == 6
+            assert did == [0, 2, 4]
+
+    asyncio.run(main())
+
+
+def test_a_worker_reads_a_long_history_in_pages(tmp_path: Path) -> None:
+    app = App()
+    go = app.signal("go", int)
+
+    @app.workflow
+    async def order() -> int:
+        return sum([await go.receive() for _ in range(5000)])
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            async with fleet.worker(app):
+                run = await order.asubmit()
+                key = order.get(run.handle)
+                await fleet.until(app, run.handle, receives=["go"])
+                await asyncio.gather(*(key.asignal(go, 1) for _ in range(4999)))
+            async with fleet.worker(app):
+                await key.asignal(go, 2)
+                assert await run.aresult(TIMEOUT) == 5001
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_ends_records_its_step_and_hands_the_decision_back(tmp_path: Path) -> None:
+    app = App()
+    did: list[str] = []
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def first() -> str:
+        begun.set()
+        await go.wait()
+        did.append("first")
+        return "1"
+
+    @app.task
+    async def second() -> str:
+        did.append("second")
+        return "2"
+
+    @app.workflow
+    async def order() -> str:
+        return await first.step() + await second.step()
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            async with fleet.worker(app) as worker:
+                run = await order.asubmit()
+                await begun.wait()
+                worker.stop()
+                go.set()
+            assert did == ["first"]
+            assert (await fleet.history(app, run.handle)).count("MarkerRecorded") == 1
+            async with fleet.worker(app):
+                assert await run.aresult(TIMEOUT) == "12"
+            assert did == ["first", "second"]
+
+    asyncio.run(main())
+
+
+def test_a_mismatch_parks_a_run_until_a_worker_with_other_code_connects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_INTERVAL", 0.05)
+
+    def build(version: int) -> tuple[App, Any]:
+        app = App()
+
+        @app.task
+        async def charge() -> str:
+            return "paid"
+
+        @app.task
+        async def refund() -> str:
+            return "refunded"
+
+        go = app.signal("go", int)
+
+        @app.workflow
+        async def order() -> str:
+            first = await (charge if version == 1 else refund).submit()
+            await go.receive()
+            return first
+
+        monkeypatch.setattr(deciding, "code_digest", lambda _: f"build {version}")
+        return app, order
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            app, order = build(1)
+            async with fleet.worker(app):
+                run = await order.asubmit()
+                await fleet.until(app, run.handle, receives=["go"])
+            other, _ = build(2)
+            async with fleet.worker(other):
+                await fleet.call(other, "workflows.signal", key=run.handle, name="go", input=1)
+                shown = await fleet.until(other, run.handle, parked=True)
+                assert shown["parked"]["kind"] == "mismatch"
+                assert fleet.built.node.workflows is not None
+            app, order = build(1)
+            async with fleet.worker(app):
+                assert await order.get(run.handle).aresult(TIMEOUT) == "paid"
+
+    asyncio.run(main())
+
+
+def test_two_workers_share_the_activities_of_a_run(tmp_path: Path) -> None:
+    def build() -> tuple[App, Any]:
+        app = App()
+
+        @app.task
+        async def work(number: int) -> int:
+            await asyncio.sleep(0.001)
+            return number
+
+        @app.workflow
+        async def order() -> int:
+            total = 0
+            for _ in range(3):
+                total += sum(await asyncio.gather(*(work.submit(i) for i in range(50))))
+            return total
+
+        return app, order
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            app, order = build()
+            async with fleet.worker(app, concurrency=4), fleet.worker(build()[0], concurrency=4):
+                assert await (await order.asubmit()).aresult(TIMEOUT) == 3 * 49 * 25
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_run_cleans_up(tmp_path: Path) -> None:
+    app = App()
+    did: list[str] = []
+
+    @app.task
+    async def undo() -> None:
+        did.append("undo")
+
+    @app.workflow
+    async def order() -> None:
+        try:
+            await workflow.sleep(timedelta(days=1))
+        finally:
+            await undo.step()
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            run = await order.asubmit()
+            await fleet.until(app, run.handle, timers=True)
+            await order.get(run.handle).acancel("no more")
+            with pytest.raises(JobCancelled):
+                await run.aresult(TIMEOUT)
+            assert did == ["undo"]
+
+    asyncio.run(main())
+
+
+def test_closed_runs_are_deleted_after_their_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "FORGET_DELAY", 0.0)
+    monkeypatch.setattr(watch, "FORGET_INTERVAL", 0.02)
+    app = App()
+
+    @app.workflow
+    async def order() -> None: ...
+
+    async def main() -> None:
+        async with node(tmp_path, workflow_retention=0.0) as fleet, fleet.worker(app):
+            run = await order.asubmit()
+            await run.aresult(TIMEOUT)
+            async with asyncio.timeout(TIMEOUT):
+                while (await fleet.call(app, "workflows.list"))["runs"]:  # noqa: ASYNC110 - the node reports no deletion
+                    await asyncio.sleep(0.01)
+            with pytest.raises(NotFoundError):
+                await fleet.call(app, "workflows.show", key=run.handle)
+
+    asyncio.run(main())

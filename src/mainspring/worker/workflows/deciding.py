@@ -322,8 +322,9 @@ class WorkflowDecider:
         if given:
             run.seen, run.now_us = instance.seen, instance.now_us
         if turn.parked is not None:
-            run.seen = given or run.seen  # a replay ends where the code differs, and has not seen the rest
-            run.drop_unrecorded()
+            if not run.settlements:
+                run.seen = given or run.seen  # a replay ends where the code differs, and has not seen the rest
+            run.decisions, run.steps = [], []
             self._report(run, more=False, parked=turn.parked)
             return
         run.batch = instance.batch
