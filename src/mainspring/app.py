@@ -20,6 +20,7 @@ from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
+from mainspring.worker.workflow_lint import check_workflows
 from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, run_limit
 
 if TYPE_CHECKING:
@@ -331,6 +332,7 @@ class App(AppClient):
         Raises SettingsError if a module that the App includes cannot be imported.
         """
         self.load_tasks()
+        check_workflows(self.registry)
         addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
         connectors = {str(address): connector(address, tls) for address in addresses}
         return Worker(self.registry, connectors, settings, selector=selector)

@@ -90,6 +90,14 @@ class WorkerOptions:
         tuple[str, ...],
         option("--not", "Tasks not to run, in the same form.", group=WORKERS_GROUP, **PATTERNS_OPTION),
     ] = ()
+    strict: Annotated[
+        bool,
+        flag(
+            "--strict",
+            "Refuse workflows with code that a replay cannot repeat, in place of a warning in the log.",
+            group=WORKERS_GROUP,
+        ),
+    ] = False
     max_jobs: Annotated[
         int | None,
         option(
@@ -134,6 +142,7 @@ class WorkerOptions:
             grace=grace,
             functions=self.functions,
             unwanted=self.unwanted,
+            strict=self.strict,
             max_jobs=self.max_jobs,
             max_memory=self.max_memory,
         )

@@ -38,6 +38,7 @@ from mainspring.worker.parent_death import die_with
 from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WAITING_PLACES, WorkerSettings
 from mainspring.worker.supervisor import RECYCLED_EXIT, STOP_NOW_SIGNAL
+from mainspring.worker.workflow_lint import check_workflows
 
 if TYPE_CHECKING:
     from mainspring.worker.link import Connector
@@ -67,6 +68,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     unwanted: tuple[str, ...] = ()
     """Patterns of the tasks not to run."""
+
+    strict: bool = False
+    """Whether to refuse workflows with code that a replay cannot repeat."""
 
     max_jobs: int | None = None
     max_memory: int | None = None
@@ -110,6 +114,7 @@ def work(order: WorkerOrder) -> int:
         selector.show_cause(error)
         raise
     registry = _chosen(app.registry, order)
+    check_workflows(registry, strict=order.strict)
     _check_memory(order.max_memory, resident_bytes())
     settings = WorkerSettings(
         concurrency=order.concurrency,

@@ -36,6 +36,7 @@ from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
 from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.workflow_lint import check_workflows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -214,6 +215,7 @@ def in_memory(app: App, *, concurrency: int = 4) -> Iterator[InMemory]:
         before = app.connect_to(f"unix:{socket}")
         try:
             app.load_tasks()
+            check_workflows(app.registry)
             fleet = InMemory(app, socket, concurrency)
             fleet.start()
             try:
