@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from mainspring.app import App
     from mainspring.client.job import Job
     from mainspring.client.options import Rate, Retry
+    from mainspring.client.run import Run
     from mainspring.client.streaming import Data, Missed, Progress, Warned
+    from mainspring.deciding.channels import Channel
     from mainspring.errors import (
         ConflictError,
         ConnectionLostError,
@@ -30,17 +32,21 @@ if TYPE_CHECKING:
         SettingsError,
         UsageError,
         WorkerFullError,
+        WorkflowUsageError,
     )
     from mainspring.stores import ZooKeeper
     from mainspring.tasks import CoroutineTask, Task
     from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
     from mainspring.worker.log_fields import JobLogFilter, add_job_fields
+    from mainspring.workflow_definitions import Workflow
 
 _MODULES = {
     "mainspring.app": ("App",),
     "mainspring.client.job": ("Job",),
     "mainspring.client.options": ("Rate", "Retry"),
+    "mainspring.client.run": ("Run",),
     "mainspring.client.streaming": ("Data", "Missed", "Progress", "Warned"),
+    "mainspring.deciding.channels": ("Channel",),
     "mainspring.errors": (
         "ConflictError",
         "ConnectionLostError",
@@ -58,16 +64,19 @@ _MODULES = {
         "SettingsError",
         "UsageError",
         "WorkerFullError",
+        "WorkflowUsageError",
     ),
     "mainspring.stores": ("ZooKeeper",),
     "mainspring.tasks": ("CoroutineTask", "Task"),
     "mainspring.worker.current": ("CurrentJob", "JobStopped", "Snooze", "current_job"),
     "mainspring.worker.log_fields": ("JobLogFilter", "add_job_fields"),
+    "mainspring.workflow_definitions": ("Workflow",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "App",
+    "Channel",
     "ConflictError",
     "ConnectionLostError",
     "CoroutineTask",
@@ -90,6 +99,7 @@ __all__ = [
     "Rate",
     "RefusedError",
     "Retry",
+    "Run",
     "ServerError",
     "SettingsError",
     "Snooze",
@@ -97,6 +107,8 @@ __all__ = [
     "UsageError",
     "Warned",
     "WorkerFullError",
+    "Workflow",
+    "WorkflowUsageError",
     "ZooKeeper",
     "add_job_fields",
     "current_job",

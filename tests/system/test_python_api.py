@@ -115,6 +115,18 @@ def dies(path: str) -> str:
 def raw(data: bytes) -> bytes:
     return data[::-1]
 
+approved = app.signal("approved", dict[str, str])
+
+@app.workflow
+async def order(number: int) -> str:
+    area = await square.step(number)
+    total, receipt = await asyncio.gather(add.submit(area), buy.submit(number))
+    return f"{total} {receipt.number} {(await approved.receive(timeout=20))['by']}"
+
+@app.workflow
+async def short() -> str:
+    return "done"
+
 @app.task
 def terminates_a_fork() -> list:
     fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
@@ -294,6 +306,27 @@ def test_uniques_join(fleet: Fleet, tasks: Any) -> None:
     third = once.submit(9)
     assert (third.handle, third.joined, third.result(20)) == (first.handle, True, 2)
     assert tasks.add.options(unique="one").submit(9).result(20) == 10
+
+
+def test_runs_of_workflows_take_signals_and_use_several_workers(fleet: Fleet, tasks: Any) -> None:
+    waiting = tasks.short.submit()
+    fleet.work("--functions", "order,short,add,square")
+    fleet.work("--functions", "order,short,buy,square")
+    assert waiting.result(20) == "done", "it was submitted before the workflow was known"
+    first = tasks.order.options(unique="order-2").submit(2)
+    second = tasks.order.submit(3)
+    tasks.order.get("order-2").signal(tasks.approved, {"by": "eva"})
+    assert first.result(20) == "5 2 eva"
+    assert second.state == "running"
+
+    async def main() -> str:
+        async with asyncio.timeout(20):
+            await tasks.order.get(second.handle).asignal("approved", {"by": "adam"})
+            result: str = await tasks.order.get(second.handle)
+        await tasks.app.aclose()
+        return result
+
+    assert asyncio.run(main()) == "10 3 adam"
 
 
 def test_many_jobs_are_submitted_from_threads_and_asyncio(fleet: Fleet, tasks: Any) -> None:

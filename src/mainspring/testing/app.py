@@ -35,6 +35,7 @@ from mainspring.testing.clock import ManualClock
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
+from mainspring.worker.session import DECISIONS
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflow_lint import check_workflows
 
@@ -133,6 +134,7 @@ class InMemory:
                 _in_threads(self._app.registry),
                 {str(address): connector(address)},
                 WorkerSettings(concurrency=self._concurrency, name="test"),
+                wall=self.clock.wall,
             )
             working = asyncio.create_task(worker.run())
             if await self._until(lambda: worker.links[0].session.agreed or working.done()):
@@ -181,10 +183,14 @@ class InMemory:
         node, worker = self._node, self._worker
         if not node.commits.idle or node.running():
             return False
-        if worker.held or any(link.session.unsettled for link in worker.links):
+        if worker.held or worker.deciding or any(link.session.unsettled for link in worker.links):
             return False
         names = {function.name.encode() for function in self._app.registry}
-        return not any(queue.waiting() for queue in node.service.queues() if queue.name in names)
+        return not any(
+            queue.waiting()
+            for queue in node.service.queues()
+            if queue.name in names or queue.name.startswith(DECISIONS)
+        )
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         """Poll a condition in real time, because no single component reports it; return whether it became true in time."""

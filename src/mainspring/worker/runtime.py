@@ -61,7 +61,7 @@ class Worker:
 
     ``task_process`` is the command that starts such a process, without its arguments. ``counters`` are for a supervisor.
     ``left_out``: functions that it registers later, each with the monotonic time at which it does. ``decider`` decides the runs
-    of workflows; by default one is created if the registry has workflows.
+    of workflows; by default one is created if the registry has workflows. ``wall`` returns seconds since 1970 UTC.
     ``servers`` maps names for the log to connectors. Create and run it on one event loop.
     """
 
@@ -76,6 +76,7 @@ class Worker:
         counters: JobCounters | None = None,
         left_out: Mapping[str, float] | None = None,
         decider: Decider | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         given: object = settings
         if given is not None and not isinstance(given, WorkerSettings):
@@ -85,7 +86,9 @@ class Worker:
         self._functions = {function.name.encode(): function for function in registry}
         self._selector = selector
         if decider is None and registry.workflows:
-            decider = WorkflowDecider(registry.workflows, self.settings, selector=selector, task_process=task_process)
+            decider = WorkflowDecider(
+                registry.workflows, self.settings, selector=selector, task_process=task_process, wall=wall
+            )
         self._decider = decider
         self._left_out = dict(left_out or {})
         registrations = {function.name: function.registration() for function in registry}
@@ -139,6 +142,11 @@ class Worker:
     def running(self) -> int:
         """The number of running jobs."""
         return self._places.running + self._places.extra
+
+    @property
+    def deciding(self) -> bool:
+        """Whether a decision of a workflow's run, or a step of one, is under way."""
+        return self._decider is not None and self._decider.busy
 
     @property
     def jobs_done(self) -> int:
@@ -359,8 +367,7 @@ class Worker:
 
     def _working(self) -> bool:
         """Return whether jobs or a decision are under way, or jobs that were requested before the drain may still arrive."""
-        deciding = self._decider is not None and self._decider.busy
-        return bool(self.running) or deciding or any(link.session.pausing for link in self._all_links)
+        return bool(self.running) or self.deciding or any(link.session.pausing for link in self._all_links)
 
     async def _until(self, done: Callable[[], bool], seconds: float, *, is_grace: bool = False) -> None:
         """Wait until ``done`` returns true, at most for ``seconds``; a grace also ends when the owner skips it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
+from mainspring.clock import to_us
 from mainspring.deciding.instance import Instance
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.code_digest import code_digest
@@ -34,7 +35,7 @@ from mainspring.workflows.messages import (
 from mainspring.workflows.model import YEAR, Parked, decisions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.deciding.model import StepOutcome, Turn
     from mainspring.worker.delivery import Delivery
@@ -62,7 +63,7 @@ class WorkflowDecider:
     """Decides runs of workflows: `worker.decider.Decider`.
 
     ``workflows`` are those of the App, by name and version. Processes of steps import the App by its ``selector``;
-    ``task_process`` is the command that starts one.
+    ``task_process`` is the command that starts one. ``wall`` returns seconds since 1970 UTC.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class WorkflowDecider:
         *,
         selector: str | None,
         task_process: Sequence[str],
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._workflows = workflows
+        self._wall = wall
         self._build = code_digest(one.code.call.__module__.partition(".")[0] for one in workflows.values())
         self._steps = Steps(settings, self._steps_ended, selector=selector, task_process=task_process)
         self._cache_bytes = settings.workflow_cache
@@ -125,7 +128,7 @@ class WorkflowDecider:
             link.session.settle(key, RELEASED)
             return
         info = decode_decision_info(decision.info)
-        self._ahead_us = info.now_us - time.time_ns() // 1000
+        self._ahead_us = info.now_us - to_us(self._wall())
         number = int(info.run)
         run = self._runs.get(number)
         if run is not None and run.link is not link:
@@ -487,7 +490,7 @@ class WorkflowDecider:
                 session.settle(one.key, one.settlement)
             run.link.flush()
             return
-        now_us = time.time_ns() // 1000 + self._ahead_us
+        now_us = to_us(self._wall()) + self._ahead_us
         position = run.instance.position
         run.predicted = fusing.events_of(ended, position, now_us)
         for one in ended:
