@@ -8,28 +8,17 @@ way too. The next decision gives the code the events that have come in meanwhile
 
 from __future__ import annotations
 
-import gc
-import sys
-from asyncio import _get_running_loop, _set_running_loop
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.deciding import guards
+from mainspring.deciding.activation import Activation
 from mainspring.deciding.api import Calls
+from mainspring.deciding.command_log import CommandLog
 from mainspring.deciding.endings import close_of, defect_of
 from mainspring.deciding.eviction import throw_evicted
 from mainspring.deciding.loop import DurableTimer, WorkflowLoop
-from mainspring.deciding.matching import (
-    RECORDS,
-    SHOWN,
-    Comparison,
-    Mismatch,
-    describe_decision,
-    describe_event,
-    is_close,
-    matches,
-    same_digest,
-)
+from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close, same_digest
 from mainspring.deciding.model import RunState, Turn
 from mainspring.deciding.outcomes import resolve
 from mainspring.workflows import history
@@ -78,12 +67,7 @@ class Instance(RunState):
         """``seen`` and ``now_us`` of the open decision; None: none is open."""
         self._inputs: deque[Event] = deque()
         """Events that the code has not been given."""
-        self._fresh: list[Decision] = []
-        """Commands that no turn has returned."""
-        self._unrecorded: deque[Decision] = deque()
-        """Commands of the decision that its events have not confirmed."""
-        self._decision = 0
-        """The DecisionTaskCompleted whose commands are being compared; 0: none."""
+        self._commands = CommandLog()
         self._complete_until = 0
         """The last DecisionTaskCompleted that the instance has."""
         self._markers: list[MarkerRecorded] = []
@@ -91,10 +75,12 @@ class Instance(RunState):
         self._results: dict[int, bool] = {}
         """Steps with results that no event has confirmed; True: they must be recorded before the next effect."""
         self._close: Decision | None = None
+        self._closed = False
+        """Whether the history records the close."""
         self._cancel_requested = False
         self._sides: dict[int, MarkerRecorded] = {}
         """Recorded side effects, before the code has begun."""
-        self._comparison = Comparison()
+        self._activation = Activation()
         self._parked: Parked | None = None
 
     # ---- used by the worker ----
@@ -105,7 +91,17 @@ class Instance(RunState):
         Recorded decisions are replayed first. A decision that recorded steps and was lost is resumed. Raises ValueError if
         events are missing.
         """
-        return self._turn(events, now_us)
+        try:
+            self._take(events)
+            if self._parked is None and not self._closed:
+                self._resolve_markers()
+                if self._open is None:
+                    self._begin_decision(self.position, max(self.now_us, now_us), replaying=False)
+        except Mismatch as found:
+            self._parked = self._commands.park(found, ())
+        finally:
+            self._activation.end()
+        return self._take_turn(())
 
     def step_ended(self, results: Sequence[StepOutcome]) -> Turn:
         """Take the results of local steps as one batch, and go on with the decision.
@@ -118,7 +114,9 @@ class Instance(RunState):
         assert calls is not None
         recorded: list[StepResult] = []
         self.batch += 1
-        with self._activation():
+        self.replaying = self.complete = False
+        try:
+            self._activation.begin(calls.loop)
             for one in results:
                 step = calls.take_step(one.number)
                 if step is not None:
@@ -129,12 +127,16 @@ class Instance(RunState):
                 self._run_ready()
             else:
                 self.batch -= 1
+        finally:
+            self._activation.end()
         return self._take_turn(tuple(recorded))
 
     def recorded(self, events: Sequence[Event]) -> None:
         """Take the events that a completion has recorded. The next ``deliver`` gives newer ones to the code."""
-        with self._activation():
+        try:
             self._take(events)
+        finally:
+            self._activation.end()
 
     def evict(self) -> None:
         """End the coroutines in place and drop their commands."""
@@ -144,26 +146,17 @@ class Instance(RunState):
         loop = self._loop
         if loop is not None and loop.tasks:
             loop.silent = True
-            with self._activation(), guards.unguarded():
-                throw_evicted(loop)
+            self._activation.begin(loop)
+            try:
+                with guards.unguarded():
+                    throw_evicted(loop)
+            finally:
+                self._activation.end()
         if loop is not None:
             loop.close()
-        self._fresh.clear()
         self._inputs.clear()
 
     # ---- turns ----
-
-    def _turn(self, events: Sequence[Event], now_us: int) -> Turn:
-        with self._activation():
-            self._take(events)
-            if self._parked is None:
-                try:
-                    self._resolve_markers()
-                    if self._open is None:
-                        self._begin_decision(self.position, max(self.now_us, now_us), replaying=False)
-                except Mismatch as found:
-                    self._park_mismatch(found, ())
-        return self._take_turn(())
 
     def _take_turn(self, steps: tuple[StepResult, ...]) -> Turn:
         if self._parked is not None:
@@ -171,13 +164,13 @@ class Instance(RunState):
         calls = self._calls
         if calls is None:
             return Turn()
-        decisions, self._fresh = tuple(self._fresh), []
+        decisions = self._commands.take_fresh()
         finished = bool(decisions) and is_close(decisions[-1])
         start = (
             ()
             if finished
             else calls.take_started(
-                unrecorded=bool(self._unrecorded or self._results), each_unrecorded=any(self._results.values())
+                unrecorded=self._commands.unrecorded or bool(self._results), each_unrecorded=any(self._results.values())
             )
         )
         return Turn(
@@ -220,17 +213,17 @@ class Instance(RunState):
                 self.position = event.id
                 self._take_event(event)
             place = len(events)
-            self._end_record("nothing")
+            self._commands.end_record()
         except Mismatch as found:
-            self._park_mismatch(found, events[place:])
+            self._parked = self._commands.park(found, events[place:])
 
     def _take_event(self, event: Any) -> None:
         kind = type(event)
-        if self._decision:
-            if kind in RECORDS and event.decision_completed == self._decision:
-                self._confirm(event)
-            else:
-                self._end_record(f"the end of a decision, {kind.__name__}")
+        if self._commands.take(event):
+            if kind is history.ActivityTaskScheduled and self._calls is not None:
+                self._calls.schedule(event.activity_id, event.id)
+            elif kind in CLOSING:
+                self._closed = True
         if kind in _INPUTS:
             self._inputs.append(event)
         elif kind is MarkerRecorded:
@@ -242,27 +235,9 @@ class Instance(RunState):
         elif kind is history.DecisionTaskCompleted:
             self._resolve_markers()
             self._use_decision((event.seen, event.now_us), event.id)
-            self._decision = event.id
+            self._commands.begin_record(event.id)
             self._open = None
             self.batch = 0
-            self._fresh.clear()
-
-    def _confirm(self, event: Any) -> None:
-        """Compare a recorded command with the code's next one."""
-        if not self._unrecorded or not matches(event, self._unrecorded[0]):
-            raise Mismatch(
-                describe_event(event), describe_decision(self._unrecorded[0]) if self._unrecorded else "nothing"
-            )
-        self._unrecorded.popleft()
-        self._comparison.agree(event)
-        if type(event) is history.ActivityTaskScheduled and self._calls is not None:
-            self._calls.schedule(event.activity_id, event.id)
-
-    def _end_record(self, recorded: str) -> None:
-        """Raise Mismatch if the code has issued more commands than the decision recorded."""
-        if self._decision and self._unrecorded:
-            raise Mismatch(recorded, describe_decision(self._unrecorded[0]))
-        self._decision = 0
 
     def _take_marker(self, event: MarkerRecorded) -> None:
         if event.number in self._results:
@@ -280,6 +255,7 @@ class Instance(RunState):
             return
         self._use_decision((markers[0].seen, markers[0].now_us), markers[0].id)
         assert self._calls is not None
+        self._activation.begin(self._calls.loop)
         self.replaying = True
         for event in markers:
             step = self._calls.take_step(event.number)
@@ -289,7 +265,7 @@ class Instance(RunState):
                 event.digest, step.digest(event.details, failed=event.failed)
             ):
                 raise Mismatch(describe_event(event), f"step #{event.number} {step.call.name} with other arguments")
-            self._comparison.agree(event)
+            self._commands.agree(event)
             self.size += len(event.details) * VALUE_FACTOR
             step.job.end(event.details, event.attempt, failed=event.failed)
         self.batch = markers[0].batch
@@ -317,6 +293,7 @@ class Instance(RunState):
         assert self._calls is not None
         assert self.started is not None
         self.complete = complete
+        self._activation.begin(self._loop)
         self._loop.set_time((self.now_us - self.started.at_us) / 1_000_000)
         while inputs and inputs[0].id <= seen:
             self._give(inputs.popleft())
@@ -326,10 +303,9 @@ class Instance(RunState):
         """Create the main task."""
         self.started = event
         loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer)  # type: ignore[abstract] # set by name
-        self._calls = loop.workflow_calls = Calls(self, loop, event, self._issue)
+        self._calls = loop.workflow_calls = Calls(self, loop, event, self._commands.issue)
         self._calls.sides.update(self._sides)
         self.size += len(event.input) * VALUE_FACTOR
-        self._enter_loop()
         code = self.code
 
         async def run() -> Any:
@@ -363,14 +339,14 @@ class Instance(RunState):
         if main.done():
             if self._close is None:
                 self._finish()
-            if self._parked is None:
-                self._issue_close()
+            if self._close is not None:
+                self._commands.issue_close(self._close)
             return
         for timer in loop.take_new_timers():
             timer.number = calls.next_number()
             calls.timers[str(timer.number)] = timer
             delay = max(round(timer.when() - loop.time(), 6), 0.0)
-            self._issue(StartTimer(timer.number, str(timer.number), delay))
+            self._commands.issue(StartTimer(timer.number, str(timer.number), delay))
 
     def _finish(self) -> None:
         """End the tasks that the finished main task leaves, and decide how the run closes."""
@@ -389,74 +365,8 @@ class Instance(RunState):
             return
         self._close = close_of(main, calls.next_number(), self.limits.largest, cancel_requested=self._cancel_requested)
 
-    def _issue(self, decision: Decision) -> None:
-        self._fresh.append(decision)
-        self._unrecorded.append(decision)
-
-    def _issue_close(self) -> None:
-        """Issue the close as the last command of the decision; again, if an earlier one was refused."""
-        assert self._close is not None
-        if self._unrecorded and self._unrecorded[-1] is self._close:
-            return
-        if self._close in self._unrecorded:
-            self._unrecorded.remove(self._close)
-            self._fresh.remove(self._close)
-        self._issue(self._close)
-
     def _cancel_timer(self, timer: DurableTimer) -> None:
         assert self._calls is not None
         self._calls.timers.pop(str(timer.number), None)
         if not self.evicted:
-            self._issue(CancelTimer(self._calls.next_number(), str(timer.number)))
-
-    def _park_mismatch(self, found: Mismatch, rest: Sequence[Event]) -> None:
-        recorded = [describe_event(event) for event in rest if type(event) in RECORDS][: SHOWN + 1]
-        if not recorded or recorded[0] != found.recorded:
-            recorded.insert(0, found.recorded)
-        code = [describe_decision(one) for one in self._unrecorded][: SHOWN + 1]
-        if not code or code[0] != found.code:
-            code.insert(0, found.code)
-        self._parked = self._comparison.park(recorded, code)
-
-    def _activation(self) -> Activation:
-        return Activation(self)
-
-    def _enter_loop(self) -> None:
-        """Let the loop of the run that has just begun be the running one."""
-        loop = self._loop
-        assert loop is not None
-        _set_running_loop(loop)
-        sys.set_asyncgen_hooks(loop.begin_generator, loop.end_generator)
-        loop.running = True
-
-
-class Activation:
-    """Makes the run's loop the running one for a time, and guards its code.
-
-    It is entered in a plain callback of the worker's loop, outside of tasks: CPython has one current task for each thread from
-    3.14 on. The collector is off: it would end objects of the workflow at a time that no replay repeats.
-    """
-
-    __slots__ = ("_collects", "_hooks", "_instance", "_outer")
-
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
-
-    def __enter__(self) -> None:
-        self._outer = _get_running_loop()
-        self._hooks = sys.get_asyncgen_hooks()
-        self._collects = gc.isenabled()
-        gc.disable()
-        guards.enter()
-        if self._instance._loop is not None:  # noqa: SLF001 - a part of the instance
-            self._instance._enter_loop()  # noqa: SLF001
-
-    def __exit__(self, *_: object) -> None:
-        loop = self._instance._loop  # noqa: SLF001
-        if loop is not None:
-            loop.running = False
-        guards.leave()
-        _set_running_loop(self._outer)
-        sys.set_asyncgen_hooks(*self._hooks)
-        if self._collects:
-            gc.enable()
+            self._commands.issue(CancelTimer(self._calls.next_number(), str(timer.number)))

@@ -107,6 +107,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Return the place of a hash among those of the run, from 1."""
         return number - self._first_hash
 
+    def begin(self) -> None:
+        """Note that workflow code runs from now on."""
+        self.running = True
+
+    def end(self) -> None:
+        """Note that workflow code has stopped."""
+        self.running = False
+
     def set_time(self, seconds: float) -> None:
         """Set the loop's time."""
         self._now = seconds

@@ -98,6 +98,8 @@ _EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
 _NAMES: Final = ("activity_id", "timer_id", "name")
 RECORDS: Final = frozenset(event for pair in _EVENTS.values() for event in pair)
 """Events that record a command, if their ``decision_completed`` is set."""
+CLOSING: Final = frozenset(_EVENTS[kind][0] for kind in _CLOSES)
+"""Events that close the run."""
 
 
 def is_close(decision: Decision) -> bool:

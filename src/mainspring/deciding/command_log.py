@@ -1,0 +1,98 @@
+"""The commands of a run's code, from their issue to the events that record them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from mainspring.deciding.matching import (
+    RECORDS,
+    SHOWN,
+    Comparison,
+    Mismatch,
+    describe_decision,
+    describe_event,
+    matches,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.workflows.decisions.model import Decision
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.model import Parked
+
+
+class CommandLog:
+    """Collects commands for the next turn, and compares them with the record of their decision."""
+
+    def __init__(self) -> None:
+        self._fresh: list[Decision] = []
+        """Commands that no turn has returned."""
+        self._unrecorded: deque[Decision] = deque()
+        """Commands that no event has confirmed, in order."""
+        self._decision = 0
+        """The DecisionTaskCompleted whose commands are being compared; 0: none."""
+        self._comparison = Comparison()
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether commands are not recorded yet."""
+        return bool(self._unrecorded)
+
+    def issue(self, decision: Decision) -> None:
+        """Add a command."""
+        self._fresh.append(decision)
+        self._unrecorded.append(decision)
+
+    def issue_close(self, close: Decision) -> None:
+        """Add the close as the last command of the decision."""
+        if close in self._unrecorded:
+            self._unrecorded.remove(close)
+            self._fresh.remove(close)
+        self.issue(close)
+
+    def take_fresh(self) -> tuple[Decision, ...]:
+        """Return the commands since the last turn."""
+        fresh, self._fresh = tuple(self._fresh), []
+        return fresh
+
+    def begin_record(self, decision: int) -> None:
+        """Compare the events that follow a DecisionTaskCompleted."""
+        self._decision = decision
+        self._fresh.clear()
+
+    def take(self, event: Any) -> bool:
+        """Compare an event with the code's next command, if it records one. Return whether it does. Raises Mismatch."""
+        if not self._decision:
+            return False
+        kind = type(event)
+        if kind not in RECORDS or event.decision_completed != self._decision:
+            self.end_record(f"the end of a decision, {kind.__name__}")
+            return False
+        if not self._unrecorded or not matches(event, self._unrecorded[0]):
+            code = describe_decision(self._unrecorded[0]) if self._unrecorded else "nothing"
+            raise Mismatch(describe_event(event), code)
+        self._unrecorded.popleft()
+        self._comparison.agree(event)
+        return True
+
+    def end_record(self, recorded: str = "nothing") -> None:
+        """Raise Mismatch if the code has issued more commands than the decision has recorded."""
+        if self._decision and self._unrecorded:
+            raise Mismatch(recorded, describe_decision(self._unrecorded[0]))
+        self._decision = 0
+
+    def agree(self, event: Any) -> None:
+        """Note the recorded result of a step that the code has called."""
+        self._comparison.agree(event)
+
+    def park(self, found: Mismatch, rest: Sequence[Event]) -> Parked:
+        """Return why the run is parked. ``rest`` has the events from the first difference on."""
+        recorded = [describe_event(event) for event in rest if type(event) in RECORDS][: SHOWN + 1]
+        if not recorded or recorded[0] != found.recorded:
+            recorded.insert(0, found.recorded)
+        code = [describe_decision(one) for one in self._unrecorded][: SHOWN + 1]
+        if not code or code[0] != found.code:
+            code.insert(0, found.code)
+        return self._comparison.park(recorded, code)
