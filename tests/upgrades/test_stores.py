@@ -13,7 +13,10 @@ from mainspring.jobs.model import Options, Retry, State
 from mainspring.resources.model import FunctionLimits, Limits
 from mainspring.resources.store import ListLimits
 from mainspring.testing.conformance.driver import NOW, Make, Store, done
+from mainspring.testing.conformance.flows import Flows
 from mainspring.testing.conformance.scheduling import SECOND, Scheduling
+from mainspring.workflows.model import Definition, Key
+from mainspring.workflows.requests import Signal
 from tests.engines import postgres_engine, sqlite_engine
 
 from .old import POSTGRES, SQLITE, unpack
@@ -177,6 +180,28 @@ class TestSqlite(Upgrade):
         path = tmp_path / "jobs.db"
         path.write_bytes(unpack(SQLITE))
         return lambda: sqlite_engine(path)
+
+    def test_old_jobs_become_runs_beside_other_jobs_and_schedules(self, s: Scheduling) -> None:
+        store = s.store
+        take_over(store)
+        flows = Flows(store)
+        flows.define(Definition("waiting"), Definition("later"))
+        assert flows.begin_waiting(function=b"waiting") == 3
+        inputs = {run: flows.history(run)[0].input for run in flows.list()}  # type: ignore[union-attr]
+        assert sorted(inputs.values()) == [b"first", b"second", b"third"]
+        assert flows.show(Key(workflow_id="third")) is not None
+        (later,) = store.list(function=b"later")
+        assert flows.signal(Signal(Key(job=later.id), "go", b""))[0].verdict == "recorded"
+        for run in inputs:
+            activity = flows.held_activity(run)
+            flows.fuse(run, activity, flows.close())
+        store.reopen("new")
+        assert store.recover() == 0
+        flows.running(later.id, flows.timer(1))
+        s.attend()
+        assert run_all(s) > 0
+        s.check()
+        flows.check()
 
 
 class TestPostgres(Upgrade):

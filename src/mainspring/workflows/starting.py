@@ -27,7 +27,6 @@ class _Beginning(NamedTuple):
     """A root job whose run is to begin."""
 
     job: Job
-    payload: bytes
     definition: Definition
     timeout: float
 
@@ -44,7 +43,7 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
         if definition is None:
             refused[job.id] = _unknown(job.function, start.version, versions)
         else:
-            accepted.append(_Beginning(job, job.payload, definition, start.timeout))
+            accepted.append(_Beginning(job, definition, start.timeout))
             job.started_us = operation.now_us
     joined = await changes.tables.begin_roots([one.job for one in accepted]) if accepted else {}
     begun = [one for one in accepted if one.job.id not in joined]
@@ -63,7 +62,7 @@ async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
     jobs = await changes.tables.take_pending(operation.function, operation.rows, operation.now_us)
     changes.take(jobs)
     for job in jobs:
-        await _begin(changes, _Beginning(job, job.payload, definition, 0.0), operation.now_us)
+        await _begin(changes, _Beginning(job, definition, 0.0), operation.now_us)
     return len(jobs)
 
 
@@ -72,7 +71,7 @@ async def begin_named(changes: RunChanges, job_id: int, definition: Definition, 
     jobs = await changes.tables.take_waiting([job_id], now_us)
     changes.take(jobs)
     (job,) = jobs
-    return await _begin(changes, _Beginning(job, job.payload, definition, 0.0), now_us)
+    return await _begin(changes, _Beginning(job, definition, 0.0), now_us)
 
 
 async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us: int) -> None:
@@ -80,7 +79,7 @@ async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us:
     jobs = await changes.tables.take_waiting([job_id], now_us)
     changes.take(jobs)
     for job in jobs:
-        changes.reject(_ended(job, job.payload, JobState.CANCELLED, error, now_us))
+        changes.reject(_ended(job, JobState.CANCELLED, error, now_us))
 
 
 async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft | None:
@@ -90,7 +89,7 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
     if rival:
         why = f"the workflow id {workflow_id} has an open run of another workflow: {handle_of(changes.tables, rival)}"
         error = failure(ALREADY_RUNNING, why)
-        changes.reject(_ended(job, one.payload, JobState.FAILED, error, now_us))
+        changes.reject(_ended(job, JobState.FAILED, error, now_us))
         return None
     row = RunRow(
         job.id,
@@ -100,7 +99,7 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
         definition.name,
         definition.version,
         started_us=now_us,
-        input_size=len(one.payload),
+        input_size=len(job.payload),
         slot=slot_of(job.namespace, job.function, job.unique, job.id),
     )
     found = changes.begin(row, now_us)
@@ -109,7 +108,7 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
         found.draft,
         type=definition.name,
         version=definition.version,
-        input=one.payload,
+        input=job.payload,
         run=job.id,
         root=job.id,
         workflow_id=workflow_id,
@@ -121,8 +120,8 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
     return found
 
 
-def _ended(job: Job, payload: bytes, state: JobState, error: bytes, now_us: int) -> Job:
-    return msgspec.structs.replace(job, payload=payload, state=int(state), error=error, ended_us=now_us)
+def _ended(job: Job, state: JobState, error: bytes, now_us: int) -> Job:
+    return msgspec.structs.replace(job, state=int(state), error=error, ended_us=now_us)
 
 
 def handle_of(tables: RunTables, job_id: int) -> str:

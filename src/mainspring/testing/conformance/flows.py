@@ -127,8 +127,10 @@ class Flows:
 
     def task(self, run: int) -> Job:
         """Return the decision task of a run, claimed now or earlier."""
-        self._claimed |= {job.id: job for job in self.store.claim(DECISIONS)}
-        job = self._claimed.pop(self.row(run).decision)
+        row = self.row(run)
+        function = decision_function(row.namespace, row.type, row.version)
+        self._claimed |= {job.id: job for job in self.store.claim(function)}
+        job = self._claimed.pop(row.decision)
         assert (job.term, job.payload) == (self.store.term, b"")
         assert job.options is not None
         assert job.options.run == self.of(run)
