@@ -20,6 +20,11 @@ def connect(address: str | None = None) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=20)
 
 
+def decisions(workflow: str) -> str:
+    """Return the name that the command prints for the decisions of a workflow's first version."""
+    return f"\\x1fd\\x1fdefault\\x1f{workflow}@1"
+
+
 def counts(server: socket.socket, function: str) -> Counts:
     """Return the counts of a function; they are 0 for a function that the server has not registered."""
     server.sendall(b"status\n")

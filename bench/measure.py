@@ -58,8 +58,8 @@ class Cell:
     """One row of the table.
 
     The first side is the measured one. With `ratio_to`, the ratio of the medians of the first side and of the side with that
-    index must be at least `at_least`. Without it, the first side's median must be at least `at_least` or less than `under`. A
-    cell without either bound is for information. Further sides are for comparison.
+    index, or of the best of several, must be at least `at_least`. Without it, the first side's median must be at least `at_least`
+    or less than `under`. A cell without either bound is for information. Further sides are for comparison.
     """
 
     key: str
@@ -67,7 +67,7 @@ class Cell:
     required: str
     unit: str
     sides: tuple[Side, ...]
-    ratio_to: int | None = None
+    ratio_to: int | tuple[int, ...] | None = None
     at_least: float | None = None
     figure_at_least: float | None = None
     """Bound for the first side's median, in addition to the bound of the ratio in `at_least`."""
@@ -115,7 +115,9 @@ class Outcome:
     def ratio(self) -> float | None:
         if self.cell.ratio_to is None:
             return None
-        measured, other = self.median(0), self.median(self.cell.ratio_to)
+        to = self.cell.ratio_to
+        others = [self.median(side) for side in ((to,) if isinstance(to, int) else to)]
+        measured, other = self.median(0), max(filter(None, others), default=None)
         if self.cell.less_is_better:
             measured, other = other, measured
         return measured / other if measured is not None and other else None
@@ -174,9 +176,13 @@ def _cores(*, one: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sources(sources: Path | None) -> Iterator[None]:
+    before = os.environ.get(SOURCES_VARIABLE)
     if sources is not None:
         os.environ[SOURCES_VARIABLE] = str(sources)  # child processes inherit it
     try:
         yield
     finally:
-        os.environ.pop(SOURCES_VARIABLE, None)
+        if before is None:
+            os.environ.pop(SOURCES_VARIABLE, None)
+        else:
+            os.environ[SOURCES_VARIABLE] = before

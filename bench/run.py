@@ -37,8 +37,9 @@ def main() -> int:
         + limits.cells(sqlite, memory)
         + postgres_cells.cells(options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)
-        + workflow_cells.cells()
     )
+    if not options.base or (options.base / "src" / "mainspring" / "workflow.py").exists():
+        every += workflow_cells.cells(sqlite)
     if options.base and not (options.base / "src" / "mainspring").is_dir():
         print(f"{options.base} has no src/mainspring; make it with: git archive COMMIT | tar x -C DIR", file=sys.stderr)
         return 2

@@ -77,7 +77,7 @@ def restart(server: Server, scale: Scale) -> Run:
     jobs = scale.count(MILLION, 20_000)
     load(server, "submit", jobs=jobs, **WIDE)
     server.stop(signal.SIGKILL)
-    return _time_to_first_job(server, jobs)
+    return time_to_first_job(server, jobs)
 
 
 def restart_of_gearmand(server: Server, scale: Scale) -> Run:
@@ -93,10 +93,10 @@ def restart_of_gearmand(server: Server, scale: Scale) -> Run:
         rows = ((f"order-{job:012d}", "bench", 1, b"%012d" % job, 0) for job in range(1, jobs))
         database.executemany("INSERT INTO gearman_queue VALUES (?, ?, ?, ?, ?)", rows)
     database.close()
-    return _time_to_first_job(server, jobs)
+    return time_to_first_job(server, jobs)
 
 
-def _time_to_first_job(server: Server, jobs: int) -> Run:
+def time_to_first_job(server: Server, jobs: int) -> Run:
     started_at = time.perf_counter()
     server.start()
     listening_after = time.perf_counter() - started_at

@@ -140,7 +140,7 @@ class Server:
     def pids(self) -> list[int]:
         """Return the process and its descendants."""
         assert self._process is not None
-        return [self._process.pid, *_descendants(self._process.pid)]
+        return [self._process.pid, *descendants(self._process.pid)]
 
     def rss_kib(self) -> int:
         """Return the resident memory of the process and its descendants."""
@@ -197,8 +197,9 @@ def free_port() -> int:
         return port
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes that a process has started, and theirs."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
             yield child
-            yield from _descendants(child)
+            yield from descendants(child)

@@ -1,23 +1,141 @@
-"""The cells of durable workflows."""
+"""The cells of durable workflows: a node on SQLite, worker processes and a client program."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import workflow_peers
-from measure import Cell
+from measure import Cell, Side
+from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, sleepers
+
+if TYPE_CHECKING:
+    from servers import Contestant
+
+MANY = 32
+SIDE = "mainspring sqlite"
+ACTIVITIES_ELSEWHERE = ("activities", "echo")
+"""The functions of two worker processes: one decides, the other one runs the activities."""
 
 
-def cells() -> list[Cell]:
-    """Return the cells of projects that Mainspring's workflows will be compared with."""
-    loads = ((10, 1), (10, 32), (0, 1), (0, 32))
-    return [_cell(steps, clients) for steps, clients in loads]
+def cells(sqlite: Contestant) -> list[Cell]:
+    """Return the cells; they always run with Mainspring, even if another server replaces it in other cells."""
+    return [*_runs(sqlite), *_fan_out(sqlite), *_signals(sqlite), *_long(sqlite), *_sleepers(sqlite), *_timers(sqlite)]
 
 
-def _cell(steps: int, clients: int) -> Cell:
-    content = f"{steps} steps, each recorded before the next" if steps else "no step"
-    return Cell(
-        key=f"workflow-{'steps' if steps else 'empty'}-{clients}",
-        measure=f"durable workflows elsewhere: {content}; {clients} client{'s' if clients > 1 else ''}",
-        required="",
-        unit="runs/s",
-        sides=workflow_peers.sides(steps, clients),
+def _runs(sqlite: Contestant) -> list[Cell]:
+    rows = (
+        ("together", "steps_together", "ten local steps recorded together", ("",), (300, 1_500)),
+        ("steps", "steps", "ten local steps, each on disk before the next", ("",), (120, 900)),
+        ("fused", "activities", "ten activities, done by the worker that decides", ("",), (100, 600)),
+        ("elsewhere", "activities", "ten activities, done by another worker process", ACTIVITIES_ELSEWHERE, (60, 300)),
+        ("empty", "empty", "no step", ("",), (550, 1_500)),
     )
+    found = []
+    for key, workflow, measure, workers, floors in rows:
+        for clients, floor in zip((1, MANY), floors, strict=True):
+            runs = floor * 4
+            side = Side(SIDE, sqlite, Runs(workflow, runs, runs // 8, clients, workers))
+            peers = workflow_peers.sides(10 if key == "steps" else 0, clients) if key in {"steps", "empty"} else ()
+            of_peers = {1: 1.5, MANY: 3.0}[clients] if key == "steps" else None
+            found.append(
+                Cell(
+                    key=f"workflow-{key}-{clients}",
+                    measure=f"workflows of {measure}, {clients} client{'s' if clients > 1 else ''}",
+                    required=f"{floor:,}/s" + (f", {of_peers:g} x the best peer" if of_peers else ""),
+                    unit="runs/s",
+                    sides=(side, *peers),
+                    ratio_to=tuple(range(1, 1 + len(peers))) if of_peers else None,
+                    at_least=of_peers or floor,
+                    figure_at_least=floor,
+                )
+            )
+    return found
+
+
+def _fan_out(sqlite: Contestant) -> list[Cell]:
+    return [
+        Cell(
+            key=f"workflow-gather-{workers}",
+            measure=f"workflows that gather 100 activities, {MANY} clients, "
+            f"{workers} worker process{'es' if workers > 1 else ''}",
+            required="4,000/s",
+            unit="activities/s",
+            sides=(Side(SIDE, sqlite, Runs("fan_out", 200, 20, MANY, ("",) * workers, each=100)),),
+            at_least=4_000,
+        )
+        for workers in (1, 2)
+    ]
+
+
+def _signals(sqlite: Contestant) -> list[Cell]:
+    return [
+        Cell(
+            key=f"workflow-signals-{name}",
+            measure=f"signals to {'1,000 runs' if runs > 1 else 'one run'} over 5 s",
+            required=f"{floor:,}/s",
+            unit="signals/s",
+            sides=(Side(SIDE, sqlite, Signals(runs)),),
+            at_least=floor,
+        )
+        for name, runs, floor in (("many", 1_000, 8_000), ("one", 1, 2_000))
+    ]
+
+
+def _long(sqlite: Contestant) -> list[Cell]:
+    measure = "a run with 25,000 events: the next decision of a worker that has nothing of it"
+    bounds = (("s", "1 s", 1.0), ("MB", "64 MB", 64.0))
+    names = ("workflow-long", "workflow-long-memory")
+    what = (measure, "growth of that worker's memory")
+    scenarios = figures(cold_decision, "seconds", "growth_mb")
+    return _figures(sqlite, names, what, bounds, scenarios)
+
+
+def _sleepers(sqlite: Contestant) -> list[Cell]:
+    names = ("workflow-sleepers-memory", "workflow-sleepers-disk", "workflow-sleepers-restart")
+    what = ("1,000,000 sleeping runs: growth of the node's memory", "disk for each", "restart until the first job")
+    bounds = (("MB", "50 MB", 50.0), ("KB", "1.5 KB", 1.5), ("s", "2 s", 2.0))
+    return _figures(sqlite, names, what, bounds, figures(sleepers, "memory_mb", "disk_kb", "restart_s"), once=True)
+
+
+def _figures(
+    sqlite: Contestant,
+    names: tuple[str, ...],
+    what: tuple[str, ...],
+    bounds: tuple[tuple[str, str, float], ...],
+    scenarios: list[Figure],
+    *,
+    once: bool = False,
+) -> list[Cell]:
+    return [
+        Cell(
+            key=key,
+            measure=measure,
+            required=f"under {text}",
+            unit=unit,
+            sides=(Side(SIDE, sqlite, scenario),),
+            under=limit,
+            once=once,
+        )
+        for key, measure, (unit, text, limit), scenario in zip(names, what, bounds, scenarios, strict=True)
+    ]
+
+
+def _timers(sqlite: Contestant) -> list[Cell]:
+    return [
+        Cell(
+            key="workflow-timers",
+            measure="100,000 timers of as many runs within 10 s, without deciders: p99 until it is recorded",
+            required="under 250 ms",
+            unit="ms",
+            sides=(Side(SIDE, sqlite, Timers(100_000, 2_000, deciders=False)),),
+            under=250.0,
+        ),
+        Cell(
+            key="workflow-timers-decided",
+            measure="the same with a decider: timers whose runs close",
+            required="2,000/s",
+            unit="timers/s",
+            sides=(Side(SIDE, sqlite, Timers(100_000, 2_000, deciders=True)),),
+            at_least=2_000,
+        ),
+    ]

@@ -1,0 +1,76 @@
+"""An App with the workflows of the benchmarks: they do nothing, to measure the cost of workflows themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from mainspring import App, workflow
+
+STEPS = 10
+FAN_OUT = 100
+
+app = App()  # the server is in MAINSPRING_SERVER
+numbers = app.signal("numbers", int)
+
+
+@app.task
+async def echo(number: int) -> int:
+    return number
+
+
+@app.workflow
+async def empty() -> int:
+    return 0
+
+
+@app.workflow
+async def steps() -> int:
+    """Take steps, each on disk before the next one begins."""
+    return sum([await echo.step(1) for _ in range(STEPS)])
+
+
+@app.workflow
+async def steps_together() -> int:
+    """Take steps whose results are recorded with the decision."""
+    return sum([await workflow.step(echo, 1, record="together") for _ in range(STEPS)])
+
+
+@app.workflow
+async def activities() -> int:
+    """Await activities, one after another."""
+    return sum([await echo.submit(1) for _ in range(STEPS)])
+
+
+@app.workflow
+async def fan_out() -> int:
+    """Await activities that all run at the same time."""
+    return sum(await asyncio.gather(*(echo.submit(1) for _ in range(FAN_OUT))))
+
+
+@app.workflow
+async def listener() -> int:
+    """Receive numbers until a negative one, and return how many there were."""
+    received = 0
+    while await numbers.receive() >= 0:
+        received += 1
+    return received
+
+
+@app.workflow
+async def long(steps: int, seconds: float) -> int:
+    """Take many steps, sleep, and return the number of steps."""
+    taken = sum([await workflow.step(echo, 1, record="together") for _ in range(steps)])
+    await workflow.sleep(seconds)
+    return taken
+
+
+@app.workflow
+async def sleep_long() -> None:
+    await workflow.sleep(timedelta(days=3))
+
+
+@app.workflow
+async def sleep_until(timestamp: float) -> None:
+    """Sleep until a time in seconds since 1970."""
+    await workflow.sleep(timedelta(seconds=max(0.001, timestamp - workflow.now().timestamp())))

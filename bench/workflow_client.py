@@ -1,0 +1,164 @@
+"""A client program of workflows that prints its figures as one line of JSON.
+
+    python workflow_client.py runs WORKFLOW RUNS CLIENTS      (the server is in MAINSPRING_SERVER)
+    python workflow_client.py signals RUNS SECONDS
+    python workflow_client.py sleepers RUNS
+    python workflow_client.py timers RUNS SPREAD AWAIT
+    python workflow_client.py long STEPS SECONDS
+
+`runs`: concurrent clients start runs, and each awaits a result before it starts the next run. `signals`: many requests under way
+send numbers to the runs in turns; then each run must return how many it has received. `sleepers`: runs that sleep for days.
+`timers`: runs that sleep until times spread over SPREAD seconds, the first after all of them sleep; AWAIT is 1 to await their
+ends. `long`: one run with a long history; prints a line with its handle when it sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import resource
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import workflow_app
+from admin import connect, counts, decisions
+from workflow_app import FAN_OUT, STEPS, app, listener, long, numbers, sleep_long, sleep_until
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+RESULTS = {"empty": 0, "steps": STEPS, "steps_together": STEPS, "activities": STEPS, "fan_out": FAN_OUT}
+WARM_UP_RUNS = 32
+TIMEOUT = 120.0
+REQUESTS = 256
+"""Signals under way."""
+SIGNALS_PER_RUN = 15_000
+"""Signals that one history has room for."""
+CHUNK = 5_000
+"""Runs that start before the client awaits their decisions."""
+SAFETY = 1.5
+"""Runs may start this many times slower than in a sample, before timers are due."""
+MARGIN = 5.0
+"""Seconds between the last start of a run and the first timer, at least."""
+
+
+async def runs(name: str, count: int, clients: int) -> dict[str, Any]:
+    await run_all(name, WARM_UP_RUNS, clients)
+    seconds = await run_all(name, count, clients)
+    return {"seconds": seconds, "rate": count / seconds}
+
+
+async def run_all(name: str, count: int, clients: int) -> float:
+    workflow, expected = getattr(workflow_app, name), RESULTS[name]
+
+    async def run(_: int) -> None:
+        job = await workflow.asubmit()
+        result = await job.aresult(timeout=TIMEOUT)
+        assert result == expected, f"{job.handle} returned {result} instead of {expected}"
+
+    started_at = time.perf_counter()
+    await concurrently(run, range(count), clients)
+    return time.perf_counter() - started_at
+
+
+async def concurrently(call: Callable[[int], Awaitable[None]], items: Iterable[int], limit: int) -> None:
+    """Await the call of each item, at most `limit` at a time."""
+    left = iter(items)
+
+    async def one() -> None:
+        for item in left:
+            await call(item)
+
+    await asyncio.gather(*(one() for _ in range(limit)))
+
+
+async def signals(count: int, seconds: float) -> dict[str, Any]:
+    jobs = await listener.asubmit_many(() for _ in range(count))
+    targets = itertools.cycle([listener.get(job.handle) for job in jobs])
+    sent = 0
+    started_at = time.perf_counter()
+    until = started_at + seconds
+
+    async def send(number: int) -> None:
+        nonlocal sent
+        await next(targets).asignal(numbers, number)
+        sent += 1
+
+    numbered = itertools.takewhile(lambda _: time.perf_counter() < until, range(count * SIGNALS_PER_RUN))
+    await concurrently(send, numbered, REQUESTS)
+    took = time.perf_counter() - started_at
+    await concurrently(lambda index: listener.get(jobs[index].handle).asignal(numbers, -1), range(count), REQUESTS)
+    received = 0
+    async for result in app.aresults(jobs):
+        received += result
+    assert received == sent, f"{received} of {sent} signals were received"
+    return {"signals": sent, "seconds": took, "rate": sent / took, "until_received_s": time.perf_counter() - started_at}
+
+
+async def sleepers(count: int) -> dict[str, Any]:
+    started_at = time.perf_counter()
+    await start_in_chunks(sleep_long, [()] * count)
+    seconds = time.perf_counter() - started_at
+    return {"seconds": seconds, "rate": count / seconds}
+
+
+async def start_in_chunks(workflow: Any, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Start runs and await their first decisions."""
+    jobs = []
+    with connect() as server:
+        for first in range(0, len(calls), CHUNK):
+            jobs += await workflow.asubmit_many(calls[first : first + CHUNK])
+            await no_decisions(server, workflow.name)
+    return jobs
+
+
+async def no_decisions(server: socket.socket, name: str) -> None:
+    """Wait until all runs of a workflow have decided."""
+    while counts(server, decisions(name)).jobs:  # noqa: ASYNC110 - another process changes it
+        await asyncio.sleep(0.005)
+
+
+async def timers(count: int, spread: float, awaits: int) -> dict[str, Any]:
+    sample = min(count, CHUNK)
+    rate = (await sleepers(sample))["rate"] / SAFETY
+    first = time.time() + count / rate + MARGIN
+    jobs = await start_in_chunks(sleep_until, [(first + spread * number / count,) for number in range(count)])
+    ready_at = time.time()
+    assert ready_at < first, f"the last run sleeps {ready_at - first:.1f} s after the first timer"
+    if awaits:
+        async for result in app.aresults(jobs):
+            assert result is None
+    return {"first": first, "last": first + spread, "ready_at": ready_at}
+
+
+async def long_run(steps: int, seconds: float) -> dict[str, Any]:
+    job = await long.asubmit(steps, seconds)
+    with connect() as server:
+        await no_decisions(server, long.name)
+    print(json.dumps({"handle": job.handle}), flush=True)
+    assert await job.aresult(timeout=TIMEOUT) == steps
+    return {"ended_at": time.time()}
+
+
+async def main() -> None:
+    mode, *arguments = sys.argv[1:]
+    modes: dict[str, Callable[..., Awaitable[dict[str, Any]]]]
+    modes = {"runs": runs, "signals": signals, "sleepers": sleepers, "timers": timers, "long": long_run}
+    figures = await modes[mode](*map(_value, arguments))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"mode": sys.argv[1:], **figures, "client_cpu_s": used.ru_utime + used.ru_stime}))
+    await app.aclose()
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
