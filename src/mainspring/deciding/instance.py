@@ -21,10 +21,12 @@ from mainspring.deciding.loop import DurableTimer, WorkflowLoop
 from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close, same_digest
 from mainspring.deciding.model import RunState, Turn
 from mainspring.deciding.outcomes import resolve
+from mainspring.errors import WorkflowUsageError
+from mainspring.quantities import format_duration
 from mainspring.workflows import history
 from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
 from mainspring.workflows.history import MarkerName, MarkerRecorded
-from mainspring.workflows.model import Limits, Parked
+from mainspring.workflows.model import YEAR, Limits, Parked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -302,7 +304,7 @@ class Instance(RunState):
     def _begin(self, event: history.WorkflowExecutionStarted) -> None:
         """Create the main task."""
         self.started = event
-        loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer)  # type: ignore[abstract] # set by name
+        loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer, self._check_timer)  # type: ignore[abstract] # set by name
         self._calls = loop.workflow_calls = Calls(self, loop, event, self._commands.issue)
         self._calls.sides.update(self._sides)
         self.size += len(event.input) * VALUE_FACTOR
@@ -364,6 +366,22 @@ class Instance(RunState):
             self._parked = defect
             return
         self._close = close_of(main, calls.next_number(), self.limits.largest, cancel_requested=self._cancel_requested)
+
+    def _check_timer(self, delay: float) -> None:
+        """Raise WorkflowUsageError for a timer that no node would start."""
+        if delay > YEAR:
+            raise WorkflowUsageError(
+                f"a timer of {format_duration(delay)} is longer than a run may last, {format_duration(YEAR)}: sleep in parts, or "
+                "let a schedule start a later run"
+            )
+        loop, calls, limit = self._loop, self._calls, self.limits.open_timers
+        if loop is None or calls is None or len(calls.timers) + len(loop.new_timers) < limit:
+            return
+        if len(calls.timers) + sum(not timer.cancelled() for timer in loop.new_timers) >= limit:
+            raise WorkflowUsageError(
+                f"the run has {limit:,} open timers, and no more are allowed: wait with fewer at a time, such as one sleep up to "
+                "the earliest time"
+            )
 
     def _cancel_timer(self, timer: DurableTimer) -> None:
         assert self._calls is not None

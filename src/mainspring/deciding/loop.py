@@ -77,9 +77,13 @@ class DurableTimer(asyncio.TimerHandle):
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """The event loop of one run. ``seed`` is a constant of the run, the same in every process."""
 
-    def __init__(self, seed: int, cancelled: Callable[[DurableTimer], None]) -> None:
+    def __init__(
+        self, seed: int, cancelled: Callable[[DurableTimer], None], check: Callable[[float], None] = lambda _: None
+    ) -> None:
         self._first_hash = self._last_hash = (seed * 0x9E3779B97F4A7C15) % _HASHES
         self._cancelled = cancelled
+        self._check = check
+        """Raises WorkflowUsageError for a timer of so many seconds."""
         self._ready: deque[asyncio.Handle] = deque()
         self._now = 0.0
         self._generators: dict[int, weakref.ref[AsyncGenerator[Any, Any]]] = {}
@@ -208,6 +212,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if when <= self._now:
             self.ring(timer)
         else:
+            self._check(when - self._now)
             self.new_timers.append(timer)
         return timer
 
