@@ -53,6 +53,11 @@ def from_celery(reader: Reader) -> None:
     shutil.copytree(ROOT / "examples" / "from-celery", reader.directory, dirs_exist_ok=True)
 
 
+def order(reader: Reader) -> None:
+    """Copy the example into the reader's directory."""
+    shutil.copy(ROOT / "examples" / "order" / "app.py", reader.directory)
+
+
 DEBIAN_PG_HBA: Final = """
 local all postgres peer{map}
 local all all peer
@@ -107,6 +112,7 @@ PREPARATIONS: Final[dict[str, Callable[[Reader], None]]] = {
     "from_celery": from_celery,
     "gearmand_queue": gearmand_queue,
     "javascript": javascript,
+    "order": order,
     "postgresql": postgresql,
     "zookeeper": zookeeper,
 }
