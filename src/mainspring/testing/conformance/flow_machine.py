@@ -57,6 +57,9 @@ COMMANDS = st.lists(
 )
 CLOSES = st.sampled_from([None, None, None, CompleteWorkflowExecution(0, b"done"), FailWorkflowExecution(0, "no")])
 ENDS = st.sampled_from([Event.SUCCEED, Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.LOSE])
+_DECIDE = st.tuples(st.just("decide"), st.tuples(PICKS, COMMANDS, CLOSES, st.integers(0, 2)))
+_FUSE = st.tuples(st.just("fuse"), st.tuples(PICKS, COMMANDS, CLOSES))
+_END = st.tuples(st.just("end"), st.tuples(PICKS, ENDS))
 PARTS = st.lists(
     st.one_of(
         st.tuples(st.just("start"), UNIQUES),
@@ -69,15 +72,13 @@ PARTS = st.lists(
         st.tuples(st.just("ring"), st.integers(0, 6)),
         st.tuples(st.just("unpark"), st.none()),
         st.tuples(st.just("forget"), st.integers(1, 3)),
-        st.tuples(st.just("decide"), st.tuples(PICKS, COMMANDS, CLOSES, st.integers(0, 2))),
         st.tuples(st.just("more"), st.tuples(PICKS, COMMANDS, st.booleans())),
-        st.tuples(st.just("park"), PICKS),
+        st.tuples(st.just("park"), st.integers(0, 3)),
         st.tuples(st.just("lose"), PICKS),
-        st.tuples(st.just("end"), st.tuples(PICKS, ENDS)),
-        st.tuples(st.just("fuse"), st.tuples(PICKS, COMMANDS, CLOSES)),
+        *(_DECIDE, _DECIDE, _DECIDE, _FUSE, _FUSE, _END, _END),
     ),
-    min_size=1,
-    max_size=4,
+    min_size=2,
+    max_size=6,
 )
 
 
@@ -114,6 +115,9 @@ class FlowMachine(RuleBasedStateMachine):
         """Open the first engine."""
         self.store = Store(self.make)
         self.flows = Flows(self.store)
+        for _ in range(3):
+            self.flows.start()
+        self.grow()
 
     def teardown(self) -> None:
         """Close the engine."""
@@ -121,15 +125,21 @@ class FlowMachine(RuleBasedStateMachine):
 
     # ---- rules ----
 
-    @rule(parts=PARTS)
-    def group(self, parts: list[tuple[str, Any]]) -> None:
-        """Commit a group."""
+    @rule(parts=PARTS, seconds=st.integers(0, 3))
+    def group(self, parts: list[tuple[str, Any]], seconds: int) -> None:
+        """Let time pass, and commit a group."""
+        self.flows.now_us += seconds * SECOND
         operations, checks = self.build(parts)
         if operations:
             for check, outcome in zip(checks, self.store.group(*operations), strict=True):
                 if check is not None:
                     check(outcome)
             self.grow()
+
+    @rule(parts=PARTS)
+    def group_at_once(self, parts: list[tuple[str, Any]]) -> None:
+        """Commit a group: a second rule, so that most steps are groups."""
+        self.group(parts, 0)
 
     @precondition(lambda self: self.spoiled(self.store.engine) is not None)
     @rule(parts=PARTS)
@@ -143,11 +153,6 @@ class FlowMachine(RuleBasedStateMachine):
             self.store.group(*operations)
             raise AssertionError("the group was to fail")
         assert self.stored() == self.histories
-
-    @rule(seconds=st.integers(1, 4))
-    def wait(self, seconds: int) -> None:
-        """Let time pass."""
-        self.flows.now_us += seconds * SECOND
 
     @rule(killed=st.booleans())
     def restart(self, killed: bool) -> None:
@@ -278,10 +283,10 @@ class FlowMachine(RuleBasedStateMachine):
         return [self._completed(self._completion(job, commands, None, steps=steps, more=True))]
 
     def _park(self, pick: int, held: dict[int, Job]) -> list[Any]:
-        job = self._job(pick, held, decision=True)
+        job = self._job(pick, held, decision=True) if pick < 2 else None
         if job is None:
             return []
-        completion = self._completion(job, (), None, parked=Parked("defect", "no"), build=f"b{pick % 3}")
+        completion = self._completion(job, (), None, parked=Parked("defect", "no"), build=f"b{pick % 2}")
         return [(job_ops.Settle([self.flows.settled(job)]), None), self._completed(completion)]
 
     def _lose(self, pick: int, held: dict[int, Job]) -> list[Any]:
