@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from mainspring import App, JobCancelled, NotFoundError, workflow
 from mainspring.faces.gearman.protocol import GearmanProtocol
@@ -16,12 +17,13 @@ from mainspring.server.build import build_engine, open_node
 from mainspring.server.clock import SystemClock
 from mainspring.server.settings import JobSettings, ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
+from mainspring.server.workflow_measures import workflow_measures
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflows import deciding
 from mainspring.workflows import watch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from mainspring.server.build import Built
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 TIMEOUT = 20.0
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that no event reports."""
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 class Fleet:
@@ -46,8 +55,7 @@ class Fleet:
         worker = app.worker(WorkerSettings(**settings))
         working = asyncio.create_task(worker.run())
         try:
-            while not worker.links[0].session.agreed:  # noqa: ASYNC110 - a worker has no event for it
-                await asyncio.sleep(0.001)
+            await eventually(lambda: worker.links[0].session.agreed)
             yield worker
         finally:
             worker.stop()
@@ -412,3 +420,46 @@ def test_closed_runs_are_deleted_after_their_retention(tmp_path: Path, monkeypat
                 await fleet.call(app, "workflows.show", key=run.handle)
 
     asyncio.run(main())
+
+
+def test_parked_and_stranded_runs_are_counted_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_INTERVAL", 0.02)
+    monkeypatch.setattr(watch, "STRANDED_AFTER", 0.1)
+    app = App()
+
+    @app.workflow
+    async def broken() -> None:
+        raise NameError("nobody knows it")
+
+    @app.workflow
+    async def order() -> None:
+        await workflow.sleep(0.05)
+
+    def measured(fleet: Fleet) -> dict[str, dict[str, float]]:
+        assert fleet.built.node.workflows is not None
+        return {
+            measure.name.rpartition("_")[2]: {labels["type"]: number for labels, number in measure.samples}
+            for measure in workflow_measures(fleet.built.node.workflows)
+        }
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            async with fleet.worker(app):
+                first = await broken.asubmit()
+                await fleet.until(app, first.handle, parked=True)
+                second = await order.asubmit()
+                await fleet.until(app, second.handle, timers=True)
+            expected = {
+                "open": {"broken": 1.0, "order": 1.0},
+                "parked": {"broken": 1.0},
+                "stranded": {"order": 1.0},
+            }
+            await eventually(lambda: measured(fleet) == expected)
+            stranded = await fleet.call(app, "workflows.list", stranded=True)
+            assert [run["handle"] for run in stranded["runs"]] == [second.handle]
+            await eventually(lambda: any("no worker of their version" in line["event"] for line in lines))
+
+    with capture_logs() as lines:
+        asyncio.run(main())
+    warnings = [line for line in lines if "no worker of their version" in line["event"]]
+    assert [(line["type"], line["runs"], line["log_level"]) for line in warnings] == [("order", 1, "warning")]

@@ -22,7 +22,7 @@ from mainspring.quantities import parse_size
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogSettings
 from mainspring.server.stopping import ReportedStop, show_released, show_waiting, stop_signals
-from mainspring.worker.settings import WAITING_PLACES
+from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE
 from mainspring.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -124,6 +124,18 @@ class WorkerOptions:
         ),
     ] = None
 
+    workflow_cache: Annotated[
+        int,
+        option(
+            "--workflow-cache",
+            "How much memory a worker process uses for runs of workflows between their decisions. A run that is not there is"
+            " replayed from its history.",
+            group=WORKERS_GROUP,
+            show_default=size_text,
+            **SIZE_OPTION,
+        ),
+    ] = WORKFLOW_CACHE
+
     def order(self, app: str, servers: list[str], grace: float) -> WorkerOrder:
         """Return the order for each process; ``grace`` in seconds. Raises SettingsError."""
         for name, value, least in (
@@ -145,6 +157,7 @@ class WorkerOptions:
             strict=self.strict,
             max_jobs=self.max_jobs,
             max_memory=self.max_memory,
+            workflow_cache=self.workflow_cache,
         )
 
 

@@ -36,7 +36,7 @@ from mainspring.worker.link import connector
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.parent_death import die_with
 from mainspring.worker.runtime import Ending, Worker
-from mainspring.worker.settings import WAITING_PLACES, WorkerSettings
+from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE, WorkerSettings
 from mainspring.worker.supervisor import RECYCLED_EXIT, STOP_NOW_SIGNAL
 from mainspring.worker.workflow_lint import check_workflows
 
@@ -75,6 +75,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     max_jobs: int | None = None
     max_memory: int | None = None
     """Bytes."""
+
+    workflow_cache: int = WORKFLOW_CACHE
+    """Bytes of the runs of workflows in memory."""
 
     tls: TlsFiles = TlsFiles()
     """Absolute paths."""
@@ -122,6 +125,7 @@ def work(order: WorkerOrder) -> int:
         grace=order.grace,
         max_jobs=order.max_jobs,
         max_rss=order.max_memory,
+        workflow_cache=order.workflow_cache,
         log_tracebacks=order.log.tracebacks or order.log.level == "debug",
     )
 

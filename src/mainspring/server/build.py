@@ -47,6 +47,7 @@ from mainspring.server.status import Status
 from mainspring.server.store_watch import StoreWatch
 from mainspring.server.ticks import Ticks
 from mainspring.server.unserved import NO_WORKER_GRACE, Unserved
+from mainspring.server.workflow_measures import workflow_measures
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.version import version
@@ -56,9 +57,10 @@ from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.unit import KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from mainspring.clock import Clock
+    from mainspring.faces.http.figures import Measure
     from mainspring.faces.http.listener import HttpListener
     from mainspring.nodes.store import Cluster
     from mainspring.server.settings import ServerSettings, StoreSettings
@@ -280,7 +282,11 @@ async def open_node(
         attempt_log=attempt_log,
         checks=checks,
     )
-    others = (watch.metrics,) if fleet is None else (watch.metrics, fleet.metrics)
+    others: list[Callable[[], Iterable[Measure]]] = [watch.metrics]
+    if fleet is not None:
+        others.append(fleet.metrics)
+    if workflows is not None:
+        others.append(partial(workflow_measures, workflows))
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
     return Built(node, api, metrics)

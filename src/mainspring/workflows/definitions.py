@@ -42,6 +42,10 @@ class Definitions:
         """Return whether a function is a workflow."""
         return function in self._functions
 
+    def functions(self) -> Iterable[bytes]:
+        """Return the functions that are workflows."""
+        return self._functions
+
     def all(self) -> Iterable[Definition]:
         """Return all definitions."""
         return self._by_version.values()

@@ -25,7 +25,7 @@ from mainspring.workflows.store import (
 from mainspring.workflows.watch import BATCH, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
@@ -51,11 +51,11 @@ T = TypeVar("T")
 
 
 class Counts(NamedTuple):
-    """Runs by type and version."""
+    """Runs by type, or by type and version."""
 
-    open: dict[tuple[str, str], int]
-    parked: dict[tuple[str, str], int]
-    stranded: dict[tuple[str, str], int]
+    open: Mapping[str, int]
+    parked: Mapping[tuple[str, str], int]
+    stranded: Mapping[tuple[str, str], int]
 
 
 class _Gathered(Generic[T]):
@@ -123,6 +123,7 @@ class WorkflowService:
             self._reads,
             self._clock,
             builds=lambda: self._builds,
+            functions=self.definitions.functions,
             queues=jobs.queues,
             first=self._first,
             paused=paused,
@@ -322,4 +323,4 @@ class WorkflowService:
     def counts(self) -> Counts:
         """Return the last counts."""
         stranded = {(one.type, one.version): one.runs for one in self._watch.stranded()}
-        return Counts({}, dict(self._watch.parked), stranded)
+        return Counts(self._watch.open, self._watch.parked, stranded)

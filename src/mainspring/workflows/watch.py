@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from mainspring.clock import to_us
+from mainspring.jobs.model import State
+from mainspring.jobs.store import CountLive
 from mainspring.workflows.model import decisions_of
 from mainspring.workflows.store import CountParked, ForgetRuns, UnparkRuns
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.store import Counted
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
@@ -55,8 +58,9 @@ class Stranded(NamedTuple):
 class Watch:
     """Looks after the runs of a node.
 
-    ``builds`` returns the code of the connected workers, ``queues`` the functions of the node. ``first`` returns whether this
-    node is the first in line for a name; ``paused`` whether nothing may be written. ``retention`` is in seconds.
+    ``builds`` returns the code of the connected workers, ``functions`` those of workflows, ``queues`` all functions of the node.
+    ``first`` returns whether this node is the first in line for a name; ``paused`` whether nothing may be written. ``retention``
+    is in seconds.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Watch:
         clock: Clock,
         *,
         builds: Callable[[], Iterable[Build]],
+        functions: Callable[[], Iterable[bytes]],
         queues: Callable[[], Iterable[FunctionQueue]],
         first: Callable[[str], bool],
         paused: Callable[[], bool],
@@ -75,12 +80,15 @@ class Watch:
         self._reads = reads
         self._clock = clock
         self._builds = builds
+        self._functions = functions
         self._queues = queues
         self._first = first
         self._paused = paused
         self._retention = retention
         self.parked: dict[tuple[str, str], int] = {}
         """The parked runs by type and version, as of the last look."""
+        self.open: dict[str, int] = {}
+        """The open runs by type, as of the last look."""
         self._looked = clock.monotonic()
         self._looking = self._forgetting = False
         self._forget_at = clock.monotonic() + FORGET_DELAY
@@ -116,6 +124,7 @@ class Watch:
         """Let parked runs go on for which another build is connected."""
         self._looking = False
         self.parked = parked
+        self._count_open()
         self._check_stranded()
         if self._paused() or not self._first(LOOK_KEY):
             return
@@ -133,6 +142,21 @@ class Watch:
         operation = UnparkRuns(to_us(self._clock.wall()), definition=definition, build=build, limit=BATCH)
         operation.urgent = False
         self._commits.put(operation, unparked)
+
+    def _count_open(self) -> None:
+        """Count the open runs: a held job of a workflow's function is the root job of one."""
+        functions = list(self._functions())
+
+        def counted(outcome: Counted) -> None:
+            self.open = {function.decode(): 0 for function in functions}
+            for (function, state, _), number in outcome.counts.items():
+                if state == State.LEASED:
+                    self.open[function.decode()] += number
+
+        if functions:
+            operation = CountLive(functions)
+            operation.urgent = False
+            self._commits.put(operation, counted)
 
     # ---- stranded runs ----
 
