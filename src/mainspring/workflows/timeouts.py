@@ -84,7 +84,7 @@ class _Alarm(NamedTuple):
 
 
 def _due(state: State, now_us: int) -> list[_Alarm]:
-    """Return what is due, in order. Each may be over once an earlier one is recorded."""
+    """Return what is due, in order. Only the close of the run ends others before their turn."""
     due: list[_Alarm] = []
     if 0 < state.close_by_us <= now_us:
         due.append(_Alarm(state.close_by_us, 1, 0, _execution))
@@ -113,16 +113,12 @@ def _execution(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
 
 
 def _decision(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
-    del started
-    state = draft.state
-    if state.scheduled == alarm.event:
-        time_out_decision(draft, TimeoutType.START_TO_CLOSE if state.started else TimeoutType.SCHEDULE_TO_START)
+    del alarm, started
+    time_out_decision(draft, TimeoutType.START_TO_CLOSE if draft.state.started else TimeoutType.SCHEDULE_TO_START)
 
 
 def _activity(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
-    activity = draft.state.activities.get(alarm.event)
-    if activity is None or activity.due_us != alarm.time_us:
-        return
+    activity = draft.state.activities[alarm.event]
     if alarm.order == 5 and activity.job in started:
         draft.record(ActivityTaskStarted, scheduled=activity.scheduled)
         return

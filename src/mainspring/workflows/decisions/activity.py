@@ -17,7 +17,7 @@ A lean history records the end of an activity's job. ``started`` means that a wo
 | failed by ``Timeout`` or ``WorkerLost`` | ActivityTaskStarted, ActivityTaskTimedOut (START_TO_CLOSE or HEARTBEAT) |
 | cancelled, started | ActivityTaskStarted, ActivityTaskCanceled |
 | cancelled, not started | ActivityTaskCanceled with ``started`` 0 |
-| expired | ActivityTaskTimedOut (SCHEDULE_TO_START) with ``started`` 0 |
+| expired | ActivityTaskTimedOut (SCHEDULE_TO_START), with ``started`` 0 unless there was an attempt |
 | of a closed activity or a closed run | none: late but harmless, a timeout or a close came first |
 """
 
@@ -151,7 +151,7 @@ def activity_ended(draft: Draft, scheduled: int, ended: Ended) -> bool:
         return False
     before = state.last
     started = activity.started
-    if not started and ended.state != JobState.EXPIRED and (ended.term or ended.attempt):
+    if not started and (ended.term or ended.attempt):
         attempt = ended.attempt or 1
         started = draft.record(ActivityTaskStarted, scheduled=scheduled, identity=ended.worker, attempt=attempt).id
     _ENDS[ended.state](draft, activity, started, ended)

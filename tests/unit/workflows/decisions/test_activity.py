@@ -8,7 +8,7 @@ from tests.unit.workflows.drafts import Run, ended
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows import history
 from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.activity import canceled_before_start
+from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
 from mainspring.workflows.decisions.model import RequestCancelActivityTask, ScheduleActivityTask
 from mainspring.workflows.history import TimeoutType
 
@@ -106,7 +106,7 @@ def test_the_end_of_a_closed_activity_is_late() -> None:
 
 def test_the_end_of_another_job_is_late() -> None:
     run = scheduled()
-    assert not run.end(ended(1002))
+    assert not run.do(activity_ended, 5, ended(1002))
     assert run.recorded == []
 
 
