@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,8 @@ from mainspring.server.shutdown import Shutdown
 from mainspring.server.workflow_measures import workflow_measures
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflows import deciding
-from mainspring.workflows import watch
+from mainspring.workflows import service, watch
+from mainspring.workflows.model import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -170,6 +172,22 @@ def test_a_run_whose_code_has_changed_is_parked_until_the_code_fits(tmp_path: Pa
 
     for part in (begin, change, undo):
         asyncio.run(asyncio.wait_for(part(), 20))
+
+
+def test_a_run_with_a_long_history_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "Limits", partial(Limits, warn_events=8))
+
+    async def main() -> None:
+        app, order, approved, _ = order_app()
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            run = await order.options(unique="order-17").asubmit(17)
+            await run.asignal(approved, {"by": "eva"})
+            await asyncio.wait_for(run.aresult(), 20)
+            (line,) = (line for line in lines if line["event"] == "the history of a run is long")
+            assert line["run"].startswith(f"{run.handle}@")
+
+    with capture_logs() as lines:
+        asyncio.run(main())
 
 
 async def waits_for(order: Any, text: str) -> Any:

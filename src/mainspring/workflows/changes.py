@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class RunDraft:
     """A run that is open at the begin of a transaction, or begins in it, with its draft."""
 
-    __slots__ = ("about", "completed", "draft", "ended", "fresh", "guard", "parking", "replaced", "run")
+    __slots__ = ("about", "completed", "draft", "ended", "fresh", "guard", "parking", "replaced", "run", "size")
 
     def __init__(self, run: Run, draft: Draft, *, fresh: bool = False) -> None:
         self.run = run
@@ -51,6 +51,8 @@ class RunDraft:
         """Whether it begins in this transaction."""
         self.guard = run.row.events
         """The number of events before the transaction."""
+        self.size = run.row.history_bytes
+        """The bytes of the history before the transaction."""
         self.about = run.row.about
         self.parking = _mark(run.row)
         self.ended: Ended | None = None
@@ -289,7 +291,7 @@ class RunChanges:
     ) -> None:
         """Pass the changes to the cache and the node after the commit."""
         lifecycle, cache, observer = self.tables.lifecycle, self._cache, self._observer
-        changes = [_changed(found.run) for found in changed]
+        changes = [_changed(found) for found in changed]
 
         def committed() -> None:
             cache.put(runs)  # before jobs are assigned: their packets have events from the cache
@@ -323,8 +325,8 @@ def _finish(found: RunDraft) -> bool:
     return bool(draft.events) or found.ended is not None or found.about != row.about or found.parking != _mark(row)
 
 
-def _changed(run: Run) -> Changed:
-    row = run.row
+def _changed(found: RunDraft) -> Changed:
+    row = found.run.row
     return Changed(
         row.id,
         row.root,
@@ -337,6 +339,8 @@ def _changed(run: Run) -> Changed:
         row.due_us,
         row.parked_us,
         row.decision,
+        row.events - found.guard,
+        row.history_bytes - found.size,
     )
 
 

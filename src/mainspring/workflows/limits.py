@@ -53,7 +53,7 @@ def warning(limits: Limits, events: int, size: int, new_events: int, new_size: i
     ``events`` and ``size`` (in bytes) include the new ones.
     """
     if events - new_events < limits.warn_events <= events:
-        return f"the history has {events} events; at {limits.events} the run is terminated: continue as new before"
+        return f"the history has {events} events; at {limits.events} the run is terminated: let it end before"
     if size - new_size < limits.warn_bytes <= size:
-        return f"the history has {format_size(size)}: pass large values by reference, or continue as new"
+        return f"the history has {format_size(size)}: store large values elsewhere, and pass their location"
     return ""

@@ -26,6 +26,8 @@ class Changed(NamedTuple):
     parked_us: int
     decision: int
     """The job of the open decision task; 0 if there is none."""
+    new_events: int = 0
+    new_bytes: int = 0
 
 
 class RunObserver(Protocol):

@@ -10,7 +10,8 @@ from mainspring.jobs.roots import DECISIONS
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions
-from mainspring.workflows.model import Key
+from mainspring.workflows.long_histories import LongHistories
+from mainspring.workflows.model import Key, Limits
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
@@ -104,6 +105,7 @@ class WorkflowService:
         self.tail = tail
         self._alarms: Alarms
         self._watch: Watch
+        self._long_histories: LongHistories
         self._builds: dict[Build, int] = {}
         self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
         self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
@@ -112,6 +114,7 @@ class WorkflowService:
     def attach(self, jobs: JobService) -> None:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
+        self._long_histories = LongHistories(Limits(), jobs.handle_of)
         self.deciders.attach(jobs)
 
         def paused() -> bool:
@@ -173,6 +176,7 @@ class WorkflowService:
                 cached.closed(one.run)
                 continue
             cached.appended(one.run, one.events)
+            self._long_histories.check(one)
             if one.due_us:
                 alarms.append((one.run, one.due_us))
         if alarms:
