@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Job, Options, Priority, State
+from mainspring.jobs.model import Job, Options, Priority, State, StopRequest
 from mainspring.jobs.rules import WORKER_LOST, Event, Settlement
 from mainspring.testing.conformance.driver import NOW, Store
 from mainspring.testing.conformance.model import Model, copy
@@ -83,6 +83,7 @@ _PARTS = st.one_of(
     st.tuples(st.just("assign"), st.lists(_PICKS, max_size=3)),
     st.tuples(st.just("cancel"), _PICKS),
     st.tuples(st.just("redrive"), _PICKS),
+    st.tuples(st.just("request_stop"), st.tuples(_PICKS, _SOMETIMES)),
     st.tuples(st.just("wake"), _LIMITS),
     st.tuples(st.just("sweep"), st.tuples(_TIMES, _TIMES)),
     st.tuples(st.just("find"), st.lists(_PICKS, max_size=3)),
@@ -248,6 +249,14 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _redrive(self, pick: int) -> Operation:
         return ops.Redrive(self._pick(pick).id)
+
+    def _request_stop(self, which: tuple[int, bool]) -> Operation:
+        """Request the end of a held job, or sometimes of any; only an engine that keeps runs of workflows keeps requests."""
+        if not self.store.engine.workflows:
+            return ops.Count()
+        pick, any_job = which
+        job = self._pick(pick, held=not any_job)
+        return ops.RequestStop([(job.id, job.term if pick % 2 else None)], StopRequest(self.now, b"{}"))
 
     def _wake(self, limit: int) -> Operation:
         return ops.Wake(self.now, limit)

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, StopRequest
 from mainspring.jobs.rules import Event
 from mainspring.storage.plan import plan_of
 
@@ -24,6 +24,8 @@ class Model:
 
     def __init__(self) -> None:
         self.jobs: dict[int, Job] = {}
+        self.stopping: dict[int, StopRequest] = {}
+        """The requests to cancel held jobs."""
 
     def group(self, operations: Sequence[Operation]) -> list[Any]:
         """Run a group and return its outcomes."""
@@ -63,6 +65,10 @@ class Model:
         job = self.jobs.get(settlement.job.id)
         if job is None or not State(job.state).held or job.term != settlement.job.term:
             return False
+        request = self.stopping.pop(job.id, None)
+        if request is not None and settlement.event in rules.GIVES_BACK:
+            settlement = copy_of(settlement)  # the engine under test gets the same one
+            rules.cancel_on_request(settlement, request)
         job.attempt, job.suspects = settlement.counted, settlement.job.suspects
         job.due_us, job.started_us, job.ended_us = settlement.due_us, settlement.started_us, settlement.ended_us
         job.result, job.output_size = settlement.result, len(settlement.result)
@@ -76,11 +82,14 @@ class Model:
         """Recover the jobs of other terms."""
         held = [job for job in self.jobs.values() if State(job.state).held and job.term != operation.term]
         pending: dict[tuple[bytes, int], int] = {}
-        for job in held:
+        given_back = [job for job in held if job.id not in self.stopping]
+        for job in given_back:
             pending[job.function, job.priority] = pending.get((job.function, job.priority), 0) + 1
+        ids = {job.id for job in given_back}
         settlements = rules.recovered(held)
-        lost = ops.lost_attempts(settlements)
-        return ops.Recovered(sum(map(self._settle, settlements)), pending, lost=lost)
+        lost = ops.lost_attempts(one for one in settlements if one.job.id in ids)
+        assert all(map(self._settle, settlements))
+        return ops.Recovered(len(given_back), pending, lost=lost)
 
     def assign(self, operation: ops.Assign) -> None:
         """Record jobs as running."""
@@ -138,6 +147,13 @@ class Model:
             self._enter(job, Event.CANCEL)
             job.ended_us, job.error = operation.now_us, operation.error
         return ops.Cancelled(copy(job), before)
+
+    def request_stop(self, operation: ops.RequestStop) -> set[int]:
+        """Keep requests to cancel held jobs."""
+        jobs = [(self.jobs.get(job_id), term) for job_id, term in operation.jobs]
+        held = {job.id for job, term in jobs if job is not None and State(job.state).held and term in {None, job.term}}
+        self.stopping |= dict.fromkeys(held, operation.request)
+        return held
 
     def redrive(self, operation: ops.Redrive) -> ops.Redriven:
         """Redrive an unsuccessful job."""
@@ -222,6 +238,20 @@ def copy(job: Job) -> Job:
     return msgspec.structs.replace(job)
 
 
+def copy_of(settlement: rules.Settlement) -> rules.Settlement:
+    """Return a copy of the stored part of a settlement."""
+    return rules.Settlement(
+        settlement.job,
+        settlement.event,
+        settlement.counted,
+        due_us=settlement.due_us,
+        started_us=settlement.started_us,
+        ended_us=settlement.ended_us,
+        result=settlement.result,
+        error=settlement.error,
+    )
+
+
 def found(job: Job) -> ops.Found:
     """Return a job as an operation reports that it was found."""
     return ops.Found(job.id, job.state, job.attempt)
@@ -233,6 +263,7 @@ _HANDLERS: dict[type[Operation], Callable[[Model, Any], Any]] = {
     ops.Assign: Model.assign,
     ops.Cancel: Model.cancel,
     ops.Redrive: Model.redrive,
+    ops.RequestStop: Model.request_stop,
     ops.Sweep: Model.sweep,
     ops.Wake: Model.wake,
     ops.Submit: Model.submit,
