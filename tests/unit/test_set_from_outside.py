@@ -22,9 +22,12 @@ EXCEPTIONS = {
     "engines/zookeeper/ensemble/client.py: self._requests.session": "the same",
     "engines/zookeeper/ensemble/multi.py: request.is_due": "kazoo passes it to the code that writes the request",
     "faces/gearman/calls.py: peer.end_watch": "state of a connection: its watch",
+    "faces/gearman/deciders.py: peer.decisions": "state of a connection: its decisions",
     "faces/http/listener.py: self._server.should_exit": "uvicorn's way to stop",
     "jobs/admission.py: key_queue.account": "a key's queue has an account while the node has jobs of the key",
     "jobs/intake.py: held.then": "state of a job: the callback after it is stored",
+    "workflows/machines/decision_task.py: state.waiting": "a value of a run's state, which the machines fold",
+    "workflows/machines/execution.py: state.waiting": "the same",
 }
 """Exceptions: attributes that other modules set, with the reasons."""
 

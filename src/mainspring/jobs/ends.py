@@ -86,7 +86,6 @@ class SettleBatch:
 
     def __init__(self) -> None:
         self.operation = Settle([])
-        self.operation.rows = 0
         self.pending: list[_Pending] = []
 
 

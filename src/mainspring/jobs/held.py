@@ -169,7 +169,7 @@ class Worker:
         self.woken_for: FunctionQueue | None = None
         self.grabbing = 0
         """The number of its requests for jobs that wait for an answer."""
-        self.streams = False
+        self.streams = beside is not None
         """It receives jobs as they come (the protocol extension)."""
         self.isolates = False
         """It can run a job in a process of its own."""

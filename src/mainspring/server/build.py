@@ -134,7 +134,9 @@ class RunSlice(Protocol):
     """The slice of workflows of an engine."""
 
     cache: RunCache
-    observer: RunObserver | None
+
+    def subscribe(self, observer: RunObserver) -> None:
+        """Report the changes of each committed group to an observer."""
 
 
 def run_slice(engine: Engine) -> RunSlice | None:
@@ -178,7 +180,7 @@ async def open_node(
     runs = run_slice(engine)
     workflows = None
     if runs is not None:
-        workflows = runs.observer = WorkflowService(
+        workflows = WorkflowService(
             commits,
             reads,
             job_clock,
@@ -186,6 +188,7 @@ async def open_node(
             first=None if fleet is None else fleet.first_in_line,
             retention=jobs.workflow_retention,
         )
+        runs.subscribe(workflows)
     service = JobService(
         commits,
         reads,

@@ -92,11 +92,11 @@ class _Jobs(NamedTuple):
 class RunChanges:
     """The runs of one transaction, as they are now. ``flush`` writes them."""
 
-    def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observer: RunObserver | None) -> None:
+    def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observers: Sequence[RunObserver]) -> None:
         self.tables = tables
         self._cache = cache
         self._limits = limits
-        self._observer = observer
+        self._observers = observers
         self._drafts: dict[int, RunDraft] = {}
         self._closed: dict[int, RunRow | None] = {}
         """Runs that were closed before the transaction; None for one that does not exist."""
@@ -290,7 +290,7 @@ class RunChanges:
         self, runs: list[Run], changed: Sequence[RunDraft], roots: tuple[list[Job], list[Job]], jobs: _Jobs
     ) -> None:
         """Pass the changes to the cache and the node after the commit."""
-        lifecycle, cache, observer = self.tables.lifecycle, self._cache, self._observer
+        lifecycle, cache, observers = self.tables.lifecycle, self._cache, self._observers
         changes = [_changed(found) for found in changed]
 
         def committed() -> None:
@@ -305,8 +305,9 @@ class RunChanges:
                 lifecycle.stored(jobs.new)
             if jobs.ended:
                 lifecycle.ended(jobs.ended)
-            if observer is not None and changes:
-                observer.appended(changes)
+            if changes:
+                for observer in observers:
+                    observer.appended(changes)
 
         self.tables.after_commit(committed)
 

@@ -63,9 +63,9 @@ WRITES: Final = frozenset(
 class WorkflowUnit:
     """The workflows' part of one transaction: see `jobs.slices.Unit`."""
 
-    def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observer: RunObserver | None) -> None:
+    def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observers: Sequence[RunObserver]) -> None:
         self._tables = tables
-        self._changes = RunChanges(tables, cache, limits, observer)
+        self._changes = RunChanges(tables, cache, limits, observers)
 
     async def lock(self, plan: Plan) -> None:
         """Lock nothing: the default for engines that run one transaction at a time."""

@@ -106,7 +106,7 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
 
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions."""
-        self._tables.definitions |= {(one.namespace, one.name, one.version): one for one in definitions}
+        self._tables.definitions.update({(one.namespace, one.name, one.version): one for one in definitions})
 
     async def waiting_job(self, job_id: int) -> Job | None:
         """Return a waiting job."""
@@ -271,13 +271,15 @@ class MemoryWorkflowSlice:
         ops.FindDefinitions: find_definitions,
     }
 
-    def __init__(
-        self, observer: RunObserver | None = None, *, cache: RunCache | None = None, limits: Limits | None = None
-    ) -> None:
-        self.observer = observer
+    def __init__(self, *, cache: RunCache | None = None, limits: Limits | None = None) -> None:
+        self._observers: list[RunObserver] = []
         self.cache = RunCache() if cache is None else cache
         self._limits = Limits() if limits is None else limits
 
+    def subscribe(self, observer: RunObserver) -> None:
+        """Report the changes of each committed group to an observer."""
+        self._observers.append(observer)
+
     def unit(self, tx: Transaction) -> WorkflowUnit:
         """Begin a unit of work."""
-        return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self.observer)
+        return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self._observers)

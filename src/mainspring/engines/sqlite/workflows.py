@@ -157,13 +157,15 @@ class SqliteWorkflowSlice:
     }
     readers = READERS
 
-    def __init__(
-        self, observer: RunObserver | None = None, *, cache: RunCache | None = None, limits: Limits | None = None
-    ) -> None:
-        self.observer = observer
+    def __init__(self, *, cache: RunCache | None = None, limits: Limits | None = None) -> None:
+        self._observers: list[RunObserver] = []
         self.cache = RunCache() if cache is None else cache
         self._limits = Limits() if limits is None else limits
 
+    def subscribe(self, observer: RunObserver) -> None:
+        """Report the changes of each committed group to an observer."""
+        self._observers.append(observer)
+
     def unit(self, tx: Transaction) -> WorkflowUnit:
         """Begin a unit of work."""
-        return WorkflowUnit(SqliteRuns(tx), self.cache, self._limits, self.observer)
+        return WorkflowUnit(SqliteRuns(tx), self.cache, self._limits, self._observers)

@@ -75,7 +75,6 @@ class DecisionSide:
         self._limit = limit
         """The most decisions that the worker has at a time, besides those that it goes on with."""
         self.worker = Worker(self, peer.as_worker())
-        self.worker.streams = True
         self._cached.connected(self.worker, self)
         self._builds: list[Build] = []
         self._reported: set[int] = set()

@@ -54,6 +54,10 @@ class Flows:
         """Commit a group."""
         return self.store.group(*operations)
 
+    def wait(self, microseconds: int) -> None:
+        """Let time pass."""
+        self.now_us += microseconds
+
     def define(self, *definitions: Definition) -> list[Definition]:
         """Register definitions; return all."""
         (found,) = self.group(ops.SaveDefinitions(definitions, self.now_us))

@@ -327,11 +327,12 @@ class WorkflowDecider:
         if turn.parked is not None:
             if not run.settlements:
                 run.seen = given or run.seen  # a replay ends where the code differs, and has not seen the rest
-            run.decisions, run.steps = [], []
+            run.decisions.clear()
+            run.steps.clear()
             self._report(run, more=False, parked=turn.parked)
             return
         run.batch = instance.batch
-        run.decisions += turn.decisions
+        run.decisions.extend(turn.decisions)
         run.steps += turn.steps
         run.finished = turn.finished
         run.waits = turn.waits
