@@ -128,7 +128,7 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(parts=PARTS, seconds=st.integers(0, 3))
     def group(self, parts: list[tuple[str, Any]], seconds: int) -> None:
         """Let time pass, and commit a group."""
-        self.flows.now_us += seconds * SECOND
+        self.flows.wait(seconds * SECOND)
         operations, checks = self.build(parts)
         if operations:
             for check, outcome in zip(checks, self.store.group(*operations), strict=True):
