@@ -14,7 +14,7 @@ from mainspring.deciding.channels import Channel
 from mainspring.deciding.model import PARK_ON
 from mainspring.errors import UsageError
 from mainspring.stores import ZooKeeper, check_options, check_store
-from mainspring.tasks import CoroutineTask, Define, Definitions, Task
+from mainspring.tasks import CoroutineTask, Define, Definitions, Schedule, Task
 from mainspring.worker.functions import check_definition
 from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
@@ -190,7 +190,7 @@ class App(AppClient):
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
-    ) -> Define:
+    ) -> Schedule:
         """Define a task with a schedule: give ``cron``, ``every``, ``at`` or ``parent``.
 
         - ``cron``: an expression of five fields (minute, hour, day, month, day of the week), of six with the seconds first, or
@@ -205,8 +205,8 @@ class App(AppClient):
         runs are. ``args`` are the task's arguments: a sequence, or a dict of keyword arguments. ``name`` also names the schedule.
         ``unique`` and the other options are as for ``task``.
 
-        The decorator also accepts an existing task: it then defines only the schedule. Options that are not given here come from
-        the task.
+        The decorator also accepts an existing task or a workflow: it then defines only the schedule. Options that are not given
+        here come from the task.
 
         The workers of the App create, change and remove its schedules in the store when they start. In the task,
         ``current_job().fire_time`` is the job's time.
@@ -233,7 +233,7 @@ class App(AppClient):
         def define(call: Callable[..., Any]) -> Any:
             return self._definitions.scheduled(call, name, executor, options, unique, timing, args)
 
-        return Define(define)
+        return Schedule(define)
 
     @overload
     def workflow(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...

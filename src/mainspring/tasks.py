@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 from mainspring.client.declarations import build_schedule
 from mainspring.client.inside import workflow_calls
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
-from mainspring.errors import WorkflowUsageError
+from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.resources.model import UNLIMITED
 from mainspring.worker.functions import build_function, build_workflow
 from mainspring.workflow_definitions import Workflow
@@ -103,8 +103,24 @@ class Define:
     ) -> CoroutineTask[P, R]: ...
     @overload
     def __call__(self, call: Callable[P, R], /) -> Task[P, R]: ...
-    def __call__(self, call: Callable[..., Any], /) -> Any:
+    def __call__(self, call: Any, /) -> Any:
         """Define a task from a function. Raises UsageError if the function cannot be a task."""
+        return self._define(call)
+
+
+class Schedule(Define):
+    """The decorator ``@app.scheduled(…)``, which also schedules a workflow."""
+
+    @overload
+    def __call__(self, call: Workflow[P, R], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, call: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, call: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, call: Any, /) -> Any:
+        """Define a schedule for a function or a workflow. Raises UsageError if the function cannot be a task."""
         return self._define(call)
 
 
@@ -128,6 +144,10 @@ class Definitions:
         key: Key = "",
     ) -> Any:
         """Define a task. Raises UsageError if the function cannot be a task, or the name is taken."""
+        if isinstance(call, Workflow):
+            raise UsageError(
+                f"{call.name} is a workflow, and not a function for a task: schedule it with @app.scheduled(…)"
+            )
         given = call.function.call if isinstance(call, Defined) else call
         function = build_function(given, name, executor, options, limits)
         self._registry.add(function)

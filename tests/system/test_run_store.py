@@ -164,3 +164,28 @@ def test_a_limit_on_zookeeper_ends_run_with_the_remedy(tmp_path: Path) -> None:
     done = mainspring("run", "app.py", *OPTIONS, cwd=tmp_path)
     assert done.returncode == 2
     assert b"leave out concurrency=, or use a store on SQLite or PostgreSQL\n" in done.stderr
+
+
+WORKFLOW = """
+@app.workflow
+async def order(number: int) -> int:
+    return await double.submit(number)
+"""
+
+
+def test_a_workflow_on_zookeeper_ends_run_with_the_remedy(tmp_path: Path) -> None:
+    write(tmp_path, "ZooKeeper('zookeeper://localhost')")
+    with (tmp_path / "app.py").open("a") as file:
+        file.write(WORKFLOW)
+    done = mainspring("run", "app.py", *OPTIONS, cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"which has no workflows: define them on an App with a store on SQLite or in memory\n" in done.stderr
+
+
+def test_a_workflow_on_postgresql_ends_run_with_the_remedy(tmp_path: Path, database: str) -> None:
+    write(tmp_path, "None")
+    with (tmp_path / "app.py").open("a") as file:
+        file.write(WORKFLOW)
+    done = mainspring("run", "app.py", *OPTIONS, "--store", database, cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"order is a workflow, and this node's store keeps no workflows" in done.stderr

@@ -22,8 +22,8 @@ def check_workflows(registry: Registry, *, strict: bool = False) -> None:
     """
     findings = list(dict.fromkeys(one for workflow in registry.workflows.values() for one in lint(workflow.code.call)))
     if strict and findings:
-        listed = "\n".join(f"  {finding}" for finding in findings)
-        raise SettingsError(f"workflows have code that a replay cannot repeat:\n{listed}")
+        listed = "; ".join(map(str, findings))
+        raise SettingsError(f"workflows have code that a replay cannot repeat: {listed}")
     for finding in findings:
         _log.warning(
             "a replay cannot repeat this code of a workflow",

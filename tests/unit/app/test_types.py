@@ -101,6 +101,9 @@ def sync() -> None: ...
 
 
 assert_type(order.submit(17, ["cat"]).result(), dict[str, int])
+assert_type(default.scheduled("@daily")(order).submit(17, ["cat"]).result(), dict[str, int])
+assert_type(default.scheduled("@daily")(double).submit(1), Job[int])
+assert_type(default.scheduled("@daily")(later).submit(1), Job[str])
 order.submit("17", ["cat"])  # refused
 order.options(heartbeat=3)  # refused
 order(17, [])  # refused

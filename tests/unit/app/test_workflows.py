@@ -162,6 +162,11 @@ def test_an_app_on_zookeeper_has_no_workflows() -> None:
         app.workflow(flow)
 
 
+def test_a_workflow_is_no_task(app: App) -> None:
+    with pytest.raises(UsageError, match="order is a workflow, and not a function for a task: schedule it"):
+        app.task(name="other")(define(app))
+
+
 def test_a_workflow_is_not_called(app: App) -> None:
     order = define(app)
     with pytest.raises(

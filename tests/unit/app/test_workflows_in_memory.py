@@ -127,7 +127,27 @@ def test_runs_end_without_a_result(fleet: InMemory) -> None:
         cancelled.signal(approved, {"by": "eva"})
 
 
-def test_runs_from_a_schedule_and_from_any_client(fleet: InMemory) -> None:
+def test_a_schedule_starts_runs() -> None:
+    app = App()
+    done: list[int] = []
+
+    @app.task
+    def note(number: int) -> None:
+        done.append(number)
+
+    @app.scheduled(every="1h", args=(7,))
+    @app.workflow
+    async def hourly(number: int) -> None:
+        await workflow.sleep("1m")
+        await note.submit(number)
+
+    with in_memory(app) as fleet:
+        fleet.advance("2h")
+        fleet.advance("2m")
+    assert done == [7, 7]
+
+
+def test_any_client_starts_runs(fleet: InMemory) -> None:
     run = app.function("order").submit([5, ["bat"]])
     fleet.advance("3d")
     assert b"500 for 5" in run.result(5)
