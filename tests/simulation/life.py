@@ -14,11 +14,13 @@ from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
+from mainspring.server.build import run_slice
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
+from mainspring.workflows.service import WorkflowService
 
 from .clockwork import Clockwork
-from .store import UNTIMED, SlowStore
+from .store import UNTIMED, History, SlowStore
 
 if TYPE_CHECKING:
     from random import Random
@@ -26,22 +28,37 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Worker
     from mainspring.storage.engine import Engine
+    from mainspring.storage.operation import Operation
     from mainspring.testing import ManualClock
 
-    from .store import History
     from .wires import Wire
 
 QUEUE_BYTES = 20_000
 """Bytes that may wait for the store: few, so that reading pauses sometimes."""
 
 
-class Life:
-    """The node's parts as the server assembles them, without its loop and its sockets."""
+class NoHistory(History):
+    """A history that follows no jobs: those of runs are stored by operations of the workflows."""
 
-    def __init__(self, engine: Engine, history: History, clock: ManualClock, chance: Random, **options: Any) -> None:
+    def note(self, operation: Operation, outcome: Any) -> None: ...
+
+
+class Life:
+    """The node's parts as the server assembles them, without its loop and its sockets; ``workflows``: it runs them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        history: History,
+        clock: ManualClock,
+        chance: Random,
+        *,
+        workflows: bool = False,
+        **options: Any,
+    ) -> None:
         self.clock = clock
         self.loop = Clockwork(clock)
-        self.store = SlowStore(engine, history, clock, chance)
+        self.store = SlowStore(engine, NoHistory() if workflows else history, clock, chance)
         peers = Peers()
         self.commits = CommitQueue(
             self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=peers.pause
@@ -49,7 +66,16 @@ class Life:
         self._next_tick = math.inf
         handles = Handles()
         self.reads = Reads(self.store, self.loop.call_soon, budget=UNTIMED)
+        self.workflows: WorkflowService | None = None
+        if workflows:
+            runs = run_slice(engine)
+            assert runs is not None
+            self.workflows = WorkflowService(self.commits, self.reads, clock, tail=runs.cache.tail)
+            runs.subscribe(self.workflows)
+            options |= {"roots": self.workflows, "prefers": self.workflows.prefers}
         self.service = JobService(self.commits, self.reads, clock, handles, Hub(), earlier=self._tick_at, **options)
+        if self.workflows is not None:
+            self.workflows.attach(self.service)
         opened = asyncio.run(self.store.open(NodeId("n"), self.store.deliveries.put, self.service.lifecycle))
         handles.use_names(opened.nodes)
         self.service.begin(opened.term)
@@ -64,17 +90,26 @@ class Life:
             api=self.api,
             job_calls=jobs,
             shut_down=lambda _: None,
+            workflows=self.workflows,
         )
         self.wires: list[Wire] = []
         self.ready = False
-        self.service.start(self._is_ready, self._cannot_start)
+        if self.workflows is None:
+            self._start()
+        else:
+            self.workflows.load(self._start, self._cannot_start)
         while not self.ready:
             self.settle()
         self._next_tick = clock.monotonic()
 
+    def _start(self) -> None:
+        self.service.start(self._is_ready, self._cannot_start)
+
     def _is_ready(self, recovered: int) -> None:
         del recovered
         self.ready = True
+        if self.workflows is not None:
+            self.workflows.fetch()
 
     def _cannot_start(self, error: StoreError) -> None:
         raise error
@@ -92,6 +127,8 @@ class Life:
         self.loop.run_due()
         if self._next_tick <= self.clock.monotonic():
             self._next_tick = math.inf
+            if self.workflows is not None:
+                self.workflows.tick()
             self._next_tick = min(self._next_tick, self.service.tick())
 
     def settle(self) -> bool:
@@ -125,4 +162,4 @@ class Life:
     # ---- inspection ----
 
     def workers(self) -> list[Worker]:
-        return [wire.peer.worker for wire in self.wires if wire.peer.worker is not None]
+        return [worker for wire in self.wires for worker in wire.peer.workers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.ids import TERM_SPAN, Handles
 from mainspring.jobs.model import State
@@ -38,7 +38,7 @@ class World:
         self._acknowledged: dict[int, bytes] = {}
         self._results: dict[bytes, set[bytes]] = {}
         self._count = 0
-        self._options = {
+        self._options: dict[str, Any] = {
             "round_robin": self.chance.random() < 0.3,
             "lost_limit": self.chance.choice((None, None, 3)),
             "wakeup": self.chance.choice((1, 1, 1, 2, 0)),

@@ -135,6 +135,7 @@ def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
 
 async def look(session: Session, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
     """Return the backlog; see ``ReadBacklog``. All counts are read: they are a few nodes of the tree."""
+    await session.tree.sync()  # a member that lags behind would not have the jobs of another node
     counts = await count_all(session)
     following = await next_us(session)
     return [_backlog(counts, operation.functions, following) for operation in operations]

@@ -1,0 +1,404 @@
+"""Deciders at a node: their registrations, decisions and reports, and what a stranger may send."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from mainspring.jobs.model import Options, Retry, encode_options
+from mainspring.wire.gearman.packets import Type, request
+from mainspring.workflows.decisions.model import (
+    CompleteWorkflowExecution,
+    RecordMarker,
+    ScheduleActivityTask,
+    StartTimer,
+    StepResult,
+)
+from mainspring.workflows.history import decode_events
+from mainspring.workflows.messages import (
+    DecidedMessage,
+    DecideMessage,
+    Lease,
+    SettlementMessage,
+    decode_decided,
+    encode_message,
+    encode_runs,
+)
+from mainspring.workflows.model import Parked, decision_function
+from mainspring.workflows.report_checks import refusal
+
+from .a_face import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.workflows.decisions.model import Decision
+    from mainspring.workflows.history import Event
+
+ORDER = b"order"
+WORKFLOW = {"workflow": {"version": "1", "digest": "d"}}
+TASK = ScheduleActivityTask(1, "1", b"charge", input=b"[1]")
+
+
+class Assigned:
+    """A decision or an activity."""
+
+    def __init__(self, args: Sequence[bytes]) -> None:
+        self.handle, self.token, self.function, _, info, self.payload = args
+        self.info: dict[str, Any] = json.loads(info)
+        self.run = int(self.info["run"])
+        self.events: list[Event] = decode_events(self.payload) if self.function[:1] == b"\x1f" else []
+
+
+class Decider:
+    """A connection of a decider."""
+
+    def __init__(self, node: Node, *functions: bytes, **options: Any) -> None:
+        self.node = node
+        self.peer = node.connect(extended=True)
+        self.raw: list[tuple[int, list[bytes]]] = []
+        self.peer.wire._see = lambda kind, args: self.raw.append((kind, list(args)))  # noqa: SLF001 - before it is text
+        self.peer.request(Type.REGISTER, ORDER, json.dumps({**WORKFLOW, **options}).encode())
+        for function in functions:
+            self.peer.request(Type.REGISTER, function, b"")
+        if functions:
+            self.peer.request(Type.READY, b"10")
+        node.commit()
+        self.number = 0
+
+    def take(self) -> list[tuple[int, list[bytes]]]:
+        self.node.commit()
+        raw, self.raw = self.raw, []
+        return raw
+
+    def assigned(self) -> Assigned:
+        ((kind, args),) = self.take()
+        assert kind == Type.ASSIGN
+        return Assigned(args)
+
+    def send(self, *messages: DecideMessage) -> None:
+        self.number += 1
+        self.peer.request(Type.DECIDE, b"%d" % self.number, encode_message(messages))
+
+    def ask(self, message: DecideMessage) -> tuple[DecidedMessage, list[Assigned]]:
+        """Report, and return the answer with the assignments of its commit: of activities before it, of decisions after it."""
+        self.send(message)
+        packets = self.take()
+        (place,) = (place for place, (kind, _) in enumerate(packets) if kind == Type.DECIDED)
+        _, args = packets.pop(place)
+        assert args[0] == b"%d" % self.number
+        (answer,) = decode_decided(args[1])
+        assert all(kind == Type.ASSIGN for kind, _ in packets)
+        assigned = [Assigned(args) for _, args in packets]
+        assert all(one.function[:1] != b"\x1f" for one in assigned[:place])
+        return answer, assigned
+
+
+def report(
+    decision: Assigned, *decisions: Decision, more: bool = False, steps: Sequence[StepResult] = (), **fields: Any
+) -> DecideMessage:
+    seen = fields.pop("seen", decision.info["last"])
+    return DecideMessage(
+        decision.run, decision.handle, decision.token, seen, 1, 0, more, tuple(steps), decisions, **fields
+    )
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node(workflows=True)
+
+
+@pytest.fixture
+def decider(node: Node) -> Decider:
+    return Decider(node)
+
+
+def start(node: Node, unique: bytes = b"") -> str:
+    return node.connect().background(b"[17]", ORDER, unique)
+
+
+def kinds(events: Sequence[Event] | msgspec.Raw) -> list[str]:
+    return [type(event).__name__ for event in (decode_events(events) if isinstance(events, msgspec.Raw) else events)]
+
+
+# ---- decisions ----
+
+
+def test_a_decision_comes_with_the_whole_history_of_a_new_run(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    assert decision.function == decision_function("default", "order", "1")
+    assert (decision.info["first"], decision.info["last"]) == (1, 2)
+    assert kinds(decision.events) == ["WorkflowExecutionStarted", "DecisionTaskScheduled"]
+
+
+def test_a_client_gets_the_result_of_the_run(node: Node, decider: Decider) -> None:
+    client = node.connect()
+    client.request(Type.SUBMIT_JOB, ORDER, b"", b"[17]")
+    decision = decider.assigned()
+    answer, others = decider.ask(report(decision, CompleteWorkflowExecution(1, b'"done"')))
+    assert (answer.verdict, answer.status, answer.lease, others) == ("recorded", 1, Lease.NONE, [])
+    assert [name for name, _ in client.received()] == ["JOB_CREATED", "WORK_COMPLETE"]
+
+
+def test_a_decider_keeps_its_lease_if_it_only_records_steps(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    step = StepResult(1, 1, "price", b"5", 7)
+    answer, others = decider.ask(report(decision, more=True, steps=[step]))
+    assert (answer.verdict, answer.lease, others) == ("recorded", Lease.KEPT, [])
+    assert kinds(answer.events) == ["DecisionTaskStarted", "MarkerRecorded"]
+
+
+def test_the_next_decision_of_a_decider_that_goes_on_follows_the_answer(node: Node) -> None:
+    decider = Decider(node, decisions=1)
+    start(node)
+    start(node)
+    decision = decider.assigned()
+    answer, (following,) = decider.ask(report(decision, StartTimer(1, "1", 60.0), more=True))
+    assert (answer.verdict, answer.lease) == ("recorded", Lease.NEXT)
+    assert kinds(answer.events)[-2:] == ["TimerStarted", "DecisionTaskScheduled"]
+    assert (following.run, following.events) == (decision.run, []), "although another run waits for its only place"
+    assert following.info["first"] == following.info["last"] + 1
+
+
+def test_newer_events_come_with_the_next_decision(node: Node, decider: Decider) -> None:
+    handle = start(node)
+    decision = decider.assigned()
+    answer, _ = decider.ask(report(decision, StartTimer(1, "1", 1.0)))
+    node.wait(1.1)
+    following = decider.assigned()
+    assert kinds(following.events) == ["TimerFired", "DecisionTaskScheduled"]
+    assert following.info["first"] == decode_events(answer.events)[-1].id + 1
+    assert handle
+
+
+def test_a_fused_activity_costs_one_report(node: Node) -> None:
+    decider = Decider(node, b"charge")
+    start(node)
+    decision = decider.assigned()
+    answer, (activity,) = decider.ask(report(decision, TASK))
+    assert (activity.function, activity.run) == (b"charge", decision.run)
+    assert activity.info["ref"] == 5
+    settled = SettlementMessage(activity.handle, activity.token, b'"paid"')
+    close = CompleteWorkflowExecution(2, b"1")
+    answer, _ = decider.ask(DecideMessage(decision.run, b"", b"", 5, 1, 0, False, (), (close,), (settled,)))
+    assert answer.verdict == "recorded"
+    assert kinds(answer.events) == [
+        "ActivityTaskStarted",
+        "ActivityTaskCompleted",
+        "DecisionTaskScheduled",
+        "DecisionTaskStarted",
+        "DecisionTaskCompleted",
+        "WorkflowExecutionCompleted",
+    ]
+
+
+def test_of_a_stale_report_the_settlements_count(node: Node) -> None:
+    decider = Decider(node, b"charge")
+    start(node)
+    decision = decider.assigned()
+    _, (activity,) = decider.ask(report(decision, TASK))
+    settled = SettlementMessage(activity.handle, activity.token, b'"paid"')
+    answer, (following,) = decider.ask(
+        DecideMessage(decision.run, b"", b"", 4, 1, 0, False, (), (CompleteWorkflowExecution(2),), (settled,))
+    )
+    assert answer.verdict == "stale"
+    assert following.info["last"] == 8, "ActivityTaskStarted, …Completed and DecisionTaskScheduled"
+    assert (following.info["first"], following.events) == (9, []), "the worker has evicted the run"
+
+
+def test_a_report_without_a_lease_is_stale(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    message = report(decision, CompleteWorkflowExecution(1))
+    answer, _ = decider.ask(msgspec.structs.replace(message, token=b"other"))
+    assert (answer.verdict, answer.why) == ("stale", "its lease has ended")
+    answer, _ = decider.ask(msgspec.structs.replace(message, run=decision.run + 1))
+    assert answer.verdict == "stale"
+    assert decider.ask(message)[0].verdict == "recorded"
+    assert decider.ask(message)[0].verdict == "stale", "a repeated report"
+
+
+def test_a_decision_of_a_departed_worker_goes_to_another_one(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    other = Decider(node)
+    decider.peer.leave()
+    following = other.assigned()
+    assert following.run == decision.run
+    assert kinds(following.events) == ["WorkflowExecutionStarted", "DecisionTaskScheduled"]
+
+
+def test_a_worker_is_asked_to_report_when_events_come_while_its_steps_run(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    _, (following,) = decider.ask(report(decision, StartTimer(1, "1", 1.0), more=True))
+    node.wait(1.1)
+    ((kind, args),) = decider.take()
+    assert (kind, args) == (Type.STOP, [following.handle, following.token, b"events"])
+    answer, (last,) = decider.ask(report(following, more=True))
+    assert (answer.verdict, answer.lease) == ("recorded", Lease.NEXT)
+    assert "TimerFired" in kinds(answer.events)
+    assert last.run == decision.run
+
+
+def test_a_worker_that_drains_gets_no_decisions(node: Node, decider: Decider) -> None:
+    decider.peer.request(Type.CALL, b"1", b"worker.drains", b"{}")
+    assert [kind for kind, _ in decider.take()] == [Type.ANSWER]
+    start(node)
+    assert decider.take() == []
+    other = Decider(node)
+    assert other.assigned().function == decision_function("default", "order", "1")
+
+
+def test_a_worker_takes_as_many_decisions_as_it_has_declared(node: Node) -> None:
+    decider = Decider(node, decisions=2)
+    for _ in range(4):
+        start(node)
+    first, second = (Assigned(args) for _, args in decider.take())
+    answer, (third,) = decider.ask(report(first, StartTimer(1, "1", 60.0)))
+    assert answer.verdict == "recorded"
+    assert third.run not in {first.run, second.run}
+    decider.peer.request(Type.SETTLE, second.handle, second.token, b"released", b"", b"")
+    assert [kind for kind, _ in decider.take()] == [Type.SETTLED, Type.ASSIGN]
+
+
+def test_a_history_is_read_in_pages(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    decider.peer.request(Type.HISTORY, b"%d" % decision.run, b"2")
+    ((kind, args),) = decider.take()
+    assert (kind, args[:2]) == (Type.EVENTS, [b"%d" % decision.run, b"2"])
+    assert kinds(decode_events(args[2])) == ["DecisionTaskScheduled"]
+    decider.peer.request(Type.HISTORY, b"%d" % decision.run, b"3")
+    ((_, args),) = decider.take()
+    assert decode_events(args[2]) == []
+
+
+def test_a_forgotten_run_is_assigned_with_its_tail_alone(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    answer, _ = decider.ask(report(decision, StartTimer(1, "1", 1.0)))
+    decider.peer.request(Type.FORGOTTEN, encode_runs([decision.run]))
+    node.wait(1.1)
+    following = decider.assigned()
+    assert following.events == []
+    assert following.info["first"] == following.info["last"] + 1 == decode_events(answer.events)[-1].id + 3
+
+
+def test_a_run_whose_code_is_missing_is_parked(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    answer, _ = decider.ask(report(decision, parked=Parked("missing", "no code"), build="d"))
+    assert answer.verdict == "parked"
+
+
+# ---- what a stranger may send ----
+
+STEP = StepResult(1, 1, "price", b"5", 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"seen": -1}, "seen=-1"),
+        ({"now_us": 2**63}, "now=9223372036854775808"),
+        ({"batch": 2**31}, "batch=2147483648"),
+        ({"steps": (msgspec.structs.replace(STEP, number=0),)}, "step 0"),
+        ({"steps": (msgspec.structs.replace(STEP, result=b"x" * 101),)}, "101 bytes"),
+        ({"decisions": (msgspec.structs.replace(TASK, function=b""),)}, "the name of a function"),
+        ({"decisions": (msgspec.structs.replace(TASK, function=b"a\0b"),)}, "the name of a function"),
+        ({"decisions": (msgspec.structs.replace(TASK, function=b"\x1fd\x1forder"),)}, r"U\+001F"),
+        ({"decisions": (msgspec.structs.replace(TASK, task_priority=3),)}, "priority 3"),
+        ({"decisions": (msgspec.structs.replace(TASK, key=b"k" * 257),)}, "key"),
+        ({"decisions": (msgspec.structs.replace(TASK, options=b"\xc1"),)}, "options cannot be read"),
+        ({"decisions": (msgspec.structs.replace(TASK, options=encode_options(Options(forget=True))),)}, "forget"),
+        ({"decisions": (msgspec.structs.replace(TASK, options=encode_options(Options(timeout=-1.0))),)}, "timeout"),
+        (
+            {
+                "decisions": (
+                    msgspec.structs.replace(TASK, options=encode_options(Options(retry=Retry(max_attempts=0)))),
+                )
+            },
+            "max_attempts",
+        ),
+        ({"decisions": (msgspec.structs.replace(TASK, heartbeat=float("nan")),)}, "heartbeat is nan"),
+        ({"decisions": (StartTimer(1, "1", float("inf")),)}, "timer of inf"),
+        ({"decisions": (StartTimer(1, "1" * 2000, 1.0),)}, "timer_id"),
+        ({"decisions": (StartTimer(-1, "1", 1.0),)}, "out of range"),
+        ({"decisions": (RecordMarker(1, "m", digest=2**64 - 1, details=b"x" * 101),)}, "details has 101"),
+        ({"decisions": (TASK,) * 10_001}, "at most 10000"),
+    ],
+)
+def test_values_out_of_range_are_refused_with_the_reason(change: dict[str, Any], text: str) -> None:
+    message = DecideMessage(7, b"", b"", 1, 1, 0, False)
+    assert refusal(message, 100) == ""
+    with pytest.raises(AssertionError, match=text):
+        raise AssertionError(refusal(msgspec.structs.replace(message, **change), 100))
+
+
+def test_a_run_whose_decider_sends_such_values_is_parked(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    answer, _ = decider.ask(report(decision, StartTimer(1, "1", float("inf"))))
+    assert (answer.verdict, answer.why) == ("refused", "StartTimer 1: a timer of inf s is out of range")
+    assert decider.take() == [], "the run waits for other code"
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "text"),
+    [
+        (Type.DECIDE, [b"1", b""], "the body of DECIDE cannot be read"),
+        (Type.DECIDE, [b"1", b"\x91\x91\xc1"], "the body of DECIDE cannot be read"),
+        (Type.DECIDE, [b"x" * 21, b"\x90"], "an id of up to 20 bytes"),
+        (Type.FORGOTTEN, [b"\x91\xa1x"], "the body of FORGOTTEN cannot be read"),
+        (Type.HISTORY, [b"x", b"1"], "decimal numbers"),
+        (Type.HISTORY, [b"1" * 19, b"1"], "decimal numbers"),
+    ],
+)
+def test_malformed_packets_are_refused(node: Node, decider: Decider, kind: int, args: list[bytes], text: str) -> None:
+    decider.peer.request(kind, *args)
+    ((kind, answer),) = decider.take()
+    assert (kind, answer[0]) == (Type.ERROR, b"INVALID_ARGUMENTS")
+    assert text in answer[1].decode()
+
+
+def test_reports_of_a_connection_without_workflows_are_refused(node: Node) -> None:
+    peer = node.connect(extended=True)
+    assert peer.ask(Type.DECIDE, b"1", b"\x90")[1][1] == "DECIDE comes after a REGISTER with a workflow"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        (b"\xff", WORKFLOW, "is not UTF-8"),
+        (b"a\x1fb", WORKFLOW, r"U+001F"),
+        (b"order", {"workflow": {"version": "a@b"}}, "without '@'"),
+        (b"order", {"workflow": {"version": ""}}, "give both"),
+        (b"o" * 500, WORKFLOW, "is too long"),
+        (b"order", {**WORKFLOW, "decisions": 0}, "1 to 10000 decisions"),
+        (b"order", {"workflow": {"version": 1}}, "cannot be read"),
+    ],
+)
+def test_registrations_are_checked(node: Node, name: bytes, options: dict[str, Any], text: str) -> None:
+    peer = node.connect(extended=True)
+    answer, (code, message) = peer.ask(Type.REGISTER, name, json.dumps(options).encode())
+    assert (answer, code) == ("ERROR", "INVALID_ARGUMENTS")
+    assert text in message
+
+
+def test_a_store_without_workflows_refuses_their_workers() -> None:
+    peer = Node().connect(extended=True)
+    answer, (code, message) = peer.ask(Type.REGISTER, ORDER, json.dumps(WORKFLOW).encode())
+    assert (answer, code) == ("ERROR", "UNSUPPORTED")
+    assert message.startswith("order is a workflow, and this node's store keeps no workflows")
+
+
+def test_an_unknown_history_is_empty(node: Node, decider: Decider) -> None:
+    decider.peer.send(request(Type.HISTORY, b"99", b"1"))
+    ((kind, args),) = decider.take()
+    assert (kind, decode_events(args[2])) == (Type.EVENTS, [])
