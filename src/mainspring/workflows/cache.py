@@ -19,11 +19,11 @@ CACHE_BYTES: Final = 32 * 2**20
 """The default size."""
 
 # Measured on CPython 3.11.
-RUN_BYTES: Final = 2_600
-ACTIVITY_BYTES: Final = 700
-TIMER_BYTES: Final = 400
-EVENT_BYTES: Final = 150
-"""Of an event, without its attributes."""
+RUN_BYTES: Final = 1_400
+ACTIVITY_BYTES: Final = 300
+TIMER_BYTES: Final = 200
+EVENT_BYTES: Final = 90
+"""Of an event, besides its size in the store."""
 
 
 class Tail(NamedTuple):
