@@ -163,6 +163,7 @@ class FlowMachine(RuleBasedStateMachine):
             self.store.close()
         self.store.open()
         self.store.recover()
+        self.grow()  # the recovery of a job with a stored request to stop ends its activity
 
     # ---- the parts of a group ----
 
