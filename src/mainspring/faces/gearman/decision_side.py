@@ -1,0 +1,158 @@
+"""The worker of a peer for decisions of workflows, with a credit of its own: so tasks do not delay decisions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.clock import to_us
+from mainspring.faces.gearman.decision_reports import NO_EVENTS, DecisionReports, run_of
+from mainspring.jobs.held import Ability, Worker
+from mainspring.wire.gearman.packets import Type, response
+from mainspring.workflows.history import encode_events
+from mainspring.workflows.model import decision_function
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.jobs.held import Held
+    from mainspring.workflows.messages import DecideMessage
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.service import WorkflowService
+    from mainspring.workflows.watch import Build
+
+HEARTBEAT: Final = 10.0
+"""Seconds without a heartbeat after which another worker gets a decision."""
+PAGE_BYTES: Final = 2**20
+"""Bytes of events that one EVENTS or ASSIGN carries; a single larger event is sent alone."""
+_DECISION_ABILITY: Final = Ability(requeue=False, heartbeat=HEARTBEAT)
+
+
+class DecisionSide:
+    """The worker of a peer for decisions: `faces.gearman.peer.Side` and `jobs.held.WorkerConnection`."""
+
+    def __init__(self, peer: Peer, workflows: WorkflowService, limit: int) -> None:
+        self._peer = peer
+        self._service = peer.service
+        self._workflows = workflows
+        self._cached = workflows.deciders.cached
+        self._limit = limit
+        """The most decisions that the worker has at a time, besides those that it goes on with."""
+        self.worker = Worker(self, peer.as_worker())
+        self._cached.connected(self.worker, self)
+        self._builds: list[Build] = []
+        self._reports = DecisionReports(peer, workflows, self.worker, self._assign_deferred, self.refill)
+        self._withheld = self._paused = False
+
+    # ---- requests of the peer ----
+
+    def register(self, definition: Definition, digest: str) -> None:
+        """Assign decisions of a definition from now on."""
+        build = (definition.namespace, definition.name, definition.version, digest)
+        self._builds.append(build)
+        self._workflows.connected(build)
+        function = decision_function(definition.namespace, definition.name, definition.version)
+        self._service.register(self.worker, function, _DECISION_ABILITY)
+        self.refill()
+
+    def refill(self) -> None:
+        """Let the worker get as many decisions as have ended."""
+        if not (self._withheld or self._paused):
+            places = self._limit - len(self.worker.running) - self.worker.credit
+            if places > 0:
+                self._service.ready(self.worker, places)
+
+    def pause(self) -> None:
+        """Assign no more decisions: the worker drains."""
+        self._paused = True
+        self._service.withdraw(self.worker)
+
+    def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
+        """Record the reports of one DECIDE, and answer it."""
+        self._reports.decide(number, messages)
+
+    def forgotten(self, runs: Sequence[int]) -> None:
+        """Forget runs that the worker has dropped from its cache."""
+        self._cached.forget(self.worker, runs)
+
+    # ---- changes of the connection ----
+
+    def withhold(self) -> None:
+        """Assign no more decisions to a peer that does not read its data."""
+        self._withheld = True
+        self._service.withdraw(self.worker)
+
+    def resume(self) -> None:
+        """Assign decisions again."""
+        self._withheld = False
+        self.refill()
+
+    def gone(self) -> None:
+        """Release the decisions, because the connection has ended."""
+        for build in self._builds:
+            self._workflows.disconnected(build)
+        self._cached.gone(self.worker)
+        self._service.gone(self.worker)
+
+    # ---- messages of the dispatcher ----
+
+    def wake(self) -> None:
+        """Do nothing: this worker never sleeps."""
+
+    def no_job(self) -> None:
+        """Do nothing: this worker requests no single jobs."""
+
+    def name(self) -> str:
+        """Return the client id, or the address of a peer without one."""
+        return self._peer.name()
+
+    def assign(self, held: Held) -> None:
+        """Assign a decision with the events that the worker lacks, or after the answer to the report that is under way."""
+        if self._reports.about(run_of(held)):
+            self._reports.defer(held)
+        else:
+            self._assign(held)
+
+    def _assign(self, held: Held) -> None:
+        run = run_of(held)
+        has = self._cached.last_of(run, self.worker)
+        tail = self._workflows.tail(run)
+        assert held.job.options is not None
+        last, payload = held.job.options.ref, NO_EVENTS
+        if tail is not None:
+            last = tail.first + len(tail.events) - 1
+            if tail.first <= has + 1 <= last:
+                payload = encode_events(tail.events[has + 1 - tail.first :])
+        self._reports.leased[run] = held
+        first = has + 1
+        if payload is NO_EVENTS or len(payload) > PAGE_BYTES:
+            payload, first = NO_EVENTS, last + 1  # the worker asks for the events that it lacks
+        self._cached.sent(run, self.worker, last)
+        info = b'{"run":"%d","first":%d,"last":%d,"now_us":%d,"attempt":%d,"term":%d,"heartbeat":%d}' % (
+            run,
+            first,
+            last,
+            to_us(self._service.wall()),
+            held.job.attempt + 1,
+            self._service.term,
+            HEARTBEAT,
+        )
+        self._peer.outbox.write(response(Type.ASSIGN, held.handle, held.token, held.job.function, b"", info, payload))
+
+    def _assign_deferred(self, held: Held) -> None:
+        self._assign(held)
+        if held.cancelled:
+            self.stop(held, b"cancelled")
+
+    def stop(self, held: Held, reason: bytes) -> None:
+        """Send STOP, unless an answer about the run is under way, which says that the lease has ended."""
+        if self._reports.about(run_of(held)):
+            return
+        self._peer.outbox.write(response(Type.STOP, held.handle, held.token, reason))
+
+    def has_news(self, run: int, last: int) -> None:
+        """Ask for a report about a decision whose steps run: its answer brings the newer events. Others are reported anyway."""
+        del last
+        held = self._reports.leased.pop(run, None)
+        if held is not None and not self._reports.about(run) and self.worker.running.get(held.handle) is held:
+            self._peer.outbox.write(response(Type.STOP, held.handle, held.token, b"events"))
