@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from mainspring.cli.node_values import addresses_text, http_address, log_level, size_text, strategy_name
 from mainspring.cli.options import (
     DURATION_OPTION,
     FILE_OPTION,
@@ -21,9 +22,8 @@ from mainspring.cli.options import (
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
-from mainspring.nodes.strategies import strategy
 from mainspring.quantities import format_duration, parse_duration, parse_size
-from mainspring.server.addresses import Address, parse_address, parse_addresses
+from mainspring.server.addresses import Address, parse_addresses
 from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
@@ -43,7 +43,6 @@ from mainspring.server.settings import (
     default_node_name,
     parse_store,
 )
-from mainspring.worker.selector import import_place
 
 NODE_GROUP = Group("Node", sort_key=1)
 PORTS_GROUP = Group("Ports", sort_key=2)
@@ -68,37 +67,6 @@ STORE_HELP = (
     " keeps nothing on disk."
 )
 LOG_LEVEL_HELP = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
-
-
-def http_address(text: str) -> Address | None:
-    """Return an address for HTTP, which needs a port; None for ``none``. Raises SettingsError."""
-    return None if text.strip().lower() == "none" else parse_address(text, default_port=None)
-
-
-def strategy_name(text: str) -> str:
-    """Return a strategy's name from ``NAME`` or ``FILE.py:NAME``, and import that file. Raises SettingsError."""
-    place, colon, name = text.rpartition(":")
-    if colon:
-        import_place(place)
-    strategy(name)
-    return name
-
-
-def log_level(text: str) -> str:
-    """Return a log level in lower case. Raises SettingsError."""
-    if text.lower() not in LOG_LEVELS:
-        raise SettingsError(f"{text!r} is not a log level: use one of {', '.join(LOG_LEVELS)}")
-    return text.lower()
-
-
-def addresses_text(addresses: tuple[Address, ...]) -> str:
-    """Return addresses as the help shows them."""
-    return ",".join(str(address) for address in addresses)
-
-
-def size_text(size: int) -> str:
-    """Return a size as the help shows it."""
-    return f"{size // MIB}M" if size >= MIB else f"{size >> 10}K"
 
 
 @Parameter(name="*")

@@ -1,0 +1,40 @@
+"""The values of a node's options: how text is read, and how the help shows defaults."""
+
+from __future__ import annotations
+
+from mainspring.errors import SettingsError
+from mainspring.nodes.strategies import strategy
+from mainspring.server.addresses import Address, parse_address
+from mainspring.server.settings import LOG_LEVELS, MIB
+from mainspring.worker.selector import import_place
+
+
+def http_address(text: str) -> Address | None:
+    """Return an address for HTTP, which needs a port; None for ``none``. Raises SettingsError."""
+    return None if text.strip().lower() == "none" else parse_address(text, default_port=None)
+
+
+def strategy_name(text: str) -> str:
+    """Return a strategy's name from ``NAME`` or ``FILE.py:NAME``, and import that file. Raises SettingsError."""
+    place, colon, name = text.rpartition(":")
+    if colon:
+        import_place(place)
+    strategy(name)
+    return name
+
+
+def log_level(text: str) -> str:
+    """Return a log level in lower case. Raises SettingsError."""
+    if text.lower() not in LOG_LEVELS:
+        raise SettingsError(f"{text!r} is not a log level: use one of {', '.join(LOG_LEVELS)}")
+    return text.lower()
+
+
+def addresses_text(addresses: tuple[Address, ...]) -> str:
+    """Return addresses as the help shows them."""
+    return ",".join(str(address) for address in addresses)
+
+
+def size_text(size: int) -> str:
+    """Return a size as the help shows it."""
+    return f"{size // MIB}M" if size >= MIB else f"{size >> 10}K"
