@@ -1,4 +1,4 @@
-"""Runs of workflows from their start to their end: part of the contract of an engine."""
+"""Decisions, activities and ends of runs: part of the contract of an engine."""
 
 # ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
 from mainspring.jobs.rules import Event
 from mainspring.testing.conformance.driver import released
-from mainspring.testing.conformance.flows import DECISIONS, SECOND, kinds
+from mainspring.testing.conformance.flows import SECOND, kinds
 from mainspring.workflows import store as ops
 from mainspring.workflows.decisions.model import (
     CancelWorkflowExecution,
@@ -20,7 +20,7 @@ from mainspring.workflows.decisions.model import (
     RequestCancelActivityTask,
 )
 from mainspring.workflows.history import ActivityTaskFailed, MarkerRecorded
-from mainspring.workflows.model import Definition, Key, Parked, Status
+from mainspring.workflows.model import Key, Parked, Status
 from mainspring.workflows.requests import Decided, Signal
 
 if TYPE_CHECKING:
@@ -28,108 +28,6 @@ if TYPE_CHECKING:
 
 SIGNALED = ["WorkflowExecutionSignaled"]
 DECIDED = ["DecisionTaskStarted", "DecisionTaskCompleted"]
-
-
-class StartingFlows:
-    """Tests of starts."""
-
-    def test_a_start_stores_a_root_job_a_run_and_a_decision_task(self, flows: Flows) -> None:
-        job = flows.new(payload=b"[17]", priority=Priority.HIGH)
-        (begun,) = flows.group(flows.starting(job))
-        assert begun == ops.Begun({}, {})
-        row = flows.row(job.id)
-        assert (row.id, row.root, row.type, row.version, row.status) == (job.id, job.id, "order", "1", Status.OPEN)
-        assert (row.workflow_id, row.started_us, row.input_size) == (f"H:n1:{job.id}", flows.now_us, 4)
-        (started, _) = flows.history(job.id)
-        assert (started.run, started.root, started.input) == (job.id, job.id, b"[17]")  # type: ignore[union-attr]
-        assert flows.root(job.id).state == State.RUNNING
-        assert flows.store.lifecycle.begun_roots == [job.id]
-        (task,) = flows.tasks()
-        assert (task.id, task.function, task.priority) == (row.decision, DECISIONS, Priority.HIGH)
-        assert task.options == Options(run=(job.id, row.slot), ref=2, forget=True)
-
-    def test_a_start_of_a_live_unique_joins(self, flows: Flows) -> None:
-        run = flows.start(unique=b"order-17")
-        job = flows.new(unique=b"order-17")
-        (begun,) = flows.group(flows.starting(job))
-        assert {at: found.id for at, found in begun.joined.items()} == {job.id: run}
-        assert flows.list() == [run]
-        assert flows.row(run).workflow_id == "order-17"
-
-    def test_a_unique_is_free_once_its_run_has_closed(self, flows: Flows) -> None:
-        first = flows.start(unique=b"u")
-        flows.running(first, flows.close())
-        second = flows.start(unique=b"u")
-        assert flows.list(workflow_id="u") == [second, first]
-        assert flows.show(Key(workflow_id="u")) == flows.shown(second)
-
-    def test_two_workflows_with_one_unique_clash(self, flows: Flows) -> None:
-        flows.define(Definition("refund"))
-        run = flows.start(unique=b"u")
-        at_once, waiting = (flows.new(b"refund", payload=b"in", unique=b"u") for _ in range(2))
-        assert flows.group(flows.starting(at_once)) == [ops.Begun({}, {})]
-        flows.store.submit(waiting)
-        assert flows.begin_waiting(function=b"refund") == 1
-        assert flows.list() == [run]
-        for job in (at_once, waiting):
-            failed = flows.store.present(job.id)
-            assert (failed.state, failed.term) == (State.FAILED, 0)
-            assert b"WorkflowAlreadyRunning" in failed.error
-            assert f"H:n1:{run}".encode() in failed.error
-            assert job.id in flows.store.lifecycle.ended_roots
-        flows.running(run, flows.close())
-        for job in (at_once, waiting):
-            assert flows.store.redrive(job.id).redriven
-            assert flows.begin_waiting(function=b"refund") == 1
-            assert flows.history(job.id)[0].input == b"in"  # type: ignore[union-attr]
-            flows.terminate(Key(run=job.id))
-
-    def test_a_workflow_id_is_free_within_the_group_that_closes_its_run(self, flows: Flows) -> None:
-        flows.define(Definition("refund"))
-        run = flows.start(unique=b"u")
-        job = flows.new(b"refund", unique=b"u")
-        flows.group(ops.TerminateRun(Key(run=run), "", flows.now_us), flows.starting(job))
-        assert flows.list(workflow_id="u", status=(Status.OPEN,)) == [job.id]
-
-    def test_an_unregistered_workflow_or_version_is_refused(self, flows: Flows) -> None:
-        first, second = flows.new(b"unknown"), flows.new()
-        (begun,) = flows.group(ops.BeginRuns([ops.Start(first), ops.Start(second, "2")], flows.now_us))
-        assert "unknown" in begun.refused[first.id]
-        assert "version 2" in begun.refused[second.id]
-        assert "registered: 1" in begun.refused[second.id]
-        assert (flows.store.find(first.id), flows.store.find(second.id)) == (None, None)
-
-    def test_a_start_without_a_version_gets_the_one_registered_last(self, flows: Flows) -> None:
-        flows.now_us += 1
-        flows.define(Definition("order", "2"))
-        assert flows.row(flows.start()).version == "2"
-        flows.now_us += 1
-        found = {one.version: one for one in flows.define(Definition("order", "1"))}
-        assert (found["1"].first_seen_us, found["1"].last_seen_us) == (flows.now_us - 2, flows.now_us)
-        assert flows.row(flows.start()).version == "1"
-        job = flows.new()
-        flows.group(flows.starting(job, version="2"))
-        assert flows.row(job.id).version == "2"
-        assert flows.store.read(ops.FindDefinitions()) == flows.define()
-
-    def test_waiting_jobs_begin_in_the_order_of_a_claim(self, flows: Flows) -> None:
-        jobs = [flows.new(payload=b"%d" % number) for number in range(3)]
-        urgent = flows.new(priority=Priority.HIGH)
-        later = flows.new(state=State.SCHEDULED, due_us=flows.now_us + SECOND)
-        flows.store.submit(*jobs, urgent, later)
-        assert flows.begin_waiting(2) == 2
-        assert flows.list() == [urgent.id, jobs[0].id]
-        assert flows.begin_waiting(5) == 2
-        assert flows.store.state(later.id) is State.SCHEDULED
-        assert flows.history(jobs[2].id)[0].input == b"2"  # type: ignore[union-attr]
-        assert flows.begin_waiting(function=b"unknown") == 0
-
-    def test_the_timeout_is_that_of_the_start_or_the_job_or_the_definition(self, flows: Flows) -> None:
-        stated, option, default = flows.new(), flows.new(options=Options(timeout=20.0)), flows.new()
-        starts = [ops.Start(stated, timeout=10.0), ops.Start(option), ops.Start(default)]
-        flows.group(ops.BeginRuns(starts, flows.now_us))
-        due = [flows.row(job.id).due_us - flows.now_us for job in (stated, option, default)]
-        assert due == [10 * SECOND, 20 * SECOND, 86_400 * SECOND]
 
 
 class RunningFlows:

@@ -12,7 +12,8 @@ from mainspring.jobs import store as job_ops
 from mainspring.testing.conformance.flows import FlowFixtures
 from mainspring.testing.conformance.listing_flows import ListingFlows
 from mainspring.testing.conformance.requesting_flows import RequestingFlows
-from mainspring.testing.conformance.running_flows import RunningFlows, StartingFlows
+from mainspring.testing.conformance.running_flows import RunningFlows
+from mainspring.testing.conformance.starting_flows import StartingFlows
 from mainspring.testing.conformance.timing_flows import TimingFlows
 from mainspring.workflows import store as ops
 from mainspring.workflows.model import Key
