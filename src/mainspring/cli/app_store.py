@@ -1,7 +1,7 @@
-"""The store of an App, read in a separate process: a node never imports an App.
+"""The store and the workflows of an App, read in a separate process: a node never imports an App.
 
-``python -m mainspring.cli.app_store PARENT SELECTOR`` is that process. It writes a `StoreAnswer` as JSON to standard output, and
-nothing else: the output of the App's file goes to standard error.
+``python -m mainspring.cli.app_store PARENT SELECTOR STORE`` is that process. It writes a `StoreAnswer` as JSON to standard
+output, and nothing else: the output of the App's file goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,30 +15,39 @@ import sys
 import msgspec
 
 from mainspring.errors import SettingsError
+from mainspring.server.settings import DEFAULT_STORE, parse_store
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts, spawn
 from mainspring.worker.parent_death import die_with
 
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An App's store, or an error."""
+    """An App's store and functions, or an error."""
 
     store: str | None = None
     """The URL; None: the App names no store."""
+
+    names: list[str] = []
+    """All tasks and workflows of the App, and below only its workflows, if the node's store keeps none."""
+
+    workflows: list[str] = []
 
     wrong: str | None = None
     """The error, if the App cannot be loaded."""
 
 
-async def read_app_store(app: str, *, quiet: bool = False) -> StoreAnswer:
+async def read_app_store(app: str, given: str = "", *, quiet: bool = False) -> StoreAnswer:
     """Import ``FILE.py[:name]`` or ``module[:name]`` in a separate process, and return its App's store.
+
+    ``given``: the URL of the node's store if it is not the App's. If the node's store keeps no workflows, the process also
+    imports the modules that the App includes, to return the names of all workflows.
 
     The process writes its output to standard error, or discards it if ``quiet``. Cancelling the caller kills the process.
 
     Raises SettingsError if there is no such App. If the import failed, the process has printed the traceback.
     """
     process = spawn(
-        (sys.executable, "-m", "mainspring.cli.app_store", str(os.getpid()), app),
+        (sys.executable, "-m", "mainspring.cli.app_store", str(os.getpid()), app, given),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else None,
     )
@@ -56,23 +65,29 @@ async def read_app_store(app: str, *, quiet: bool = False) -> StoreAnswer:
     return answer
 
 
-def load_answer(app: str) -> StoreAnswer:
-    """Import an App in this process and return its store, or the error."""
+def load_answer(app: str, given: str = "") -> StoreAnswer:
+    """Import an App in this process and return its store and, if the node's store keeps none, its workflows; or the error."""
     try:
-        store = getattr(selector.find(app), "store", None)
+        found = selector.find(app)
+        store = getattr(found, "store", None)
+        url = store if store is None or isinstance(store, str) else store.url
+        if parse_store(given or url or DEFAULT_STORE).keeps_workflows:
+            return StoreAnswer(store=url)
+        found.load_tasks()
     except SettingsError as error:
         selector.show_cause(error)
         return StoreAnswer(wrong=str(error))
-    return StoreAnswer(store=store if store is None or isinstance(store, str) else store.url)
+    workflows = list(dict.fromkeys(name for name, _ in found.registry.workflows))
+    return StoreAnswer(store=url, names=found.registry.names(), workflows=workflows)
 
 
-def main(parent: str, app: str) -> None:
+def main(parent: str, app: str, given: str) -> None:
     """Write the `StoreAnswer` of an App to standard output, and end the process."""
     die_with(int(parent), signal.SIGKILL)
     ignore_interrupts()  # the parent ends this process
     to_parent = os.dup(1)
     os.dup2(2, 1)
-    answer = msgspec.json.encode(load_answer(app))
+    answer = msgspec.json.encode(load_answer(app, given))
     sys.stdout.flush()
     sys.stderr.flush()
     os.write(to_parent, answer)

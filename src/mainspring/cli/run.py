@@ -22,6 +22,7 @@ from mainspring.cli.node import client_address, run_node
 from mainspring.cli.node_options import NODE_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.options import flag, option
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
+from mainspring.cli.task_selection import LISTED_TASKS, select_tasks
 from mainspring.cli.worker import DEFAULT_WORKERS, TRACEBACKS_HELP, AppSelector, WorkerOptions, supervised
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
@@ -32,6 +33,7 @@ from mainspring.worker.supervisor import Supervisor
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
+    from mainspring.cli.app_store import StoreAnswer
     from mainspring.cli.node import Ready
     from mainspring.cli.worker_process import WorkerOrder
     from mainspring.server.ports import Listening
@@ -109,7 +111,7 @@ def run(
 
     The store is the first of these that is set: --store, MAINSPRING_STORE, store in mainspring.toml, App(store=…) in the file.
     To read App(store=…), the command first imports the file in a separate process, which ends before the server starts. If
-    another store is set, the log warns that the App's is not used.
+    another store is set, the log warns that the App's is not used. Workflows need a store on SQLite or in memory.
 
     EXAMPLES
       mainspring run app.py
@@ -130,12 +132,16 @@ def run(
     order = replace(workers.order(app, [], stop.seconds), log=log)
 
     async def main(settings: ServerSettings, ready: Ready) -> int:
-        if node.store == NOT_GIVEN:
+        answer = None
+        given = "" if node.store == NOT_GIVEN else settings.store.url
+        if not given or not settings.store.keeps_workflows:
             # Only now: the file's code runs as the user of --user, and its errors reach the caller that waits for --daemon.
-            answer = await _until_signal(read_app_store(app))
+            answer = await _until_signal(read_app_store(app, given))
             if answer is None:
                 return EXIT_DONE
-            settings = node.settings_with(answer.store or DEFAULT_STORE, stop.seconds)
+            if not given:
+                settings = node.settings_with(answer.store or DEFAULT_STORE, stop.seconds)
+            refuse_workflows(answer, settings.store, order)
         with contextlib.ExitStack() as stack:
             private = None
             if not any(_usable_locally(address, settings) for address in settings.listen.gearman):
@@ -143,7 +149,7 @@ def run(
                 directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="mainspring-"))
                 private = UnixAddress(str(Path(directory) / "workers.sock"))
             return await _node_and_workers(
-                settings, ready, order, workers.processes, private, compare_store=node.store != NOT_GIVEN
+                settings, ready, order, workers.processes, private, compare_store=bool(given), answer=answer
             )
 
     return run_node(settings, main)
@@ -157,10 +163,11 @@ async def _node_and_workers(
     private: UnixAddress | None,
     *,
     compare_store: bool,
+    answer: StoreAnswer | None,
 ) -> int:
     """Run the node and, when it is ready, the workers; stop the node if they cannot work.
 
-    ``compare_store``: log, in the background, if the App names another store.
+    ``compare_store``: log, in the background, if the App names another store. ``answer``: that of the App, if it is read.
 
     The order of a stop: the node drains while its workers still run and settle jobs; then the workers end.
     """
@@ -177,7 +184,9 @@ async def _node_and_workers(
         working = asyncio.create_task(supervisor.run(), name="mainspring workers")
         working.add_done_callback(_stop_node)
         if compare_store:
-            compared = asyncio.create_task(_compare(order.app, settings.store), name="mainspring store of the App")
+            compared = asyncio.create_task(
+                _compare(order.app, settings.store, answer), name="mainspring store of the App"
+            )
         ready([port for port in ports if private is None or client_address(port) != str(private)])
 
     if private is not None:
@@ -203,10 +212,26 @@ async def _node_and_workers(
     return code or failure
 
 
-async def _compare(app: str, store: StoreSettings) -> None:
+def refuse_workflows(answer: StoreAnswer, store: StoreSettings, order: WorkerOrder) -> None:
+    """Raise SettingsError if the workers would run workflows, and the store keeps none."""
+    names = set(answer.names)
+    if answer.workflows and (order.functions or order.unwanted):
+        names = set(select_tasks(answer.names, order.functions, order.unwanted))
+    workflows = [name for name in answer.workflows if name in names]
+    if not workflows:
+        return
+    few = workflows[:LISTED_TASKS]
+    more = f" and {len(workflows) - len(few)} more" if len(workflows) > len(few) else ""
+    raise SettingsError(
+        f"the store {store.shown} keeps no workflows, and {order.app} defines {', '.join(few)}{more}: use a store on SQLite or in"
+        f" memory, such as --store {DEFAULT_STORE}, or leave them out with --not {few[0]}"
+    )
+
+
+async def _compare(app: str, store: StoreSettings, answer: StoreAnswer | None) -> None:
     """Log a warning if the App names another store than the open one."""
     try:
-        answer = await read_app_store(app, quiet=True)
+        answer = answer or await read_app_store(app, quiet=True)
     except SettingsError:
         return  # the workers fail in the same way and log it
     if answer.store is None:

@@ -71,6 +71,11 @@ class StoreSettings:
         user, _, hosts = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{user.partition(':')[0]}:***@{hosts}").geturl()
 
+    @property
+    def keeps_workflows(self) -> bool:
+        """Whether the store keeps runs of workflows."""
+        return self.engine in {"memory", "sqlite"}
+
     def absolute(self) -> StoreSettings:
         """Return the same store with an absolute path, valid from any working directory."""
         if self.path is None:
