@@ -95,7 +95,7 @@ def kill_worker(event: int, when: str) -> None:
     else:
 
         def flush(decider: Any) -> None:
-            for reports in decider._unsent.values():
+            for reports in decider._reports._unsent.values():
                 if any(run.instance.position >= event for run, _ in reports):
                     die()
 

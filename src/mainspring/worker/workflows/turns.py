@@ -1,0 +1,192 @@
+"""The turns of runs: activations of their code, and the worker's acts after them.
+
+Activations run on the worker's loop, in plain callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.worker.execution import RELEASED
+from mainspring.worker.workflows import fusing
+from mainspring.worker.workflows.progress import Next, next_act
+from mainspring.workflows.messages import DecideMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.deciding.model import Turn
+    from mainspring.worker.session import Key
+    from mainspring.worker.workflows.decide_reports import DecideReports
+    from mainspring.worker.workflows.run_cache import RunCache
+    from mainspring.worker.workflows.runs import Run
+    from mainspring.worker.workflows.steps import Steps
+    from mainspring.worker.workflows.watchdog import Watchdog
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.model import Parked
+
+TOGETHER_DELAY: Final = 0.05
+"""Seconds for which results that are recorded with their decision wait for it."""
+
+
+class Turns:
+    """Runs the code of the runs in ``cache``, starts ``steps``, and collects ``reports``.
+
+    ``evict`` drops a run from memory; ``flush`` sends the reports outside of a turn that the worker's connections began.
+    """
+
+    def __init__(
+        self,
+        cache: RunCache,
+        reports: DecideReports,
+        steps: Steps,
+        watchdog: Watchdog,
+        build: str,
+        *,
+        evict: Callable[[Run], None],
+        flush: Callable[[], None],
+    ) -> None:
+        self._cache = cache
+        self._reports = reports
+        self._steps = steps
+        self._watchdog = watchdog
+        self._build = build
+        self._evict = evict
+        self._flush = flush
+        self.draining = False
+        """Whether no more decisions and steps begin."""
+
+    # ---- activations ----
+
+    def decide(self, run: Run, key: Key, now_us: int, events: Sequence[Event]) -> None:
+        """Make a decision under its delivery."""
+        self._cache.hold(run, key)
+        run.note(events)
+        last = events[-1].id if events else run.instance.position
+        self._take(run, self._activate(run, run.instance.deliver, events, now_us), given=last)
+        if run.outcomes and not run.reporting:
+            self.end_steps(run)
+
+    def decide_fused(self, run: Run, now_us: int) -> None:
+        """Decide about activities that this worker has executed, whose ends are reported with the decision."""
+        ended, run.ended = run.ended, []
+        position = run.instance.position
+        run.predicted = fusing.events_of(ended, position, now_us)
+        for one in ended:
+            run.activities.discard(one.ref)
+            run.settlements.append(fusing.message_of(one))
+            run.link.session.drop(one.key)
+        run.note(run.predicted)
+        turn = self._activate(run, run.instance.deliver, run.predicted, now_us)
+        run.seen, run.now_us = position, run.instance.now_us
+        self._take(run, turn)
+
+    def end_steps(self, run: Run) -> None:
+        """Give the code the outcomes of steps; they wait for the next decision if the worker has none."""
+        if run.key is None:
+            return
+        outcomes, run.outcomes = run.outcomes, []
+        for outcome in outcomes:
+            step = run.running.pop(outcome.number, None)
+            run.eager = run.eager or step is None or step.call.record == "each"
+        self._take(run, self._activate(run, run.instance.step_ended, outcomes))
+
+    def _activate(self, run: Run, activation: Any, *args: Any) -> Turn:
+        """Run code of a workflow."""
+        begun = time.perf_counter()
+        self._watchdog.begin(run)
+        try:
+            turn: Turn = activation(*args)
+        finally:
+            self._watchdog.end()
+        run.activation = time.perf_counter() - begun
+        self._cache.use(run)
+        return turn
+
+    # ---- after an activation ----
+
+    def _take(self, run: Run, turn: Turn, *, given: int = 0) -> None:
+        """Collect the outcome of an activation, and act on it. ``given``: the last event of a new decision."""
+        instance = run.instance
+        if given:
+            run.seen, run.now_us = instance.seen, instance.now_us
+        if turn.parked is not None:
+            if not run.settlements:
+                run.seen = given or run.seen  # a replay ends where the code differs, and has not seen the rest
+            run.decisions.clear()
+            run.steps.clear()
+            self._report(run, more=False, parked=turn.parked)
+            return
+        run.batch = instance.batch
+        run.decisions.extend(turn.decisions)
+        run.steps += turn.steps
+        run.finished = turn.finished
+        run.waits = turn.waits
+        run.about = turn.about
+        if turn.stop:
+            self._steps.stop(run, turn.stop)
+        if turn.start:
+            if run.key is not None and not self.draining:
+                at_once = [call for call in turn.start if call.at_once]
+                self._steps.start(run, at_once)
+                run.starts += [call for call in turn.start if not call.at_once]
+            else:
+                run.starts += turn.start
+        self.advance(run)
+
+    def advance(self, run: Run) -> None:
+        """Report what has to be recorded now, and start the steps for which nothing has to be."""
+        act = next_act(run, draining=self.draining)
+        if act is Next.COMPLETE or act is Next.RECORD:
+            self._report(run, more=act is Next.RECORD)
+        elif act is Next.START:
+            starts, run.starts = run.starts, []
+            self._steps.start(run, starts)
+        elif act is Next.WAIT:
+            if run.timer is None:
+                run.timer = asyncio.get_running_loop().call_later(TOGETHER_DELAY, self._late, run)
+        elif act is Next.HAND_BACK:
+            self._hand_back(run)
+
+    def _late(self, run: Run) -> None:
+        """Report results that have waited long enough for their decision."""
+        run.timer = None
+        if run.steps and not run.reporting and run in self._cache:
+            self._report(run, more=True)
+            self._flush()
+
+    def _hand_back(self, run: Run) -> None:
+        """Give a decision back, because the worker ends."""
+        key = self._cache.release(run)
+        if key is not None:
+            run.link.session.settle(key, RELEASED)
+            run.link.flush()
+        self._evict(run)
+
+    def _report(self, run: Run, *, more: bool, parked: Parked | None = None) -> None:
+        handle, token = run.key or (b"", b"")
+        if not run.key and not run.settlements:
+            self._evict(run)  # nothing that the node would take
+            return
+        message = DecideMessage(
+            run.id,
+            handle,
+            token,
+            run.seen,
+            run.now_us,
+            run.batch,
+            more,
+            tuple(run.steps),
+            tuple(run.decisions),
+            tuple(run.settlements),
+            run.about,
+            parked,
+            self._build,
+        )
+        run.drop_unrecorded()
+        if run.key is not None and not more:
+            run.link.session.drop(run.key)
+            self._cache.release(run)
+        self._reports.add(run, message)
