@@ -306,7 +306,7 @@ class Submission(Generic[P, R]):
         return Job(self._connections, handle, self._decode, joined=joined)
 
     def _jobs(self, answers: list[Answer]) -> list[Job[R]]:
-        jobs = [self._submitted(answer) for answer in answers if isinstance(answer, Submitted)]
+        jobs = [self._job(answer.handle, joined=answer.joined) for answer in answers if isinstance(answer, Submitted)]
         for answer in answers:
             if not isinstance(answer, Submitted):
                 answer.add_note(f"{len(jobs)} of {len(answers)} jobs were accepted")

@@ -8,7 +8,6 @@ import msgspec
 
 from mainspring.errors import RefusedError
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.roots import DECISIONS
 from mainspring.jobs.store import FindUnique, Found, Submit
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Intake:
         elif (
             leases
             and queue is not None
-            and (self._admits(queue, job) or (job.function[:1] == DECISIONS and self._goes_on(job) is not None))
+            and (self._admits(queue, job) or (queue.prefer is not None and self._goes_on(job) is not None))
         ):
             job.state, job.term = _LEASED, self._table.term
             queue.inflight += 1
@@ -171,7 +170,7 @@ class Intake:
                     leased = True
                     queue.leased += 1
                     held = serving.hold(job)
-                    worker = self._goes_on(job) if job.function[:1] == DECISIONS else None
+                    worker = None if queue.prefer is None else self._goes_on(job)
                     if worker is None:
                         dispatch.push(held)
                     else:
