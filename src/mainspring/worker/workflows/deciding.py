@@ -183,9 +183,7 @@ class WorkflowDecider:
 
     def drain(self) -> None:
         """Begin no more decisions and steps."""
-        self._turns.draining = True
-        for run in self._cache:
-            self._turns.advance(run)
+        self._turns.drain()
         self.flush()
 
     async def close(self) -> None:

@@ -150,6 +150,12 @@ class Turns:
         elif act is Next.HAND_BACK:
             self._hand_back(run)
 
+    def drain(self) -> None:
+        """Begin no more decisions and steps, and report all results of steps at once."""
+        self.draining = True
+        for run in self._cache:
+            self.advance(run)
+
     def _late(self, run: Run) -> None:
         """Report results that have waited long enough for their decision."""
         run.timer = None
