@@ -481,3 +481,6 @@ def test_parked_and_stranded_runs_are_counted_and_reported(tmp_path: Path, monke
         asyncio.run(main())
     warnings = [line for line in lines if "no worker of their version" in line["event"]]
     assert [(line["type"], line["runs"], line["log_level"]) for line in warnings] == [("order", 1, "warning")]
+    parked = [line for line in lines if line["event"] == "a run is parked"]
+    assert [(line["type"], line["kind"], line["log_level"]) for line in parked] == [("broken", "defect", "warning")]
+    assert "NameError: nobody knows it" in parked[0]["problem"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +30,9 @@ _REASON_LIMIT: Final = 256
 """Characters of a failure's reason; SWF's limit."""
 _DETAILS_LIMIT: Final = 30_000
 """Characters of the traceback."""
+
+_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
+"""The files of Mainspring: an error that it raises is shown at the line of the workflow that calls it."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,7 +69,8 @@ def defect_of(error: BaseException, code: Code) -> Parked | None:
     if not isinstance(error, (*code.park_on, WorkflowUsageError)):
         return None
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    place = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
     return Parked(
         "defect",
         f"{type(error).__name__}: {str(error)[:_DETAILS_LIMIT]}{place}; correct the code, and start a worker with it",

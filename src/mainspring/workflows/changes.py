@@ -42,7 +42,19 @@ if TYPE_CHECKING:
 class RunDraft:
     """A run that is open at the begin of a transaction, or begins in it, with its draft."""
 
-    __slots__ = ("about", "completed", "draft", "ended", "fresh", "guard", "parking", "replaced", "run", "size")
+    __slots__ = (
+        "about",
+        "completed",
+        "draft",
+        "ended",
+        "fresh",
+        "guard",
+        "parked_us",
+        "parking",
+        "replaced",
+        "run",
+        "size",
+    )
 
     def __init__(self, run: Run, draft: Draft, *, fresh: bool = False) -> None:
         self.run = run
@@ -55,6 +67,8 @@ class RunDraft:
         """The bytes of the history before the transaction."""
         self.about = run.row.about
         self.parking = _mark(run.row)
+        self.parked_us = run.row.parked_us
+        """Since when it is parked, before the transaction."""
         self.ended: Ended | None = None
         """The end of the decision task's job in this transaction."""
         self.completed = False
@@ -342,6 +356,7 @@ def _changed(found: RunDraft) -> Changed:
         row.decision,
         row.events - found.guard,
         row.history_bytes - found.size,
+        row.parked if row.parked_us != found.parked_us else None,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.workflows.model import Status
+    from mainspring.workflows.model import Parked, Status
 
 
 class Changed(NamedTuple):
@@ -28,6 +28,8 @@ class Changed(NamedTuple):
     """The job of the open decision task; 0 if there is none."""
     new_events: int = 0
     new_bytes: int = 0
+    parked: Parked | None = None
+    """Why the transaction has parked it; None if it has not."""
 
 
 class RunObserver(Protocol):

@@ -12,6 +12,7 @@ from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions
 from mainspring.workflows.long_histories import LongHistories
 from mainspring.workflows.model import Key, Limits
+from mainspring.workflows.newly_parked import NewlyParked
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
@@ -106,6 +107,7 @@ class WorkflowService:
         self._alarms: Alarms
         self._watch: Watch
         self._long_histories: LongHistories
+        self._newly_parked: NewlyParked
         self._builds: dict[Build, int] = {}
         self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
         self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
@@ -115,6 +117,7 @@ class WorkflowService:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
         self._long_histories = LongHistories(Limits(), jobs.handle_of)
+        self._newly_parked = NewlyParked(jobs.handle_of, self._clock.monotonic)
         self.deciders.attach(jobs)
 
         def paused() -> bool:
@@ -177,6 +180,7 @@ class WorkflowService:
                 continue
             cached.appended(one.run, one.events)
             self._long_histories.check(one)
+            self._newly_parked.check(one)
             if one.due_us:
                 alarms.append((one.run, one.due_us))
         if alarms:

@@ -254,6 +254,16 @@ def test_a_defect_parks_the_run_and_another_error_fails_it() -> None:
     assert worker.node.closed.reason == "ValueError"
 
 
+def test_a_defect_is_shown_at_the_line_of_the_workflow() -> None:
+    async def run() -> None:
+        label.submit("x").result()
+
+    parked = start(run).decide().parked
+    assert parked is not None
+    assert "WorkflowUsageError" in parked.message
+    assert f" at {__file__}:{run.__code__.co_firstlineno + 1} in run;" in parked.message
+
+
 def test_an_eviction_runs_cleanup_and_drops_its_commands() -> None:
     log: list[str] = []
 
