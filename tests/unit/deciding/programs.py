@@ -21,6 +21,8 @@ from mainspring import App, workflow
 from mainspring.deciding.channels import Channel
 from mainspring.deciding.instance import Instance
 from mainspring.errors import JobError
+from mainspring.jobs.failures import JobFailure
+from mainspring.workflows.decisions.model import FailWorkflowExecution
 from mainspring.workflows.history import Event  # noqa: TC001 - msgspec reads the annotations
 
 app = App()
@@ -413,15 +415,18 @@ def digest_of_prefixes(recorded: Recorded) -> list[str]:
             assert repeated == turn, (recorded.seed, last, repeated, turn)
             warm.evict()
             warm = Instance(CODE, 1)
-        digests.append(_digest(turn, cold))
+        digests.append(digest_of_turn(turn, cold))
         cold.evict()
     warm.evict()
     return digests
 
 
-def _digest(turn: Any, instance: Instance) -> str:
+def digest_of_turn(turn: Any, instance: Instance) -> str:
+    """Return a digest of a turn. It leaves out tracebacks: they name files, lines and the interpreter, and no replay compares
+    them.
+    """
     shown = [
-        [repr(one) for one in turn.decisions],
+        [_show(one) for one in turn.decisions],
         [(one.number, one.name, one.payload, one.record, one.at_once) for one in turn.start],
         turn.finished,
         turn.waits,
@@ -429,6 +434,13 @@ def _digest(turn: Any, instance: Instance) -> str:
         instance.now_us,
     ]
     return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
+
+
+def _show(decision: Any) -> str:
+    if isinstance(decision, FailWorkflowExecution):
+        failure = msgspec.json.decode(decision.details, type=JobFailure)
+        return repr((decision.number, decision.reason, failure.type, failure.message))
+    return repr(decision)
 
 
 def main() -> None:

@@ -10,12 +10,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from .programs import digest_of_prefixes, record
+from mainspring.workflows.history import WorkflowExecutionFailed
+
+from .fake_node import FakeNode, FakeWorker, code_of
+from .programs import digest_of_prefixes, digest_of_turn, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +55,31 @@ def other_interpreters() -> Iterator[str]:
             works = subprocess.run([found, "-c", "import msgspec, structlog"], check=False, capture_output=True)
             if works.returncode == 0:
                 yield found
+
+
+def failing_at(line: int) -> FakeWorker:
+    """Return a run whose code, the same in each process, raises an error in another line of its file."""
+    names: dict[str, Any] = {}
+    exec("\n" * line + "async def failing():\n    raise ValueError('no')\n", names)
+    return FakeWorker(code_of(names["failing"]), FakeNode())
+
+
+def test_the_lines_of_a_traceback_make_no_difference() -> None:
+    one, other = failing_at(1), failing_at(2)
+    turn, other_turn = one.decide_only(), other.decide_only()
+    assert turn.decisions != other_turn.decisions  # by their tracebacks
+    assert digest_of_turn(turn, one.instance) == digest_of_turn(other_turn, other.instance)
+
+
+def test_the_lines_of_a_traceback_park_no_run_that_could_not_close() -> None:
+    one, other = failing_at(1), failing_at(2)
+    turn = one.decide_only()
+    one.node.signal("news")  # refuses the close
+    one.finish_turn(turn)
+    assert one.node.closed is None
+    other.node = one.node
+    assert other.decide().parked is None
+    assert isinstance(one.node.closed, WorkflowExecutionFailed)
 
 
 def test_random_workflows_make_the_same_commands_in_every_process() -> None:
