@@ -10,7 +10,7 @@ from mainspring.api.errors import Code, Problem
 from mainspring.api.request import Request
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
-from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.resources.limit_specs import key_of
@@ -19,6 +19,7 @@ PriorityName = Literal["high", "normal", "low"]
 PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
 
 LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
+RESERVED_NAME = "names with the character U+001F are those of a node's own functions: leave it out"
 
 
 class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -74,6 +75,8 @@ def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: 
         return Problem(Code.INVALID, "a job needs the name of a function")
     if len(function) > FUNCTION_LIMIT:
         return Problem(Code.TOO_LARGE, LONG_NAME)
+    if DECISIONS in function:
+        return Problem(Code.INVALID, RESERVED_NAME)
     if len(unique) > UNIQUE_LIMIT:
         return Problem(Code.TOO_LARGE, f"a unique has at most {UNIQUE_LIMIT} bytes, and this one has {len(unique)}")
     return size_problem(payload, largest)

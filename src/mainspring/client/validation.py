@@ -66,8 +66,10 @@ def check_text(value: object, what: str, accepted: str = "text") -> str:
 def check_name(name: object) -> None:
     """Raise UsageError unless the value can be the name of a function."""
     text = check_text(name, "name")
-    if not text or "\0" in text or len(text.encode()) > FUNCTION_LIMIT:
-        raise UsageError(f"{text!r} is not a name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL")
+    if not text or "\0" in text or "\x1f" in text or len(text.encode()) > FUNCTION_LIMIT:
+        raise UsageError(
+            f"{text!r} is not a name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL and U+001F"
+        )
 
 
 def check_unique(value: object, what: str, accepted: str = "text") -> str:

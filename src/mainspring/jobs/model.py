@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 
 NO_UNIQUE = b""
+DECISIONS = b"\x1f"
+"""The first byte of the functions of decisions. No other function has it in its name."""
 FUNCTION_LIMIT = 512
 """Bytes of a function's name; the limit of Gearman's own library."""
 UNIQUE_LIMIT = 64

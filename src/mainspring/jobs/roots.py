@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     Joined = dict[int, Found]
     """For each job that was not stored (by its id), the one that it joins, as in the outcome of ``Submit``."""
 
-DECISIONS: Final = b"\x1f"
-"""The first byte of the functions of decisions."""
 RUNS_AT_ONCE: Final = 250
 """The most pending jobs that become root jobs in one operation."""
 RETRY_DELAY: Final = 0.25

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from mainspring.errors import UsageError
-from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.quantities import format_duration
 from mainspring.schedules import cron, triggers
@@ -62,6 +62,10 @@ def _check(schedule: Schedule) -> None:
     for what, text in (("the function's name", schedule.function), ("unique", schedule.unique)):
         if b"\0" in text:  # NUL separates the arguments of a packet
             raise UsageError(f"{what} contains a NUL byte: leave it out")
+    if DECISIONS in schedule.function:
+        raise UsageError(
+            "the function's name has the character U+001F, which marks a node's own functions: leave it out"
+        )
     if len(schedule.function) > FUNCTION_LIMIT:
         raise UsageError(f"the function's name has {len(schedule.function)} bytes: give it at most {FUNCTION_LIMIT}")
     if len(schedule.unique) > UNIQUE_LIMIT:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
-from mainspring.jobs.roots import DECISIONS
+from mainspring.jobs.model import DECISIONS
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions

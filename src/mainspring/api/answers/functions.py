@@ -12,11 +12,11 @@ from msgspec.structs import asdict, replace
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.functions import FunctionInfo, Limit, List, Listed, Pause, Registered, Registration, Resume, Show
-from mainspring.api.submitting import LONG_NAME
+from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.clock import to_us
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import FunctionQueue
-from mainspring.jobs.model import FUNCTION_LIMIT
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
@@ -139,6 +139,8 @@ class FunctionCalls:
         service, name = self._service, function.encode()
         if not name or b"\0" in name:
             raise ApiError(Code.INVALID, "a function needs a name, without NUL bytes")
+        if DECISIONS in name:
+            raise ApiError(Code.INVALID, RESERVED_NAME)
         if len(name) > FUNCTION_LIMIT:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
         if not service.keeps_limits:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mainspring.api.submitting import LONG_NAME
+from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.faces.gearman.assignments import extended_assignment, plain_assignment
 from mainspring.faces.gearman.reading import UNREAD
 from mainspring.jobs.held import Worker
-from mainspring.jobs.model import FUNCTION_LIMIT
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class WorkerSide:
         limit = self._face.settings.functions
         if len(function) > FUNCTION_LIMIT:
             self._refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME.encode())
+        elif DECISIONS in function:
+            self._refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
         elif len(worker.abilities) >= limit and self._service.queue_of(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
         elif not self._service.admits(function):

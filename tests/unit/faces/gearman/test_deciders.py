@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import Event
 
 ORDER = b"order"
+DECISIONS = decision_function("default", "order", "1")
 WORKFLOW = {"workflow": {"version": "1", "digest": "d"}}
 TASK = ScheduleActivityTask(1, "1", b"charge", input=b"[1]")
 
@@ -389,6 +390,26 @@ def test_registrations_are_checked(node: Node, name: bytes, options: dict[str, A
     answer, (code, message) = peer.ask(Type.REGISTER, name, json.dumps(options).encode())
     assert (answer, code) == ("ERROR", "INVALID_ARGUMENTS")
     assert text in message
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        (Type.SUBMIT_JOB, DECISIONS, b"", b""),
+        (Type.SUBMIT_JOB_BG, DECISIONS, b"", b""),
+        (Type.CAN_DO, DECISIONS),
+        (Type.REGISTER, DECISIONS, b""),
+        (Type.SUBMIT_JOB_BG, b"a\x1fb", b"", b""),
+    ],
+)
+def test_functions_of_decisions_are_neither_submitted_nor_registered_for(
+    node: Node, decider: Decider, packet: tuple[Type, *tuple[bytes, ...]]
+) -> None:
+    kind, *args = packet
+    answer, (code, message) = node.connect(extended=True).ask(kind, *args)
+    assert (answer, code) == ("ERROR", "INVALID_FUNCTION_NAME")
+    assert "U+001F" in message
+    assert decider.take() == []
 
 
 def test_a_store_without_workflows_refuses_their_workers() -> None:
