@@ -22,7 +22,7 @@ def connect(address: str | None = None) -> socket.socket:
 
 def decisions(workflow: str) -> str:
     """Return the name that the command prints for the decisions of a workflow's first version."""
-    return f"\\x1fd\\x1fdefault\\x1f{workflow}@1"
+    return f"{workflow}@1 (decisions)"
 
 
 def counts(server: socket.socket, function: str) -> Counts:

@@ -7,14 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.api.jobs import Cancel, Cancelled
-from mainspring.api.submitting import LONG_NAME
+from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.listings import Listing
-from mainspring.jobs.model import FUNCTION_LIMIT, State
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE
 from mainspring.queries.jobs import ListJobs
 from mainspring.wire.gearman import admin
 from mainspring.wire.gearman.uniques import original_unique
+from mainspring.workflows.model import decisions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,7 +93,13 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
         total, workers = total + others.foreground, workers + others.workers
         # Other nodes' counts may be some seconds old: no more of the stored jobs can run there than the store counts as away.
         running += min(others.running, queue.away + others.foreground)
-    return admin.FunctionStatus(queue.name, total, running, workers, *queue.waiting_by_priority())
+    return admin.FunctionStatus(_shown(queue.name), total, running, workers, *queue.waiting_by_priority())
+
+
+def _shown(function: bytes, space: bytes = b" ") -> bytes:
+    """Return a function's name as lists show it: ``order@2 (decisions)`` for the decisions of a workflow."""
+    named = decisions_of(function)
+    return function if named is None else f"{named[1]}@{named[2]}".encode() + space + b"(decisions)"
 
 
 def _workers(peer: Peer, _: Command) -> None:
@@ -119,7 +126,8 @@ def _many_workers(peers: list[Connected]) -> Pieces:
 
 
 def _worker_line(other: Connected) -> bytes:
-    functions = [queue.name for worker in other.workers for queue in reversed(worker.abilities)]
+    # Without a space, because spaces separate the names here.
+    functions = [_shown(queue.name, b"") for worker in other.workers for queue in reversed(worker.abilities)]
     return admin.worker_line(admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions))
 
 
@@ -171,6 +179,9 @@ def _cancel_job(peer: Peer, command: Command) -> None:
 def _create_function(peer: Peer, command: Command) -> None:
     if len(command.args[0]) > FUNCTION_LIMIT:
         peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE %b\r\n" % LONG_NAME.replace(" ", "+").encode())
+        return
+    if DECISIONS in command.args[0]:
+        peer.outbox.send(b"ERR INVALID_FUNCTION_NAME %b\r\n" % RESERVED_NAME.replace(" ", "+").encode())
         return
     if not peer.service.admits(command.args[0]):
         text = peer.service.too_many_functions().replace(" ", "+").encode()

@@ -412,6 +412,20 @@ def test_functions_of_decisions_are_neither_submitted_nor_registered_for(
     assert decider.take() == []
 
 
+def test_lists_name_the_functions_of_decisions_for_people(node: Node) -> None:
+    start(node)
+    Decider(node, b"charge").assigned()
+    client = node.connect()
+    assert client.text("status").splitlines()[:-1] == [
+        "order\t1\t0\t0",
+        "charge\t0\t0\t1",
+        "order@1 (decisions)\t1\t1\t1",
+    ]
+    assert client.text("prioritystatus").splitlines()[2] == "order@1 (decisions)\t0\t0\t0\t1"
+    assert ": charge order@1(decisions)\n" in client.text("workers")
+    assert client.text(f"create function {DECISIONS.decode()}").startswith("ERR INVALID_FUNCTION_NAME ")
+
+
 def test_a_store_without_workflows_refuses_their_workers() -> None:
     peer = Node().connect(extended=True)
     answer, (code, message) = peer.ask(Type.REGISTER, ORDER, json.dumps(WORKFLOW).encode())
