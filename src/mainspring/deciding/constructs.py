@@ -2,7 +2,7 @@
 
 CPython has changed when they resume their callers: ``gather`` no longer waits a turn for futures that have ended (3.12), and
 ``wait_for`` no longer makes a task (3.12). A run that was begun with one version has to go on with the next one in the same
-order. While workflow code runs, these functions replace asyncio's.
+order. These functions replace asyncio's (see `guards`), and call them outside of workflows.
 """
 
 from __future__ import annotations

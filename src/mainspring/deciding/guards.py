@@ -1,9 +1,11 @@
 """Guards at run time: workflow code may not read the clock, use chance, open files or sockets, or start threads and processes.
 
-A replay would get other values, or do it a second time. The guarded functions of the standard library are replaced in their
-modules while workflow code runs, and only then. An audit hook reports files, sockets, processes and threads. Both judge the
-direct caller: logging, for example, reads the clock for its own purposes. They do not reach ``datetime.now``, and names from
-``from time import time``: `lint` finds those in the code. Functions of asyncio are replaced in the same way: see `constructs`.
+A replay would get other values, or do it a second time. The first activation of a process replaces the guarded functions of the
+standard library in their modules, for good: to replace them in each activation would cost more than a step of a workflow. The
+replacements act only while workflow code runs, in its thread. An audit hook reports files, sockets, processes and threads. Both
+judge the direct caller: logging, for example, reads the clock for its own purposes. They do not reach ``datetime.now``, and names
+from ``from time import time``: `lint` finds those in the code. Functions of asyncio are replaced in the same way: see
+`constructs`.
 """
 
 from __future__ import annotations
@@ -181,8 +183,8 @@ class _Activation:
 
 
 _active: Final = _Activation()
-_swaps: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
-"""For each guarded module: its names, the guards, and the originals."""
+ORIGINALS: Final[dict[Any, Any]] = {}
+"""The guarded functions by the functions that replace them."""
 
 
 def enter() -> None:
@@ -190,15 +192,11 @@ def enter() -> None:
     if not _active.installed:
         _install()
     _active.thread = threading.get_ident()
-    for names, guards, _ in _swaps:
-        names.update(guards)
 
 
 def leave() -> None:
     """End to guard."""
     _active.thread = 0
-    for names, _, originals in _swaps:
-        names.update(originals)
 
 
 @contextmanager
@@ -217,12 +215,15 @@ def unguarded() -> Iterator[None]:
 def _install() -> None:
     _active.installed = True
     for module, remedies in GUARDED.items():
-        originals = {name: getattr(module, name) for name in remedies if hasattr(module, name)}
-        guards = {name: _guard(f"{module.__name__}.{name}", one, remedies[name]) for name, one in originals.items()}
-        _swaps.append((vars(module), guards, originals))
+        for name, remedy in remedies.items():
+            original = getattr(module, name, None)
+            title = f"{module.__name__}.{name}"
+            if isinstance(original, type):  # still a class: others may derive from it
+                original.__new__ = staticmethod(_guard(title, original.__new__, remedy))  # type: ignore[method-assign]
+            elif original is not None:
+                setattr(module, name, _guard(title, original, remedy))
     for module in (asyncio, asyncio.tasks):
-        originals = {name: getattr(module, name) for name in REPLACED}
-        _swaps.append((vars(module), dict(REPLACED), originals))
+        vars(module).update(REPLACED)
     sys.addaudithook(_audit)
 
 
@@ -237,10 +238,13 @@ def _guard(name: str, original: Callable[..., Any], remedy: str) -> Callable[...
     def guard(*args: Any, **kwargs: Any) -> Any:
         if harmless is not None and len(args) > harmless:
             return original(*args, **kwargs)
-        if _active.thread == threading.get_ident() and not _active.lifted and _is_workflow(sys._getframe(1)):  # noqa: SLF001
-            raise WorkflowUsageError(f"workflow code calls {name}, which a replay cannot repeat: {remedy}")
+        if _active.thread and _active.thread == threading.get_ident() and not _active.lifted:
+            caller = sys._getframe(1)  # noqa: SLF001 - the guard judges it
+            if _is_workflow(caller):
+                raise WorkflowUsageError(f"workflow code calls {name}, which a replay cannot repeat: {remedy}")
         return original(*args, **kwargs)
 
+    ORIGINALS[guard] = original
     return guard
 
 

@@ -16,6 +16,8 @@ import textwrap
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from mainspring.deciding.guards import ORIGINALS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -255,6 +257,8 @@ class _Reader(ast.NodeVisitor):
 
 def _judge(target: Any, node: ast.Call) -> str:
     """Return what is wrong with a call of an object; empty if nothing is."""
+    if isinstance(target, FunctionType):
+        target = ORIGINALS.get(target, target)
     name: str = getattr(target, "__name__", "")
     module = (getattr(target, "__module__", None) or "").partition(".")[0]
     owner = getattr(target, "__self__", None)

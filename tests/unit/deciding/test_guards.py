@@ -82,6 +82,31 @@ def test_outside_of_workflows_nothing_is_guarded() -> None:
     assert time.time.__module__ == "time"
 
 
+def test_guards_are_installed_once_and_leave_classes_as_they_are() -> None:
+    run_of(lambda: None)
+    found: list[object] = []
+    outside = (time.time, random.choice, asyncio.gather)
+    assert run_of(lambda: found.append((time.time, random.choice, asyncio.gather))) == '"nothing"'
+    assert found == [outside]
+
+    class Dice(random.SystemRandom):
+        pass
+
+    assert isinstance(Dice(), random.SystemRandom)
+    assert 0 <= Dice().random() < 1
+    assert "workflow.rng()" in run_of(lambda: Dice())
+
+
+def test_asyncio_is_unchanged_outside_of_workflows() -> None:
+    async def use() -> list[Any]:
+        first, second = await asyncio.gather(asyncio.sleep(0, 1), asyncio.sleep(0, 2))
+        third = await asyncio.wait_for(asyncio.sleep(0, 3), 5)
+        return [first, second, third, *[await one for one in asyncio.as_completed([asyncio.sleep(0, 4)])]]
+
+    run_of(lambda: None)
+    assert asyncio.run(use()) == [1, 2, 3, 4]
+
+
 def test_threads_of_steps_are_not_guarded_while_workflow_code_runs() -> None:
     inside, done = threading.Event(), threading.Event()
     found: list[object] = []

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, workflow
+from mainspring.deciding import guards
 from mainspring.deciding.lint import lint
 
 app = App()
@@ -175,6 +176,13 @@ def test_the_lint_finds_what_a_replay_cannot_repeat(call: Any, words: str) -> No
     assert found.file == __file__
     first = call.__code__.co_firstlineno if call is not by_helper else helper.__code__.co_firstlineno
     assert first < found.line <= first + 3
+
+
+@pytest.mark.parametrize("call", [clock, chance, chance_of_uuid])
+def test_the_lint_finds_functions_that_the_guards_have_replaced(call: Any) -> None:
+    guards.enter()
+    guards.leave()
+    assert len(lint(call)) == 1
 
 
 async def fine(number: int, items: list[str]) -> Any:
