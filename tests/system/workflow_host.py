@@ -2,9 +2,11 @@
 
 It runs as a program: it imports everything once, and forks a process for each order. It reads one order per line, as JSON:
 
-- ``role``: ``node`` or ``worker``; ``directory``: of the store, the socket and the effects;
+- ``role``: ``node``, ``worker``, or ``other`` for a worker that has no workflows; ``directory``: of the store, the socket and
+  the effects;
 - ``kill_at``: the number of an event; 0: the process is not killed. ``when``: ``before`` the transaction or the report that
-  brings the event, or ``after`` it.
+  brings the event, or ``after`` it; a node also after it has ``answered``;
+- ``plant``: a defect to plant, or null.
 
 It writes the pid of each process. The processes end with it.
 """
@@ -24,7 +26,13 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.system import workflow_programs as programs
+
 from mainspring.client.addresses import parse_address
+from mainspring.deciding import guards
+from mainspring.deciding.api import Calls
+from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.server.build import build_engine, open_node
@@ -33,13 +41,18 @@ from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.worker import link
 from mainspring.worker.workflows.deciding import WorkflowDecider
+from mainspring.workflows import changes
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring import App
+
 PR_SET_PDEATHSIG = 1
+ANSWERED = 0.001
+"""Seconds in which a worker gets an answer and goes on."""
 
 
 def die() -> None:
@@ -64,12 +77,14 @@ def wrap(
 
 
 def kill_node(event: int, when: str) -> None:
-    """Kill this node when a transaction has appended an event, before or after its commit."""
-    if when == "after":
+    """Kill this node when a transaction has appended an event: before or after its commit, or after its answers."""
+    if when in {"after", "answered"}:
 
         def appended(_: Any, runs: Any) -> None:
             if any(run.events >= event for run in runs):
-                die()
+                if when == "after":
+                    die()
+                asyncio.get_running_loop().call_later(ANSWERED, die)
 
         wrap(WorkflowService, "appended", before=appended)
         return
@@ -102,6 +117,72 @@ def kill_worker(event: int, when: str) -> None:
         wrap(WorkflowDecider, "flush", before=flush)
 
 
+# Defects that the tests must find.
+
+
+def acknowledge_early() -> None:
+    """Answer a group at once, and commit it a moment later, with the groups of that time."""
+    execute = SqliteEngine._execute
+
+    def joining(engine: SqliteEngine, group: Any) -> list[Any]:
+        if not engine._tx.cursor.connection.in_transaction:
+            return execute(engine, group)
+        outcomes = engine._handle(group)
+        engine._tx.write_counts()
+        return outcomes
+
+    end = SqliteEngine._end
+
+    def later(engine: SqliteEngine, outcomes: list[Any]) -> list[Any]:
+        if engine._is_in_thread:
+            return end(engine, outcomes)
+
+        def commit() -> None:
+            if engine._tx.cursor.connection.in_transaction:
+                engine._tx.cursor.execute("COMMIT")
+
+        asyncio.get_running_loop().call_later(0.004, commit)
+        return outcomes
+
+    SqliteEngine._execute = joining  # type: ignore[method-assign, assignment]
+    SqliteEngine._end = later  # type: ignore[method-assign, assignment]
+
+
+def start_early() -> None:
+    """Start a step before the results of earlier ones are recorded."""
+    take = Calls.take_started
+
+    def at_once(calls: Any, **_: bool) -> Any:
+        return take(calls, unrecorded=False, each_unrecorded=False)
+
+    Calls.take_started = at_once  # type: ignore[method-assign, assignment]
+
+
+def repeat_steps() -> None:
+    """Execute recorded steps again in a replay, and use the recorded results."""
+
+    def execute(calls: Calls, number: int) -> None:
+        if calls.state.replaying:
+            call = calls._steps[number].call
+            with guards.unguarded():
+                call.call(*json.loads(call.payload))
+
+    wrap(Calls, "take_step", before=execute)
+
+
+def forget_outcomes() -> None:
+    """Leave the root job of a closed run as it is."""
+    changes.ended_root = lambda *_: None  # type: ignore[attr-defined]
+
+
+PLANTS = {
+    "acknowledgement": acknowledge_early,
+    "start": start_early,
+    "repetition": repeat_steps,
+    "outcome": forget_outcomes,
+}
+
+
 async def node(directory: Path) -> None:
     clock = SystemClock()
     settings = ServerSettings(name=node_id("n1"), store=parse_store(f"sqlite:///{directory / 'store.db'}"))
@@ -113,9 +194,7 @@ async def node(directory: Path) -> None:
     await asyncio.Event().wait()
 
 
-async def worker(directory: Path) -> None:
-    from tests.system.workflow_programs import app
-
+async def worker(app: App, directory: Path) -> None:
     link.delays = partial(repeat, 0.02)  # type: ignore[attr-defined] # a node that was killed is back at once
     app.connect_to(f"unix:{directory / 's'}")
     await app.worker(servers=[parse_address(f"unix:{directory / 's'}")]).run()
@@ -130,12 +209,16 @@ def child(order: dict[str, Any]) -> None:
     os.environ["WORKFLOW_EFFECTS"] = str(directory / "effects")
     if order["kill_at"]:
         (kill_node if order["role"] == "node" else kill_worker)(order["kill_at"], order["when"])
+    if order["plant"]:
+        PLANTS[order["plant"]]()
+    app = programs.elsewhere if order["role"] == "other" else programs.app
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(node(directory) if order["role"] == "node" else worker(directory))
+        asyncio.run(node(directory) if order["role"] == "node" else worker(app, directory))
 
 
 def main() -> None:
     """Execute orders until the input ends."""
+    opening.LOG_BYTES = opening.CHUNK_BYTES
     libc = ctypes.CDLL(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()

@@ -11,7 +11,10 @@ from typing import Any
 from mainspring import App, Retry, workflow
 
 app = App()
+elsewhere = App()
+"""The App of another worker."""
 go = app.signal("go", int)
+away = app.function("away")
 
 
 def did(name: str, number: int) -> None:
@@ -24,6 +27,18 @@ def did(name: str, number: int) -> None:
 async def work(number: int) -> int:
     did("work", number)
     return number * 2
+
+
+@elsewhere.task(name="away", retry=Retry(max_attempts=50, initial=0.01))
+async def far(number: int) -> int:
+    did("away", number)
+    return number * 3
+
+
+@app.task(retry=Retry(max_attempts=50, initial=0.01))
+async def linger(number: int) -> None:
+    did("linger", number)
+    await asyncio.sleep(60)
 
 
 @app.task
@@ -74,10 +89,42 @@ async def mixed(number: int) -> list[Any]:
     return [first, second, third, fourth, workflow.rng().random() < 2, str(workflow.uuid()) != ""]
 
 
+@app.workflow
+async def remote(number: int) -> list[int]:
+    number = int(await away.submit([number]))
+    number = await look.step(number)
+    both = await asyncio.gather(away.submit([number]), work.submit(number))
+    return [int(one) for one in both]
+
+
+@app.workflow
+async def cancelled(number: int) -> None:
+    number = await look.step(number)
+    try:
+        await asyncio.gather(linger.submit(number), workflow.sleep(timedelta(minutes=10)))
+    except asyncio.CancelledError:
+        number = await look.step(number)
+        await work.submit(number)
+        raise
+
+
 RESULTS: dict[str, Any] = {
     "steps": 3 * (5 + 10) + 3,
     "joint_steps": (1 + 40) * 2 + 20,
     "activities": [2 * (8 + i) for i in range(3)],
     "mixed": [2, 4, 7, [14, 5], True, True],
+    "remote": [12, 8],
+    "cancelled": None,
 }
 """Of the argument 1."""
+
+Effects = set[tuple[str, int]]
+EFFECTS: dict[str, list[Effects]] = {
+    "steps": [{("look", 1)}, {("look", 2)}, {("look", 3)}, {("look", 4)}, {("count", 5), ("count", 6), ("count", 7)}],
+    "joint_steps": [{("count", 1 + 10 * i) for i in range(4)}, {("work", 41)}, {("count", 82), ("count", 92)}],
+    "activities": [{("work", 1)}, {("work", 2)}, {("work", 4)}, {("work", 8), ("work", 9), ("work", 10)}],
+    "mixed": [{("look", 1)}, {("work", 2)}, {("work", 7), ("look", 4)}],
+    "remote": [{("away", 1)}, {("look", 3)}, {("away", 4), ("work", 4)}],
+    "cancelled": [{("look", 1)}, {("linger", 2)}, {("look", 2)}, {("work", 3)}],
+}
+"""The executions of each workflow: those of one set begin after those of the sets before it are on disk."""
