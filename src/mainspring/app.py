@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.app_client import AppClient
@@ -21,11 +20,11 @@ from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
 from mainspring.worker.workflow_lint import check_workflows
-from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, run_limit
+from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, no_activity, run_limit
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from datetime import date, datetime
 
     from mainspring.client.addresses import Address
@@ -61,12 +60,20 @@ class App(AppClient):
         store: str | ZooKeeper | None = None,
     ) -> None:
         check_store(store)
-        super().__init__(server, tls, functools.partial(check_options, store))
+        super().__init__(server, tls, self._check_given)
         self._store = store
         self.registry = Registry()
         self._included: list[str] = []
         self.schedules = Declarations(name)
         self._definitions = Definitions(self.registry, self.schedules, self.connections, self._check)
+
+    def _check_given(self, options: Mapping[str, object]) -> None:
+        """Raise UsageError for options that the store does not support, or ``activity``, a name, if it is a workflow's."""
+        activity = options.get("activity")
+        if activity is None:
+            check_options(self._store, options)
+        elif any(name == activity for name, _ in self.registry.workflows):
+            raise no_activity(str(activity))
 
     @property
     def store(self) -> str | ZooKeeper | None:

@@ -94,9 +94,7 @@ class Workflow(Submission[P, R]):
         return Run(self._connections, check_run_key(key), self._decode)
 
     def _activity(self) -> ActivityCall:
-        raise WorkflowUsageError(
-            f"{self.name} is a workflow, and a workflow starts no others: start it in a step, which calls {self.name}.submit(…)"
-        )
+        raise no_activity(self.name)
 
     def _job(self, handle: str, *, joined: bool = False) -> Run[R]:
         return Run(self._connections, handle, self._decode, joined=joined)
@@ -112,6 +110,13 @@ class DefineWorkflow:
         """Define a workflow from a coroutine function. Raises UsageError if the function cannot be a workflow."""
         workflow: Workflow[P, R] = self._define(call)
         return workflow
+
+
+def no_activity(name: str) -> WorkflowUsageError:
+    """Return the error for a workflow that another one submits."""
+    return WorkflowUsageError(
+        f"{name} is a workflow, and a workflow starts no others: start it in a step, which calls {name}.submit(…)"
+    )
 
 
 def run_limit(timeout: Duration) -> float:

@@ -271,6 +271,7 @@ class Submission(Generic[P, R]):
     # Internal.
 
     def _activity(self) -> ActivityCall:
+        self._check({"activity": self.name})
         return ActivityCall(
             self.name,
             self._codec,

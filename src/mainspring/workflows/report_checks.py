@@ -15,6 +15,8 @@ from mainspring.workflows.decisions.model import RecordMarker, ScheduleActivityT
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.messages import DecideMessage
 
@@ -32,7 +34,7 @@ _OF_JOBS: Final = {"retry", "timeout", "heartbeat"}
 """The options of an activity's job that a decider may set."""
 
 
-def refusal(message: DecideMessage, largest: int) -> str:
+def refusal(message: DecideMessage, largest: int, is_workflow: Callable[[bytes], bool]) -> str:
     """Return the reason why a report cannot be taken, which names the wrong value; empty if it can.
 
     ``largest`` is the number of bytes of a result or an input that the store takes.
@@ -54,6 +56,8 @@ def refusal(message: DecideMessage, largest: int) -> str:
             return f"the result of step {step.number} has {len(step.result)} bytes, the store takes {largest}"
     for decision in message.decisions:
         why = _refused(decision, largest)
+        if not why and type(decision) is ScheduleActivityTask and is_workflow(decision.function):
+            why = f"{decision.function.decode(errors='replace')} is a workflow, and an activity is a task's"
         if why:
             return f"{type(decision).__name__} {decision.number}: {why}"
     return ""

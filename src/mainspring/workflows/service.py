@@ -188,6 +188,10 @@ class WorkflowService:
 
     # ---- definitions and builds ----
 
+    def is_workflow(self, function: bytes) -> bool:
+        """Return whether a function is a workflow."""
+        return self.definitions.is_workflow(function)
+
     def define(self, definitions: Sequence[Definition], done: Callable[[], None], failed: Failed) -> None:
         """Store definitions that a worker registers."""
         self.definitions.define(definitions, self._clock.wall(), done, failed)

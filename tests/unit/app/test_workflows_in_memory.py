@@ -59,6 +59,11 @@ async def failing(number: int) -> None:
     raise LookupError(f"no order {number}")
 
 
+@app.workflow
+async def nesting(by_name: bool) -> object:
+    return await (app.function("failing").options(priority="high") if by_name else failing).submit(1)
+
+
 @pytest.fixture
 def fleet() -> Iterator[InMemory]:
     with in_memory(app) as fleet:
@@ -145,6 +150,15 @@ def test_a_schedule_starts_runs() -> None:
         fleet.advance("2h")
         fleet.advance("2m")
     assert done == [7, 7]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_workflow_does_not_submit_another_one(fleet: InMemory, by_name: bool) -> None:
+    run = nesting.submit(by_name)
+    fleet.advance("1s")
+    parked = run.details()["parked"]
+    assert parked["kind"] == "defect"
+    assert "failing is a workflow, and a workflow starts no others: start it in a step" in parked["message"]
 
 
 def test_any_client_starts_runs(fleet: InMemory) -> None:

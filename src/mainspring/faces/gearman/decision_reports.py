@@ -118,7 +118,7 @@ class DecisionReports:
             return
         self._under_way.add(run)
         self.leased.pop(run, None)
-        malformed = refusal(message, largest)
+        malformed = refusal(message, largest, self._workflows.is_workflow)
         completion = Completion(
             run,
             0 if held is None else held.job.id,

@@ -314,6 +314,10 @@ STEP = StepResult(1, 1, "price", b"5", 7)
         ({"decisions": (msgspec.structs.replace(TASK, function=b""),)}, "the name of a function"),
         ({"decisions": (msgspec.structs.replace(TASK, function=b"a\0b"),)}, "the name of a function"),
         ({"decisions": (msgspec.structs.replace(TASK, function=b"\x1fd\x1forder"),)}, r"U\+001F"),
+        (
+            {"decisions": (msgspec.structs.replace(TASK, function=ORDER),)},
+            "order is a workflow, and an activity is a task's",
+        ),
         ({"decisions": (msgspec.structs.replace(TASK, task_priority=3),)}, "priority 3"),
         ({"decisions": (msgspec.structs.replace(TASK, key=b"k" * 257),)}, "key"),
         ({"decisions": (msgspec.structs.replace(TASK, options=b"\xc1"),)}, "options cannot be read"),
@@ -337,9 +341,9 @@ STEP = StepResult(1, 1, "price", b"5", 7)
 )
 def test_values_out_of_range_are_refused_with_the_reason(change: dict[str, Any], text: str) -> None:
     message = DecideMessage(7, b"", b"", 1, 1, 0, False)
-    assert refusal(message, 100) == ""
+    assert refusal(message, 100, {ORDER}.__contains__) == ""
     with pytest.raises(AssertionError, match=text):
-        raise AssertionError(refusal(msgspec.structs.replace(message, **change), 100))
+        raise AssertionError(refusal(msgspec.structs.replace(message, **change), 100, {ORDER}.__contains__))
 
 
 def test_a_run_whose_decider_sends_such_values_is_parked(node: Node, decider: Decider) -> None:
@@ -348,6 +352,14 @@ def test_a_run_whose_decider_sends_such_values_is_parked(node: Node, decider: De
     answer, _ = decider.ask(report(decision, StartTimer(1, "1", float("inf"))))
     assert (answer.verdict, answer.why) == ("refused", "StartTimer 1: a timer of inf s is out of range")
     assert decider.take() == [], "the run waits for other code"
+
+
+def test_a_run_whose_decider_submits_a_workflow_as_an_activity_is_parked(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    answer, _ = decider.ask(report(decision, msgspec.structs.replace(TASK, function=ORDER)))
+    assert (answer.verdict, "order is a workflow" in answer.why) == ("refused", True)
+    assert decider.take() == []
 
 
 @pytest.mark.parametrize(
