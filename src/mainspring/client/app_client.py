@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
-from mainspring.client.job import Job, aresults, check_handle, results
+from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
 from mainspring.client.options import Duration, Options, seconds
 from mainspring.client.submission import Check, Submission, Verbatim
 from mainspring.client.tls import tls_of_environment
@@ -73,7 +73,7 @@ class AppClient:
 
         Raises UsageError for an invalid handle.
         """
-        return Job(self.connections, check_handle(handle), bytes)
+        return SubmittedJob(self.connections, check_handle(handle), bytes)
 
     def results(self, jobs: Sequence[Job[R]], timeout: Duration | None = None) -> Iterator[R]:
         """Yield the results of many jobs in order, with many requests at once; ``timeout`` is for all jobs together.

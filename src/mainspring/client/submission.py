@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from mainspring.client.inside import ActivityCall, workflow_calls
-from mainspring.client.job import Job, check_handle
+from mainspring.client.job import Job, SubmittedJob, check_handle
 from mainspring.client.json_encoding import encode_json
 from mainspring.client.options import Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
@@ -304,7 +304,7 @@ class Submission(Generic[P, R]):
         return self._job(submitted.handle, joined=submitted.joined)
 
     def _job(self, handle: str, *, joined: bool = False) -> Job[R]:
-        return Job(self._connections, handle, self._decode, joined=joined)
+        return SubmittedJob(self._connections, handle, self._decode, joined=joined)
 
     def _jobs(self, answers: list[Answer]) -> list[Job[R]]:
         jobs = [self._job(answer.handle, joined=answer.joined) for answer in answers if isinstance(answer, Submitted)]
