@@ -58,6 +58,12 @@ class Fleet:
         working = asyncio.create_task(worker.run())
         try:
             await eventually(lambda: worker.links[0].session.agreed)
+            workflows = self.built.node.workflows
+            assert workflows is not None
+            # Before the node has recorded the definitions, a submission is an ordinary job: its run begins later.
+            await eventually(
+                lambda: all(workflows.definitions.is_workflow(name.encode()) for name, _ in app.registry.workflows)
+            )
             yield worker
         finally:
             worker.stop()
