@@ -33,6 +33,9 @@ class Decider(Protocol):
     def agreed(self, link: Link) -> None:
         """Handle a new connection; the functions are registered."""
 
+    def lost(self, link: Link) -> None:
+        """Handle the end of a connection, after ``stop`` for its deliveries: nothing that it carried is answered."""
+
     def assigned(self, link: Link, decision: Assigned) -> None:
         """Decide a run. The decider ends the delivery, with ``link.session.settle`` or ``drop``."""
 
@@ -43,7 +46,10 @@ class Decider(Protocol):
         """Handle a packet about runs."""
 
     def drain(self) -> None:
-        """Begin no more decisions: the worker ends."""
+        """Begin no more decisions and steps, because the worker ends. Give decisions back whose steps do not run."""
+
+    def release_all(self) -> None:
+        """Give all decisions back, because the grace of the worker's end is over."""
 
     async def close(self) -> None:
         """Release everything; the connections still exist."""

@@ -243,6 +243,8 @@ class Worker:
         """Stop lost jobs."""
         for key in keys:
             self._stop(link, key, "lost")
+        if self._decider is not None:
+            self._decider.lost(link)
         self._jobs_changed()
 
     def _stop(self, link: Link, key: Key, reason: str) -> None:
@@ -363,6 +365,8 @@ class Worker:
         self._held_jobs.stop_all("drain")
         await self._until(lambda: not self.running, FORCED_STOP_TIMEOUT)
         self._held_jobs.release_all()
+        if self._decider is not None:
+            self._decider.release_all()
         await self._until(lambda: not any(link.session.unsettled for link in self._all_links), SETTLE_GRACE)
 
     def _working(self) -> bool:

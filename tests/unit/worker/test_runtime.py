@@ -117,6 +117,12 @@ class FakeDecider:
     def drain(self) -> None:
         self.calls.append(("drain",))
 
+    def lost(self, link: Any) -> None:
+        self.calls.append(("lost", link.name))
+
+    def release_all(self) -> None:
+        self.calls.append(("release_all",))
+
     async def close(self) -> None:
         self.calls.append(("close",))
 
@@ -175,7 +181,9 @@ def test_a_decider_gets_decisions_and_the_answers(server: ExtensionServer) -> No
         ("assigned", b"events"),
         ("drain",),
         ("received", Type.DECIDED),
+        ("release_all",),
         ("close",),
+        ("lost", "server"),
     ]
     assert server.seen_of(Type.DECIDE) == [[b"H:1", b"decisions"], [b"H:2", b"decisions"]]
     assert not server.seen_of(Type.SETTLE)
@@ -209,7 +217,9 @@ def test_decisions_of_a_lost_connection_are_stopped(server: ExtensionServer) -> 
         await running
         return decider.calls
 
-    assert ("stop", (b"H:1", b"t"), "lost") in asyncio.run(main())
+    calls = asyncio.run(main())
+    stopped = calls.index(("stop", (b"H:1", b"t"), "lost"))
+    assert calls[stopped + 1] == ("lost", "server")
 
 
 def test_no_more_jobs_run_at_a_time_than_there_are_places(server: ExtensionServer, run: Run) -> None:

@@ -64,7 +64,8 @@ class WorkflowDecider:
     """Decides runs of workflows: `worker.decider.Decider`.
 
     ``workflows`` are those of the App, by name and version. Processes of steps import the App by its ``selector``;
-    ``task_process`` is the command that starts one. ``wall`` returns seconds since 1970 UTC.
+    ``task_process`` is the command that starts one. ``wall`` returns seconds since 1970 UTC, ``clock`` seconds since any time;
+    the latter measures activations.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class WorkflowDecider:
         selector: str | None,
         task_process: Sequence[str],
         wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._workflows = workflows
         self._wall = wall
@@ -93,6 +95,7 @@ class WorkflowDecider:
             self._build,
             evict=self._evict,
             flush=self.flush,
+            clock=clock,
         )
         self._ahead_us = 0
         """The wall clock of the last decision's node, relative to this process's."""
@@ -111,7 +114,6 @@ class WorkflowDecider:
 
     def agreed(self, link: Link) -> None:
         """Register the workflows on a new connection."""
-        self._disconnected(link)
         for one in self._workflows.values():
             options = {
                 "timeout": one.timeout or YEAR,
@@ -119,6 +121,14 @@ class WorkflowDecider:
                 "decisions": DECISIONS,
             }
             link.session.send(Type.REGISTER, one.code.name.encode(), msgspec.json.encode(options))
+
+    def lost(self, link: Link) -> None:
+        """Evict the runs whose reports the end of a connection has left without an answer: their histories have the outcome."""
+        for run in self._reports.disconnected(link):
+            run.assigned = None
+            if run in self._cache:
+                self._evict(run)
+        self.flush()
 
     def assigned(self, link: Link, decision: Assigned) -> None:
         """Decide a run, now or after the answer that is under way."""
@@ -159,9 +169,8 @@ class WorkflowDecider:
             return
         if reason == "events":
             run.outdated = True
-            if run.id not in self._histories:
-                self._turns.advance(run)
-                self.flush()
+            self._turns.advance(run)
+            self.flush()
             return
         if reason == "cancelled":
             link.session.settle(key, CANCELLED)
@@ -182,8 +191,13 @@ class WorkflowDecider:
                 self._histories.received(asked, decode_events(packet.args[2]))
 
     def drain(self) -> None:
-        """Begin no more decisions and steps."""
+        """Begin no more decisions and steps. Give decisions back whose steps do not run."""
         self._turns.drain()
+        self.flush()
+
+    def release_all(self) -> None:
+        """Give all decisions back, because the grace of the worker's end is over."""
+        self._turns.release_all()
         self.flush()
 
     async def close(self) -> None:
@@ -248,9 +262,9 @@ class WorkflowDecider:
 
     def _history_read(self, run: Run, events: Sequence[Event], now_us: int) -> None:
         """Go on with a decision whose missing events have come."""
-        if run.key is not None and run in self._cache:
-            self._turns.decide(run, run.key, now_us, events)
-            self.flush()
+        assert run.key is not None  # a run that loses its delivery is evicted, and its request is forgotten
+        self._turns.decide(run, run.key, now_us, events)
+        self.flush()
 
     def _answered(self, run: Run, message: DecideMessage, answer: DecidedMessage) -> None:
         """Process the answer to a report, and everything that waited for it."""
@@ -296,7 +310,7 @@ class WorkflowDecider:
             run.outcomes.append(outcome)
             runs[run] = None
         for run in runs:
-            if run.key is not None and not run.reporting and run.id not in self._histories:
+            if run.key is not None and not run.reporting and not run.reading:
                 self._turns.end_steps(run)
         self.flush()
 
@@ -324,11 +338,3 @@ class WorkflowDecider:
         run.instance.evict()
         if assigned is not None and run.link.session.agreed:
             self.assigned(run.link, assigned)
-
-    def _disconnected(self, link: Link) -> None:
-        """Evict the runs whose reports a lost connection has left unanswered."""
-        self._cache.disconnected(link)
-        for run in self._reports.disconnected(link):
-            run.assigned = None
-            if run in self._cache:
-                self._evict(run)

@@ -26,12 +26,10 @@ class Histories:
         self._read = read
         self._requests: dict[int, _Request] = {}
 
-    def __contains__(self, run: int) -> bool:
-        return run in self._requests
-
     def ask(self, run: Run, first: int, last: int, now_us: int) -> None:
         """Request the events of a run from ``first`` on, at least up to ``last``."""
         self._requests[run.id] = _Request(last, now_us, [])
+        run.reading = True
         self._send(run, first)
 
     @staticmethod
@@ -51,9 +49,11 @@ class Histories:
         if events and events[-1].id < request.last:
             self._send(run, events[-1].id + 1)
         else:
-            del self._requests[run.id]
+            self.drop(run)
             self._read(run, request.events, request.now_us)
 
     def drop(self, run: Run) -> None:
         """Forget the request for a run."""
-        self._requests.pop(run.id, None)
+        if run.reading:
+            run.reading = False
+            del self._requests[run.id]

@@ -26,13 +26,15 @@ class Next(Enum):
     WAIT = auto()
     """Keep the results a short time, because the decision may soon be complete."""
     HAND_BACK = auto()
-    """Give the decision back: the worker ends, and no step of it runs."""
+    """Give the decision back: the worker ends, and nothing of the decision is to be recorded."""
 
 
 def next_act(run: Run, *, draining: bool) -> Next:
     """Return the next act for a run."""
     if run.reporting or not (run.key or run.settlements):
         return Next.NOTHING
+    if run.reading:
+        return Next.HAND_BACK if draining else Next.NOTHING
     if run.finished or not run.waits:
         return Next.COMPLETE
     if run.starts and not draining:

@@ -74,10 +74,6 @@ class RunCache:
         dropped, self._dropped = self._dropped, {}
         return dropped
 
-    def disconnected(self, link: Link) -> None:
-        """Forget what a server's connection was to carry."""
-        self._dropped.pop(link, None)
-
     # ---- deliveries ----
 
     def hold(self, run: Run, key: Key) -> None:

@@ -84,6 +84,7 @@ class Run:
         "outcomes",
         "outdated",
         "predicted",
+        "reading",
         "reporting",
         "running",
         "seen",
@@ -114,6 +115,8 @@ class Run:
         """The last batch of results of the decision under way."""
         self.activation = 0.0
         """Seconds that the last activation took."""
+        self.reading = False
+        """Whether a request for events that its decision needs is under way."""
         # Not reported yet:
         self.decisions: list[Decision] = []
         self.steps: list[StepResult] = []

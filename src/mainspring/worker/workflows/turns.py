@@ -6,7 +6,6 @@ Activations run on the worker's loop, in plain callbacks.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.worker.execution import RELEASED
@@ -34,7 +33,8 @@ TOGETHER_DELAY: Final = 0.05
 class Turns:
     """Runs the code of the runs in ``cache``, starts ``steps``, and collects ``reports``.
 
-    ``evict`` drops a run from memory; ``flush`` sends the reports outside of a turn that the worker's connections began.
+    ``evict`` drops a run from memory; ``flush`` sends the reports outside of a turn that the worker's connections began;
+    ``clock`` returns seconds, to measure activations.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Turns:
         *,
         evict: Callable[[Run], None],
         flush: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._reports = reports
@@ -55,6 +56,7 @@ class Turns:
         self._build = build
         self._evict = evict
         self._flush = flush
+        self._clock = clock
         self.draining = False
         """Whether no more decisions and steps begin."""
 
@@ -95,13 +97,13 @@ class Turns:
 
     def _activate(self, run: Run, activation: Any, *args: Any) -> Turn:
         """Run code of a workflow."""
-        begun = time.perf_counter()
+        begun = self._clock()
         self._watchdog.begin(run)
         try:
             turn: Turn = activation(*args)
         finally:
             self._watchdog.end()
-        run.activation = time.perf_counter() - begun
+        run.activation = self._clock() - begun
         self._cache.use(run)
         return turn
 
@@ -155,6 +157,12 @@ class Turns:
         self.draining = True
         for run in self._cache:
             self.advance(run)
+
+    def release_all(self) -> None:
+        """Give back all decisions about which no report is under way."""
+        for run in self._cache:
+            if run.key is not None and not run.reporting:
+                self._hand_back(run)
 
     def _late(self, run: Run) -> None:
         """Report results that have waited long enough for their decision."""
