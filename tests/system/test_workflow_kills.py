@@ -21,7 +21,7 @@ from mainspring import JobCancelled, MainspringError, NotFoundError
 from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
 
-from .workflow_programs import EFFECTS, RESULTS, app, go
+from .workflow_programs import EFFECTS, RESULTS, app, collects, go
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,12 +37,13 @@ CLOCKS = 0.001
 CLOSES = frozenset(f"WorkflowExecution{kind}" for kind in ("Completed", "Failed", "Canceled", "Terminated", "TimedOut"))
 Effect = tuple[str, int]
 Execution = tuple[Effect, float]
+ROLES = ("node", "worker", "other")
 
 
 class Fleet:
     """A node and its workers, which are started again when they were killed."""
 
-    def __init__(self, directory: Path, plant: str | None = None) -> None:
+    def __init__(self, directory: Path, plant: str | None = None, roles: tuple[str, ...] = ROLES) -> None:
         """``plant`` names a defect to plant in the node and the worker."""
         self.directory = directory
         self._plant = plant
@@ -53,7 +54,7 @@ class Fleet:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.pids = dict.fromkeys(("node", "worker", "other"), 0)
+        self.pids = dict.fromkeys(roles, 0)
         self.kills = 0
         for role in self.pids:
             self.start(role)
@@ -167,8 +168,8 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet_in(directory: Path, plant: str | None = None) -> Iterator[Fleet]:
-    fleet = Fleet(directory, plant)
+def fleet_in(directory: Path, plant: str | None = None, roles: tuple[str, ...] = ROLES) -> Iterator[Fleet]:
+    fleet = Fleet(directory, plant, roles)
     before = app.connect_to(f"unix:{directory / 's'}")
     try:
         yield fleet
@@ -267,3 +268,19 @@ def test_a_planted_defect_is_found(
 
     with fleet_in(tmp_path, plant) as fleet, pytest.raises((AssertionError, NotFoundError, TimeoutError), match=found):
         kill_some(fleet)
+
+
+def test_signals_before_the_first_worker_survive_kills(tmp_path: Path) -> None:
+    """A client starts a run and signals it before any worker has registered its workflow; the node is killed after each."""
+    with fleet_in(tmp_path, roles=("node",)) as fleet:
+        fleet.patiently("workflows.list")
+        collects.options(unique="early").submit(4)
+        for number in range(3):
+            fleet.patiently("workflows.signal", key="early", name=go.name, input=number, request=str(number))
+            assert fleet.call("workflows.show", key="early")["status"] == "pending"
+            fleet.stop("node")
+            fleet.start("node")
+        fleet.start("worker")
+        fleet.patiently("workflows.signal", key="early", name=go.name, input=3)
+        handle = fleet.patiently("workflows.show", key="early")["handle"]
+        assert json.loads(fleet.result(handle)) == [0, 1, 2, 3]

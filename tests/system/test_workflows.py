@@ -196,6 +196,33 @@ def test_a_run_with_a_long_history_is_logged_once(tmp_path: Path, monkeypatch: p
         asyncio.run(main())
 
 
+def test_a_run_is_signalled_and_shown_before_the_first_worker(tmp_path: Path) -> None:
+    app, order, approved, _ = order_app()
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            app.connect_to(fleet.address)
+            job = await order.options(unique="order-17").asubmit(17)
+            run = order.get("order-17")
+            await run.asignal(approved, {"by": "eva"})
+            details = await run.adetails()
+            assert (details["status"], details["version"], details["begins_at"]) == ("pending", "", None)
+            assert details["waits_for"] == "a first worker with the workflow order"
+            assert (await run.ainfo())["state"] == await run.astate() == "pending"
+            assert await fleet.history(app, "order-17") == []
+            delayed = await order.options(unique="order-18", delay=60).asubmit(18)
+            later = await order.get("order-18").adetails()
+            assert (later["status"], later["handle"]) == ("scheduled", delayed.handle)
+            assert later["begins_at"] == (await delayed.ainfo())["run_at"]
+            async with fleet.worker(app):
+                result = await job.aresult(TIMEOUT)
+                assert result["by"] == "eva"
+                await order.get("order-18").acancel()
+                assert await delayed.astate() == "cancelled"
+
+    asyncio.run(main())
+
+
 async def waits_for(order: Any, text: str) -> Any:
     """Wait until the run waits for something; return its details."""
     while True:

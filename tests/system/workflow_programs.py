@@ -108,6 +108,11 @@ async def cancelled(number: int) -> None:
         raise
 
 
+@app.workflow
+async def collects(number: int) -> list[int]:
+    return [await go.receive(timeout=timedelta(minutes=5)) for _ in range(number)]
+
+
 RESULTS: dict[str, Any] = {
     "steps": 3 * (5 + 10) + 3,
     "joint_steps": (1 + 40) * 2 + 20,

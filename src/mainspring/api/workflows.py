@@ -19,6 +19,8 @@ from mainspring.workflows.model import Status
 STATUS_BY_NAME = {status.name.lower(): status for status in Status}
 StatusName = Literal["open", "completed", "failed", "canceled", "terminated", "continued_as_new", "timed_out"]
 """The keys of `STATUS_BY_NAME`."""
+UnbegunStatus = Literal["scheduled", "pending"]
+"""The state of a job whose run has not begun."""
 SIGNAL_NAME_LIMIT = 256
 """Characters in the name of a signal, as in Amazon SWF."""
 REQUEST_LIMIT = 256
@@ -36,7 +38,8 @@ class RunInfo(msgspec.Struct):
     workflow_id: str
     type: str
     version: str
-    status: StatusName
+    """Empty if the run has not begun."""
+    status: StatusName | UnbegunStatus
     started_at: str | None
     closed_at: str | None
     events: int
@@ -88,6 +91,8 @@ class ParkingInfo(msgspec.Struct):
 class RunDetails(RunInfo):
     """A run with all its details."""
 
+    begins_at: str | None
+    """If the run has not begun: the time up to which its start is delayed; None if it is not delayed."""
     times_out_at: str | None
     cancel_requested: bool
     input_size: int
@@ -138,7 +143,7 @@ class Events(msgspec.Struct):
     """As in the answers of Amazon SWF's ``GetWorkflowExecutionHistory``."""
     next: int | None
     """The value of ``from`` for the next page; None: there are no more events now."""
-    status: StatusName
+    status: StatusName | UnbegunStatus
     """Of the run. A closed run gets no more events."""
 
 

@@ -44,6 +44,8 @@ SHRINK_STEPS: Final[tuple[Step, ...]] = (
     {"type": 1},
 )
 """The order in which the list shrinks on a terminal. Workflow ids stay whole, so that users can copy them."""
+UNFINISHED: Final = frozenset({"open", "scheduled", "pending"})
+"""The statuses of runs that may get more events."""
 FOLLOW_INTERVAL: Final = 0.5
 """Seconds between two requests of ``history --follow``."""
 
@@ -229,7 +231,7 @@ def history(
             has_head = True
         if page["next"] is not None:
             continue
-        if not follow or page["status"] != "open":
+        if not follow or page["status"] not in UNFINISHED:
             break
         time.sleep(FOLLOW_INTERVAL)
     if not follow and json:

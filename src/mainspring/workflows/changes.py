@@ -109,7 +109,7 @@ class RunChanges:
     def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observers: Sequence[RunObserver]) -> None:
         self.tables = tables
         self._cache = cache
-        self._limits = limits
+        self.limits = limits
         self._observers = observers
         self._drafts: dict[int, RunDraft] = {}
         self._closed: dict[int, RunRow | None] = {}
@@ -191,7 +191,7 @@ class RunChanges:
             # Some notices have no time; then it is the last one that the run's code has read.
             now_us=max(now_us, run.state.decided_us, run.row.started_us),
             next_id=self.tables.lifecycle.next_id,
-            limits=self._limits,
+            limits=self.limits,
             parking=run.row.parking,
         )
         entered = self._drafts[run.row.id] = RunDraft(run, draft, fresh=fresh)

@@ -11,11 +11,12 @@ from mainspring.workflows.history import Event, decode_events
 from mainspring.workflows.model import Status
 from mainspring.workflows.state import State, decode_state
 from mainspring.workflows.store import ShownRun
+from mainspring.workflows.unbegun import are_workflows, find_unbegun
 
 if TYPE_CHECKING:
     from mainspring.storage.query import Meter
     from mainspring.workflows.model import Key
-    from mainspring.workflows.store import ListRuns, ReadHistory, ShowRun
+    from mainspring.workflows.store import ListRuns, ReadHistory, Shown, ShowRun
     from mainspring.workflows.tables import Runs, StoredRun
 
 
@@ -59,9 +60,13 @@ async def run_of(runs: Runs, key: Key) -> int:
 # ---- queries ----
 
 
-async def show_run(runs: Runs, query: ShowRun) -> ShownRun | None:
-    """Return the run that a key names, with its state."""
-    return await _show(runs, await run_of(runs, query.key))
+async def show_run(runs: Runs, query: ShowRun) -> Shown:
+    """Return the run that a key names, with its state; without one, the waiting jobs that it may name."""
+    shown = await _show(runs, await run_of(runs, query.key))
+    if shown is not None and (shown.row.status.open or query.key.run):
+        return shown
+    unbegun = await find_unbegun(runs, query.key)
+    return unbegun if shown is None or are_workflows(unbegun) else shown
 
 
 async def _show(runs: Runs, run: int) -> ShownRun | None:

@@ -71,7 +71,7 @@ class Decided(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """A signal for a run, or for a root job whose run has not begun, which begins it."""
+    """A signal for a run, or for a job whose run has not begun."""
 
     key: Key
     name: str
@@ -80,7 +80,8 @@ class Signal(NamedTuple):
     """A hash that identifies the request: a repeated one counts once. 0: none."""
 
 
-RequestVerdict = Literal["recorded", "repeated", "unknown", "closed", "full"]
+RequestVerdict = Literal["recorded", "repeated", "unknown", "ambiguous", "closed", "full"]
+"""``ambiguous``: several jobs may be meant, whose runs have not begun."""
 
 
 class Reached(NamedTuple):
@@ -88,6 +89,8 @@ class Reached(NamedTuple):
 
     verdict: RequestVerdict
     run: int = 0
+    """0 if the run has not begun and begins no more, or takes no more signals before its begin."""
     root: int = 0
     event: int = 0
+    """0 if the signal is stored with a job whose run has not begun."""
     status: Status = Status.OPEN

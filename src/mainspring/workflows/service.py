@@ -27,7 +27,7 @@ from mainspring.workflows.store import (
 from mainspring.workflows.watch import BATCH, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import Changed
     from mainspring.workflows.requests import Reached, Signal
-    from mainspring.workflows.store import Begun, ListRuns, ShownRun
+    from mainspring.workflows.store import Begun, ListRuns, Shown, ShownRun
     from mainspring.workflows.watch import Build
 
     Failed = Callable[[MainspringError], None]
@@ -76,6 +76,16 @@ class _Gathered(Generic[T]):
         """Report an error to all callers."""
         for _, failed in self.callers:
             failed(error)
+
+
+class _Served:
+    """The functions that have workers; ``is_registered`` is of `jobs.registered.Registered`."""
+
+    def __init__(self, is_registered: Callable[[bytes], bool | None]) -> None:
+        self._is_registered = is_registered
+
+    def __contains__(self, function: object) -> bool:
+        return isinstance(function, bytes) and self._is_registered(function) is True
 
 
 class WorkflowService:
@@ -112,10 +122,12 @@ class WorkflowService:
         self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
         self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
         self.goes_on = self.deciders.goes_on
+        self._tasks: Container[bytes]
 
     def attach(self, jobs: JobService) -> None:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
+        self._tasks = _Served(jobs.is_registered)
         self._long_histories = LongHistories(Limits(), jobs.handle_of)
         self._newly_parked = NewlyParked(jobs.handle_of, self._clock.monotonic)
         self.deciders.attach(jobs)
@@ -254,10 +266,10 @@ class WorkflowService:
     # ---- requests to runs ----
 
     def signal(self, signal: Signal, done: Callable[[Reached], None], failed: Failed) -> None:
-        """Record a signal; those of one turn of the loop are one operation."""
+        """Record a signal, or store it with a job whose run has not begun; those of one turn of the loop are one operation."""
         if self._signalling is None or not self._signalling[0].open:
             gathered: _Gathered[Signal] = _Gathered()
-            operation = SignalRuns(gathered.items, 0)
+            operation = SignalRuns(gathered.items, 0, self._tasks)
             self._signalling = operation, gathered
 
             def reached(outcome: Sequence[Reached]) -> None:
@@ -277,11 +289,11 @@ class WorkflowService:
         self, key: Key, reason: str, request: int, done: Callable[[Reached], None], failed: Failed
     ) -> None:
         """Ask a run to cancel itself."""
-        self._commits.put(RequestCancelRun(key, reason, self._now_us(), request), done, failed)
+        self._commits.put(RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks), done, failed)
 
     def terminate(self, key: Key, reason: str, details: bytes, done: Callable[[Reached], None], failed: Failed) -> None:
         """End a run at once."""
-        self._commits.put(TerminateRun(key, reason, self._now_us(), details), done, failed)
+        self._commits.put(TerminateRun(key, reason, self._now_us(), details, tasks=self._tasks), done, failed)
 
     def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
         """Let a parked run go on, or all of them."""
@@ -320,9 +332,15 @@ class WorkflowService:
         """Read a page of runs."""
         self._reads.gather(query, done, failed)
 
-    def show(self, key: Key, done: Callable[[ShownRun | None], None], failed: Failed) -> None:
-        """Read the run that a key names."""
-        self._reads.ask(ShowRun(key), done, failed)
+    def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
+        """Read the run that a key names; without one, the jobs that it may name, whose runs have not begun."""
+
+        def found(outcome: Shown) -> None:
+            if isinstance(outcome, list):
+                outcome = [one for one in outcome if one.is_workflow or one.job.function not in self._tasks]
+            done(outcome)
+
+        self._reads.ask(ShowRun(key), found, failed)
 
     def history(self, run: int, first: int, limit: int, done: Callable[[Page[Event]], None], failed: Failed) -> None:
         """Read events of a run from a number on."""

@@ -28,7 +28,9 @@ class _Beginning(NamedTuple):
 
     job: Job
     definition: Definition
-    timeout: float
+    timeout: float = 0.0
+    is_new: bool = False
+    """Whether no client had its handle before."""
 
 
 async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
@@ -43,7 +45,7 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
         if definition is None:
             refused[job.id] = _unknown(job.function, start.version, versions)
         else:
-            accepted.append(_Beginning(job, definition, start.timeout))
+            accepted.append(_Beginning(job, definition, start.timeout, is_new=True))
             job.started_us = operation.now_us
     joined = await changes.tables.begin_roots([one.job for one in accepted]) if accepted else {}
     begun = [one for one in accepted if one.job.id not in joined]
@@ -62,7 +64,7 @@ async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
     jobs = await changes.tables.take_pending(operation.function, operation.rows, operation.now_us)
     changes.take(jobs)
     for job in jobs:
-        await _begin(changes, _Beginning(job, definition, 0.0), operation.now_us)
+        await _begin(changes, _Beginning(job, definition), operation.now_us)
     return len(jobs)
 
 
@@ -71,7 +73,7 @@ async def begin_named(changes: RunChanges, job_id: int, definition: Definition, 
     jobs = await changes.tables.take_waiting([job_id], now_us)
     changes.take(jobs)
     (job,) = jobs
-    return await _begin(changes, _Beginning(job, definition, 0.0), now_us)
+    return await _begin(changes, _Beginning(job, definition), now_us)
 
 
 async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us: int) -> None:
@@ -117,6 +119,9 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
         seed=job.id,
         task_priority=job.priority,
     )
+    if not one.is_new:
+        for signal in await changes.tables.take_early(job.id):
+            execution.signal(found.draft, signal)
     return found
 
 

@@ -17,7 +17,7 @@ from mainspring.workflows.model import Status
 from mainspring.workflows.state import Parking, State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
@@ -109,28 +109,35 @@ class Decide(Operation):
 
 
 class SignalRuns(Operation):
-    """Record signals. Outcome: ``list[Reached]``."""
+    """Record signals. Outcome: ``list[Reached]``.
 
-    __slots__ = ("now_us", "signals")
+    A signal to a waiting job begins its run. If the job's function is not a workflow yet, the signal is stored with the job.
+    """
+
+    __slots__ = ("now_us", "signals", "tasks")
 
     phase = Phase.SLICES
 
-    def __init__(self, signals: list[Signal], now_us: int) -> None:
+    def __init__(self, signals: list[Signal], now_us: int, tasks: Container[bytes] = ()) -> None:
         super().__init__()
         self.signals = signals
         self.now_us = now_us
+        self.tasks = tasks
+        """Functions that have workers for tasks: their jobs are no runs, unless a worker has registered them as workflows."""
         self.rows = len(signals)
 
 
 class RequestCancelRun(Operation):
     """Ask a run to cancel itself; one that has not begun is cancelled. Outcome: ``Reached``."""
 
-    __slots__ = ("key", "now_us", "reason", "request")
+    __slots__ = ("key", "now_us", "reason", "request", "tasks")
 
     phase = Phase.SLICES
 
-    def __init__(self, key: Key, reason: str, now_us: int, request: int = 0) -> None:
+    def __init__(self, key: Key, reason: str, now_us: int, request: int = 0, *, tasks: Container[bytes] = ()) -> None:
         super().__init__()
+        self.tasks = tasks
+        """As of `SignalRuns`."""
         self.key = key
         self.reason = reason
         self.now_us = now_us
@@ -138,16 +145,25 @@ class RequestCancelRun(Operation):
 
 
 class TerminateRun(Operation):
-    """End a run at once. Its open activities are cancelled. Outcome: ``Reached``."""
+    """End a run at once; one that has not begun is cancelled. Its open activities are cancelled. Outcome: ``Reached``."""
 
-    __slots__ = ("children", "details", "key", "now_us", "reason")
+    __slots__ = ("children", "details", "key", "now_us", "reason", "tasks")
 
     phase = Phase.SLICES
 
     def __init__(
-        self, key: Key, reason: str, now_us: int, details: bytes = b"", children: ChildPolicy | None = None
+        self,
+        key: Key,
+        reason: str,
+        now_us: int,
+        details: bytes = b"",
+        children: ChildPolicy | None = None,
+        *,
+        tasks: Container[bytes] = (),
     ) -> None:
         super().__init__()
+        self.tasks = tasks
+        """As of `SignalRuns`."""
         self.key = key
         self.reason = reason
         self.now_us = now_us
@@ -231,6 +247,23 @@ class ForgetRuns(Operation):
         super().__init__()
         self.before_us = before_us
         self.namespace = namespace
+        self.rows = limit
+        self.urgent = False
+
+
+class SweepEarlySignals(Operation):
+    """Delete signals to jobs whose runs have not begun, and which are not stored any more.
+
+    It examines ``limit`` jobs with ids above ``after``. Outcome: the last one; 0 if there are no more.
+    """
+
+    __slots__ = ("after",)
+
+    phase = Phase.SLICES
+
+    def __init__(self, after: int = 0, limit: int = 100) -> None:
+        super().__init__()
+        self.after = after
         self.rows = limit
         self.urgent = False
 
@@ -320,8 +353,20 @@ class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
     since_us: int = 0
 
 
-class ShowRun(Query["ShownRun | None"], frozen=True):
-    """Read the run that a key names."""
+class Unbegun(NamedTuple):
+    """A waiting job whose run has not begun."""
+
+    job: Job
+    is_workflow: bool
+    """Whether a worker has registered its function as a workflow. If not, it may be a task's job."""
+
+
+Shown = ShownRun | list[Unbegun]
+"""The answer to ShowRun: a run; without one, the waiting jobs that may be meant."""
+
+
+class ShowRun(Query[Shown], frozen=True):
+    """Read the run that a key names; without one, the waiting jobs that it may name."""
 
     key: Key
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.model import Job
     from mainspring.workflows.model import Definition
+    from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
 
 
@@ -63,6 +64,16 @@ class Writes(NamedTuple):
     """New snapshots of runs, which replace earlier ones."""
 
 
+class EarlySignals(NamedTuple):
+    """The signals that are stored for a job whose run has not begun."""
+
+    number: int
+    bytes: int
+    """Of their names and inputs."""
+    is_repeated: bool = False
+    """Whether one of them has a certain key."""
+
+
 class Runs(Protocol):
     """Reads of runs, in a transaction or in a query."""
 
@@ -78,6 +89,15 @@ class Runs(Protocol):
     async def last_run(self, namespace: str, workflow_id: str) -> int:
         """Return the newest run of a workflow id; 0 if there is none."""
 
+    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
+        """Return the versions of a workflow; without a name, all definitions."""
+
+    async def waiting_job(self, job_id: int) -> Job | None:
+        """Return a job that is PENDING or SCHEDULED, without its payload."""
+
+    async def waiting_named(self, namespace: str, unique: bytes) -> list[Job]:
+        """Return the jobs of any function with a unique that are PENDING or SCHEDULED, without their payloads."""
+
 
 class RunTables(Runs, RunGround, Protocol):
     """The tables inside one transaction, as ``unit`` uses them. Reads include earlier writes of the transaction."""
@@ -89,17 +109,8 @@ class RunTables(Runs, RunGround, Protocol):
         fails is a defect: it raises StoreError.
         """
 
-    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
-        """Return the versions of a workflow; without a name, all definitions."""
-
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions, in place of earlier ones of the same version."""
-
-    async def waiting_job(self, job_id: int) -> Job | None:
-        """Return a job that is PENDING or SCHEDULED, without its payload."""
-
-    async def waiting_jobs(self, functions: Collection[bytes], unique: bytes) -> list[Job]:
-        """Return the jobs of some functions with a unique that are PENDING or SCHEDULED, without their payloads."""
 
     async def reject_roots(self, jobs: Iterable[Job]) -> list[Job]:
         """End root jobs whose runs do not begin, each with ``state``, ``ended_us``, ``error`` and ``payload`` of the job given.
@@ -107,6 +118,21 @@ class RunTables(Runs, RunGround, Protocol):
         Return them as they are afterwards, without their payloads: after the commit ``JobLifecycle.ended`` has to be called with
         them. They are ordinary jobs from then on, so that they may be redriven, and are deleted as other ended jobs are.
         """
+
+    async def early(self, job: int, request: int) -> EarlySignals:
+        """Return how many signals are stored for a job, and whether one of them has a key; 0 is none."""
+
+    async def add_early(self, job: int, signals: EarlySignals, signal: Signal) -> None:
+        """Store another signal for a job; ``signals`` are those with it."""
+
+    async def take_early(self, job: int) -> list[Signal]:
+        """Delete the signals that are stored for a job; return them in the order of their arrival."""
+
+    async def early_jobs(self, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return the jobs after one that have stored signals, in the order of their ids, with whether the job is stored."""
+
+    async def forget_early(self, jobs: Collection[int]) -> None:
+        """Delete the signals that are stored for jobs."""
 
     async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
         """Return parked runs of a definition, or of all, that a build has not tried; all such if the build is empty."""

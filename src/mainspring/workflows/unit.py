@@ -26,9 +26,11 @@ from mainspring.workflows.store import (
     RingAlarms,
     SaveDefinitions,
     SignalRuns,
+    SweepEarlySignals,
     TerminateRun,
     UnparkRuns,
 )
+from mainspring.workflows.unbegun import sweep_early
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +58,7 @@ WRITES: Final = frozenset(
         UnparkRuns,
         SaveDefinitions,
         ForgetRuns,
+        SweepEarlySignals,
     }
 )
 
@@ -112,6 +115,8 @@ class WorkflowUnit:
                 outcome = await self._save(operation)
             case ForgetRuns():
                 outcome = await forget(self._tables, operation)
+            case SweepEarlySignals():
+                outcome = await sweep_early(self._tables, operation)
             case _:
                 raise TypeError(f"{operation!r} is not an operation that changes runs")
         return lambda: outcome

@@ -10,7 +10,7 @@ from mainspring.clock import to_us
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
 from mainspring.workflows.model import decisions_of
-from mainspring.workflows.store import CountParked, ForgetRuns, UnparkRuns
+from mainspring.workflows.store import CountParked, ForgetRuns, SweepEarlySignals, UnparkRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -198,17 +198,28 @@ class Watch:
     # ---- retention ----
 
     def _forget(self) -> None:
-        """Delete closed runs, in steps that are parts of separate groups."""
+        """Delete closed runs, then signals to deleted jobs, in steps that are parts of separate groups."""
 
         def forgotten(number: int) -> None:
-            if number < BATCH or self._paused():
+            if self._paused():
                 self._forgetting = False
-            else:
+            elif number:
                 self._forget()
-
-        def not_forgotten(error: StoreError) -> None:
-            del error
-            self._forgetting = False
+            else:
+                self._sweep_early(0)
 
         before_us = to_us(self._clock.wall() - self._retention)
-        self._commits.put(ForgetRuns(before_us, BATCH), forgotten, not_forgotten)
+        self._commits.put(ForgetRuns(before_us, BATCH), forgotten, self._not_forgotten)
+
+    def _sweep_early(self, after: int) -> None:
+        def swept(last: int) -> None:
+            if last and not self._paused():
+                self._sweep_early(last)
+            else:
+                self._forgetting = False
+
+        self._commits.put(SweepEarlySignals(after, BATCH), swept, self._not_forgotten)
+
+    def _not_forgotten(self, error: StoreError) -> None:
+        del error  # the next look repeats it
+        self._forgetting = False

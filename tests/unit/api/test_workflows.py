@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.api import workflows
+from mainspring.api import jobs, workflows
 from mainspring.api.answers.run_rows import rough_duration
 from mainspring.api.answers.workflows import WorkflowCalls, without_workflows
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.request import read
 from mainspring.clock import to_us
+from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Found
 from mainspring.storage.query import Page
 from mainspring.workflows.history import Event, TimerFired, TimerStarted
 from mainspring.workflows.model import About, Key, Limits, Parked, Status, encode_about
 from mainspring.workflows.requests import Reached, Signal
-from mainspring.workflows.state import OpenActivity, OpenTimer, Parking, State
-from mainspring.workflows.store import Begun, ListRuns, RunRow, ShownRun
+from mainspring.workflows.state import OpenActivity, OpenTimer, Parking
+from mainspring.workflows.state import State as RunState
+from mainspring.workflows.store import Begun, ListRuns, RunRow, Shown, ShownRun, Unbegun
 
 from .a_node import PAYLOAD_LIMIT, Node, opened, run
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
     from mainspring.api.request import Request
-    from mainspring.jobs.model import Job
 
 ROOT = 3_000_000_000_017
 START_US = 1_700_000_000_000_000
@@ -41,6 +42,7 @@ class FakeWorkflows:
 
     def __init__(self) -> None:
         self.runs: list[ShownRun] = []
+        self.unbegun: list[Unbegun] = []
         self.events: list[Event] = []
         self.reached = Reached("recorded", ROOT, ROOT, 7)
         self.begun: Callable[[Job], Begun] = lambda _: Begun({}, {})
@@ -78,9 +80,9 @@ class FakeWorkflows:
         page = newest[: query.limit]
         done(Page(page, page[-1].row.id if len(newest) > len(page) else None))
 
-    def show(self, key: Key, done: Callable[[ShownRun | None], None], _: object) -> None:
+    def show(self, key: Key, done: Callable[[Shown], None], _: object) -> None:
         self.requests.append(key)
-        done(next(iter(self.runs), None))
+        done(next(iter(self.runs), self.unbegun))
 
     def history(self, run_id: int, first: int, limit: int, done: Callable[[Page[Event]], None], _: object) -> None:
         found = [event for event in self.events if event.id >= first]
@@ -99,9 +101,9 @@ async def with_runs(*runs: ShownRun, **limits: int) -> AsyncIterator[tuple[Node,
         yield node, fake
 
 
-def a_run(number: int = ROOT, state: State | None = None, **columns: Any) -> ShownRun:
+def a_run(number: int = ROOT, state: RunState | None = None, **columns: Any) -> ShownRun:
     row = RunRow(number, number, "default", f"order-{number}", "order", "2", started_us=START_US, events=4)
-    return ShownRun(msgspec.structs.replace(row, **columns), state or State())
+    return ShownRun(msgspec.structs.replace(row, **columns), state or RunState())
 
 
 def activity(job: int = 0, number: int = 2) -> OpenActivity:
@@ -147,7 +149,7 @@ def test_an_id_is_the_handle_without_a_unique() -> None:
 
 def test_a_run_is_listed_with_the_things_that_it_waits_for() -> None:
     async def test() -> None:
-        state = State(activities={5: activity()}, timers={"3": OpenTimer(6, "3", START_US + 187_260_000_000)})
+        state = RunState(activities={5: activity()}, timers={"3": OpenTimer(6, "3", START_US + 187_260_000_000)})
         about = encode_about(About(("approved",)))
         async with with_runs(a_run(state=state, about=about)) as (node, _):
             (row,) = (await node.api.call(workflows.List())).runs
@@ -162,16 +164,16 @@ def test_a_run_is_listed_with_the_things_that_it_waits_for() -> None:
 @pytest.mark.parametrize(
     ("state", "columns", "text"),
     [
-        (State(), {}, "a decision"),
-        (State(activities=dict.fromkeys(range(7), activity())), {}, ", ".join(["charge #2"] * 5) + " and 2 more"),
-        (State(), {"about": encode_about(About(steps=("price",), conditions=1))}, "price (step), a condition"),
-        (State(timers={"1": OpenTimer(1, "1", START_US - 5)}), {}, "timer 0s"),
-        (State(activities={5: activity()}), {"parking": MISMATCH}, "other code (parked: mismatch)"),
-        (State(), {"decision": 9, "type": "old"}, "a worker with old@2"),
-        (State(activities={5: activity()}), {"status": Status.TIMED_OUT}, None),
+        (RunState(), {}, "a decision"),
+        (RunState(activities=dict.fromkeys(range(7), activity())), {}, ", ".join(["charge #2"] * 5) + " and 2 more"),
+        (RunState(), {"about": encode_about(About(steps=("price",), conditions=1))}, "price (step), a condition"),
+        (RunState(timers={"1": OpenTimer(1, "1", START_US - 5)}), {}, "timer 0s"),
+        (RunState(activities={5: activity()}), {"parking": MISMATCH}, "other code (parked: mismatch)"),
+        (RunState(), {"decision": 9, "type": "old"}, "a worker with old@2"),
+        (RunState(activities={5: activity()}), {"status": Status.TIMED_OUT}, None),
     ],
 )  # fmt: skip
-def test_a_run_waits_for(state: State, columns: dict[str, Any], text: str | None) -> None:
+def test_a_run_waits_for(state: RunState, columns: dict[str, Any], text: str | None) -> None:
     async def test() -> None:
         async with with_runs(a_run(state=state, **columns)) as (node, fake):
             fake.without_worker.append(("old", "2"))
@@ -256,7 +258,7 @@ def test_a_run_is_shown_with_its_activities() -> None:
             job = node.service.id_of(handle.encode())
             assert job is not None
             timers = {"4": OpenTimer(7, "4", START_US + 2_000_000), "3": OpenTimer(6, "3", START_US + 1_000_000)}
-            state = State(
+            state = RunState(
                 activities={5: activity(job)}, timers=timers, close_by_us=START_US + 5_000_000, cancel_requested=9
             )
             parked = Parked("mismatch", "other code", ("charge",), ("refund",), 0)
@@ -383,6 +385,64 @@ def test_a_node_whose_store_keeps_no_runs_refuses_all_calls() -> None:
     run(test())
 
 
+def waiting(number: int, **columns: Any) -> Unbegun:
+    job = Job(number, b"order", b"", unique=b"order-17", state=int(State.PENDING), created_us=START_US)
+    return Unbegun(msgspec.structs.replace(job, **columns), is_workflow=False)
+
+
+def test_a_run_that_has_not_begun_is_shown() -> None:
+    async def test() -> None:
+        async with with_runs() as (node, fake):
+            fake.unbegun = [waiting(ROOT)]
+            shown = await node.api.call(workflows.Show("order-17"))
+            assert (shown.handle, shown.workflow_id, shown.run) == (
+                f"H:laptop:{ROOT}",
+                "order-17",
+                f"H:laptop:{ROOT}@{ROOT}",
+            )
+            assert (shown.type, shown.version, shown.status, shown.begins_at) == ("order", "", "pending", None)
+            assert shown.waits_for == "a first worker with the workflow order"
+            assert (await node.api.call(workflows.History("order-17"))) == workflows.Events([], None, "pending")
+            fake.unbegun = [Unbegun(fake.unbegun[0].job, is_workflow=True)]
+            assert (await node.api.call(workflows.Show("order-17"))).waits_for == "its start"
+            due_us = START_US + 187_260_000_000
+            fake.unbegun = [waiting(ROOT, unique=b"", state=int(State.SCHEDULED), due_us=due_us)]
+            shown = await node.api.call(workflows.Show("order-17"))
+            assert (shown.workflow_id, shown.status, shown.begins_at) == (
+                shown.handle,
+                "scheduled",
+                "2023-11-17T02:14:20.000000Z",
+            )
+            assert shown.waits_for == "its start in 2d4h"
+            fake.unbegun *= 2
+            assert await node.code(workflows.Show("order-17")) is Code.CONFLICT
+
+    run(test())
+
+
+def test_the_job_of_a_task_is_no_run() -> None:
+    async def test() -> None:
+        async with with_runs() as (node, fake):
+            fake.reached = Reached("unknown")
+            handle = await node.submit(b"charge")
+            requests: list[Request[Any]] = [
+                workflows.Show(handle),
+                workflows.Signal(handle, "a"),
+                workflows.Terminate(handle),
+            ]
+            for request in requests:
+                with pytest.raises(
+                    ApiError, match=f"{handle} is a job of the task charge.*jobs show {handle}"
+                ) as caught:
+                    await node.api.call(request)
+                assert caught.value.problem.code is Code.RUN_NOT_FOUND
+            await node.api.call(jobs.Cancel(handle))
+            with pytest.raises(ApiError, match=r"ended before a run began \(cancelled\)"):
+                await node.api.call(workflows.Show(handle))
+
+    run(test())
+
+
 def test_a_start_without_a_registered_workflow_is_refused() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
@@ -397,7 +457,9 @@ def test_a_start_without_a_registered_workflow_is_refused() -> None:
     [
         (Reached("unknown"), Code.RUN_NOT_FOUND, "mainspring workflows list"),
         (Reached("closed", status=Status.TIMED_OUT), Code.CONFLICT, r"closed \(timed out\)"),
-        (Reached("full"), Code.CONFLICT, "at most 25000 events, and the last 1000 are"),
+        (Reached("full", ROOT, ROOT), Code.CONFLICT, "at most 25000 events, and the last 1000 are"),
+        (Reached("full", 0, ROOT), Code.CONFLICT, "has not begun, and takes no more signals"),
+        (Reached("ambiguous"), Code.CONFLICT, "mainspring jobs list --unique order-17"),
     ],
 )
 def test_a_run_that_takes_no_request_gives_the_reason(reached: Reached, code: Code, words: str) -> None:

@@ -38,6 +38,14 @@ GOLDEN = {
         ("first_seen_us", "INTEGER", 1, None, 0),
         ("last_seen_us", "INTEGER", 1, None, 0),
     ],
+    "early_signals": [
+        ("job", "INTEGER", 1, None, 1),
+        ("number", "INTEGER", 1, None, 2),
+        ("bytes", "INTEGER", 1, None, 0),
+        ("request", "INTEGER", 1, None, 0),
+        ("name", "TEXT", 1, None, 0),
+        ("input", "BLOB", 1, None, 0),
+    ],
     "fires": [
         ("schedule", "TEXT", 1, None, 1),
         ("fire_us", "INTEGER", 1, None, 2),
@@ -128,6 +136,7 @@ GOLDEN = {
 }
 INDEXES = {
     "due": "CREATE INDEX due ON jobs (due_us) WHERE state = 0",
+    "early_requests": "CREATE UNIQUE INDEX early_requests ON early_signals (job, request) WHERE request <> 0",
     "expiring": "CREATE INDEX expiring ON jobs (expires_us) WHERE expires_us > 0 AND state < 2 AND attempt = 0",
     "fires_of_job": "CREATE INDEX fires_of_job ON fires (job) WHERE standing BETWEEN 1 AND 2",
     "fires_to_mend": "CREATE INDEX fires_to_mend ON fires (standing) WHERE standing BETWEEN 2 AND 3",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api.answers.text import rfc3339
+from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.workflows import ActivityInfo, ParkingInfo, RunDetails, RunInfo, StatusName, TimerInfo
+from mainspring.jobs.model import State
 from mainspring.quantities import format_duration
 from mainspring.workflows.model import Status, decode_about, function_text
 
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mainspring.api.jobs import JobDetails
+    from mainspring.jobs.model import Job
     from mainspring.workflows.model import About
-    from mainspring.workflows.state import OpenActivity, State
-    from mainspring.workflows.store import RunRow, ShownRun
+    from mainspring.workflows.state import OpenActivity
+    from mainspring.workflows.state import State as RunState
+    from mainspring.workflows.store import RunRow, ShownRun, Unbegun
 
 MOST_PARTS: Final = 5
 """The most things in the text of ``waits_for``; the text ends with the number of others."""
@@ -61,6 +64,7 @@ def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo]) 
     timers = sorted(state.timers.values(), key=lambda timer: timer.fire_us)
     return RunDetails(
         **{name: getattr(info, name) for name in RunInfo.__struct_fields__},
+        begins_at=None,
         times_out_at=rfc3339(state.close_by_us) if info.status == "open" else None,
         cancel_requested=bool(state.cancel_requested),
         input_size=row.input_size,
@@ -75,7 +79,52 @@ def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo]) 
     )
 
 
-def waits_for(row: RunRow, state: State, now_us: int, *, stranded: bool) -> str:
+def unbegun_info(handle: str, unbegun: Unbegun, now_us: int) -> RunInfo:
+    """Return the row of a run that has not begun."""
+    job = unbegun.job
+    return RunInfo(
+        handle=handle,
+        workflow_id=text(job.unique) or handle,
+        type=function_text(job.function),
+        version="",
+        status="scheduled" if job.state == State.SCHEDULED else "pending",
+        started_at=None,
+        closed_at=None,
+        events=0,
+        waits_for=_begin_of(unbegun, now_us),
+        run=run_handle(handle, job.id),
+        parked_at=None,
+    )
+
+
+def _begin_of(unbegun: Unbegun, now_us: int) -> str:
+    job = unbegun.job
+    if job.state == State.SCHEDULED:
+        return f"its start in {rough_duration(max(0, job.due_us - now_us) / 1_000_000)}"
+    name = function_text(job.function)
+    return "its start" if unbegun.is_workflow else f"a first worker with the workflow {name}"
+
+
+def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
+    """Return all details of a run that has not begun; ``info`` is its row."""
+    return RunDetails(
+        **{name: getattr(info, name) for name in RunInfo.__struct_fields__},
+        begins_at=rfc3339(job.due_us) if job.state == State.SCHEDULED else None,
+        times_out_at=None,
+        cancel_requested=False,
+        input_size=job.input_size,
+        output_size=0,
+        history_size=0,
+        activities=[],
+        timers=[],
+        steps=[],
+        receives=[],
+        unread={},
+        parked=None,
+    )
+
+
+def waits_for(row: RunRow, state: RunState, now_us: int, *, stranded: bool) -> str:
     """Return the things that an open run waits for, such as ``charge #2, timer 2d4h, approved``."""
     if row.parked is not None:
         return f"other code (parked: {row.parked.kind})"
@@ -88,7 +137,7 @@ def waits_for(row: RunRow, state: State, now_us: int, *, stranded: bool) -> str:
     return ", ".join(shown) + (f" and {len(parts) - MOST_PARTS} more" if len(parts) > MOST_PARTS else "")
 
 
-def _open_things(state: State, about: About, now_us: int) -> Sequence[str]:
+def _open_things(state: RunState, about: About, now_us: int) -> Sequence[str]:
     activities = [f"{function_text(one.function)} #{one.activity_id}" for one in state.activities.values()]
     timers = sorted(timer.fire_us for timer in state.timers.values())
     times = [f"timer {rough_duration(max(0, fire_us - now_us) / 1_000_000)}" for fire_us in timers]

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import UNSET
 
-from mainspring.api.answers.run_rows import activity_info, run_details, run_handle, run_info, status_name
+from mainspring.api.answers.run_rows import (
+    activity_info,
+    run_details,
+    run_handle,
+    run_info,
+    status_name,
+    unbegun_details,
+    unbegun_info,
+)
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code, check_number
 from mainspring.api.submitting import JobOptions, size_problem
@@ -34,7 +42,7 @@ from mainspring.api.workflows import (
 from mainspring.clock import to_us
 from mainspring.workflows import requests
 from mainspring.workflows.model import YEAR, Key, Limits, Status
-from mainspring.workflows.store import ListRuns
+from mainspring.workflows.store import ListRuns, Unbegun
 from mainspring.workflows.swf_events import swf_event
 
 if TYPE_CHECKING:
@@ -50,13 +58,15 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
     from mainspring.storage.query import Page
     from mainspring.workflows.history import Event
-    from mainspring.workflows.store import Begun, ShownRun
+    from mainspring.workflows.store import Begun, Shown, ShownRun
 
     Failed = Callable[[MainspringError], None]
 
 CLOSED: Final = tuple(int(status) for status in Status if not status.open)
 KEY_LIMIT: Final = 128
 """Bytes of a key: more than any unique, and any handle with a run."""
+UNBEGUN_END: Final = frozenset({"cancelled", "expired"})
+"""The states of jobs that ended before a worker or a run began."""
 MOST_JOBS: Final = 100
 """Open activities whose jobs are read for the details of a run."""
 
@@ -86,8 +96,8 @@ class Workflows(Protocol):
     def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed) -> None:
         """Read runs."""
 
-    def show(self, key: Key, done: Callable[[ShownRun | None], None], failed: Failed) -> None:
-        """Read one run."""
+    def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
+        """Read one run; without one, the jobs that the key may name, whose runs have not begun."""
 
     def history(self, run: int, first: int, limit: int, done: Callable[[Page[Event]], None], failed: Failed) -> None:
         """Read up to ``limit`` events of a run from the event ``first`` on."""
@@ -177,6 +187,8 @@ class WorkflowCalls:
 
     async def _show(self, request: Show) -> RunDetails:
         shown = await self._find(request.key)
+        if isinstance(shown, Unbegun):
+            return unbegun_details(self._unbegun_info(shown), shown.job)
         info = self._info(shown, frozenset(self._workflows.stranded()))
         return run_details(info, shown, await self._activities(shown))
 
@@ -192,20 +204,43 @@ class WorkflowCalls:
         check_number("limit", request.limit)
         if request.first < 1:
             raise ApiError(Code.INVALID, f"from is the number of an event, from 1 on, not {request.first}")
-        row = (await self._find(request.key)).row
+        shown = await self._find(request.key)
+        if isinstance(shown, Unbegun):
+            return Events([], None, self._unbegun_info(shown).status)
+        row = shown.row
         page: Page[Event] = await Later(
             lambda done, failed: self._workflows.history(row.id, request.first, request.limit, done, failed)
         )
         events = [swf_event(event, native=request.native) for event in page.items]
         return Events(events, None if page.next is None else page.items[-1].id + 1, status_name(row.status))
 
-    async def _find(self, key: str) -> ShownRun:
-        """Return the run of a key. Raises ApiError."""
+    async def _find(self, key: str) -> ShownRun | Unbegun:
+        """Return the run of a key, or the job whose run is to begin. Raises ApiError."""
         parsed = self._key(key)
-        shown: ShownRun | None = await Later(lambda done, failed: self._workflows.show(parsed, done, failed))
-        if shown is None:
-            raise _unknown(key)
-        return shown
+        shown: Shown = await Later(lambda done, failed: self._workflows.show(parsed, done, failed))
+        if not isinstance(shown, list):
+            return shown
+        if not shown:
+            raise await self._unknown(key)
+        if len(shown) > 1:
+            raise _ambiguous(key)
+        return shown[0]
+
+    async def _unknown(self, key: str) -> ApiError:
+        """Return the refusal of a key that names no run."""
+        job_id = self._key(key).job
+        job = await self._jobs.find(job_id) if job_id else None
+        if job is None:
+            return ApiError(
+                Code.RUN_NOT_FOUND,
+                f"no run has the handle or workflow id {key}: it never existed here, or is no longer kept; mainspring workflows"
+                " list shows those there are",
+            )
+        if job.state in UNBEGUN_END:
+            why = f"the job {key} of {job.function} ended before a run began ({job.state})"
+        else:
+            why = f"{key} is a job of the task {job.function}, and not a run of a workflow"
+        return ApiError(Code.RUN_NOT_FOUND, f"{why}; use mainspring jobs show {key}")
 
     # ---- requests to runs ----
 
@@ -234,13 +269,21 @@ class WorkflowCalls:
         reached: requests.Reached = await Later(ask)
         match reached.verdict:
             case "unknown":
-                raise _unknown(key)
+                raise await self._unknown(key)
+            case "ambiguous":
+                raise _ambiguous(key)
             case "closed":
                 status = status_name(reached.status).replace("_", " ")
                 raise ApiError(
                     Code.CONFLICT,
                     f"the run {key} is closed ({status}) and takes no requests; start another one with: mainspring"
                     " workflows start",
+                )
+            case "full" if not reached.run:
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} has not begun, and takes no more signals before its begin: start a worker with the"
+                    " workflow, and send the signal again",
                 )
             case "full":
                 raise ApiError(
@@ -284,6 +327,10 @@ class WorkflowCalls:
     def _run(self, root: int, run: int) -> str:
         return run_handle(self._service.handle_of(root).decode(), run)
 
+    def _unbegun_info(self, unbegun: Unbegun) -> RunInfo:
+        handle = self._service.handle_of(unbegun.job.id).decode()
+        return unbegun_info(handle, unbegun, to_us(self._service.wall()))
+
     def _info(self, shown: ShownRun, stranded: Collection[tuple[str, str]]) -> RunInfo:
         handle = self._service.handle_of(shown.row.root).decode()
         return run_info(handle, shown, to_us(self._service.wall()), stranded=_is_stranded(shown, stranded))
@@ -303,11 +350,11 @@ def _is_stranded(shown: ShownRun, stranded: Collection[tuple[str, str]]) -> bool
     return bool(row.decision) and row.parked is None and (row.type, row.version) in stranded
 
 
-def _unknown(key: str) -> ApiError:
+def _ambiguous(key: str) -> ApiError:
     return ApiError(
-        Code.RUN_NOT_FOUND,
-        f"no run has the handle or workflow id {key}: it never existed here, or is no longer kept; mainspring workflows list"
-        " shows those there are",
+        Code.CONFLICT,
+        f"several jobs that have not started have the unique {key}: give the handle of the one that is the run;"
+        f" mainspring jobs list --unique {key} lists them",
     )
 
 

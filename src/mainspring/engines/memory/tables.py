@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Key
     from mainspring.workflows.model import Definition
+    from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
-    from mainspring.workflows.tables import Snapshot
+    from mainspring.workflows.tables import EarlySignals, Snapshot
 
 
 class Tables:
@@ -80,5 +81,7 @@ class Tables:
         self.parked_runs: dict[int, None] = {}
         self.closed_runs: list[tuple[int, int]] = []
         """Sorted list of (closed, run)."""
+        self.early_signals: dict[int, tuple[EarlySignals, list[Signal]]] = {}
+        """The signals to jobs whose runs have not begun."""
         self.definitions: dict[tuple[str, str, str], Definition] = {}
         """By namespace, name and version."""

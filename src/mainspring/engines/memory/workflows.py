@@ -15,7 +15,7 @@ from mainspring.workflows import reading, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cache import RunCache
 from mainspring.workflows.model import Limits
-from mainspring.workflows.tables import ALL, StoredRun
+from mainspring.workflows.tables import ALL, EarlySignals, StoredRun
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.requests import Signal
     from mainspring.workflows.tables import Guarded, Writes
+
+
+_NO_SIGNALS: Final = EarlySignals(0, 0)
 
 
 class MemoryRunReads:
@@ -59,6 +63,23 @@ class MemoryRunReads:
             key=lambda run: (self._tables.workflows[run].status.open, run),
             default=0,
         )
+
+    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
+        """Return definitions."""
+        found = self._tables.definitions
+        return [one for key, one in found.items() if not name or key[:2] == (namespace, name)]
+
+    async def waiting_job(self, job_id: int) -> Job | None:
+        """Return a waiting job."""
+        job = self._tables.jobs.get(job_id)
+        return copy(job) if job is not None and job.state <= PENDING else None
+
+    async def waiting_named(self, namespace: str, unique: bytes) -> list[Job]:
+        """Return waiting jobs by their unique."""
+        names = {key[0] for key in self._tables.counts}
+        ids = [job_id for name in names if (job_id := self._tables.live.get((name, unique)))]
+        found = [job for job_id in ids if (job := await self.waiting_job(job_id)) is not None]
+        return [job for job in found if job.namespace == namespace]
 
 
 class MemoryRuns(MemoryRunReads, MemoryGround):
@@ -99,24 +120,9 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         if row.closed_us:
             insort(tables.closed_runs, (row.closed_us, row.id))
 
-    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
-        """Return definitions."""
-        found = self._tables.definitions
-        return [one for key, one in found.items() if not name or key[:2] == (namespace, name)]
-
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions."""
         self._tables.definitions.update({(one.namespace, one.name, one.version): one for one in definitions})
-
-    async def waiting_job(self, job_id: int) -> Job | None:
-        """Return a waiting job."""
-        job = self._tables.jobs.get(job_id)
-        return copy(job) if job is not None and job.state <= PENDING else None
-
-    async def waiting_jobs(self, functions: Collection[bytes], unique: bytes) -> list[Job]:
-        """Return waiting jobs by their unique."""
-        ids = [job_id for name in functions if (job_id := self._tables.live.get((name, unique)))]
-        return [job for job_id in ids if (job := await self.waiting_job(job_id)) is not None]
 
     async def reject_roots(self, given: Iterable[Job]) -> list[Job]:
         """End root jobs whose runs do not begin."""
@@ -129,6 +135,31 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
             jobs.enter_end(tables, job, before, "")
             rejected.append(copy(job))
         return rejected
+
+    async def early(self, job: int, request: int) -> EarlySignals:
+        """Return how many signals are stored for a job."""
+        last, signals = self._tables.early_signals.get(job, (_NO_SIGNALS, []))
+        return last._replace(is_repeated=bool(request) and any(one.request == request for one in signals))
+
+    async def add_early(self, job: int, signals: EarlySignals, signal: Signal) -> None:
+        """Store another signal for a job."""
+        _, stored = self._tables.early_signals.get(job, (_NO_SIGNALS, []))
+        stored.append(signal)
+        self._tables.early_signals[job] = signals, stored
+
+    async def take_early(self, job: int) -> list[Signal]:
+        """Delete and return the signals that are stored for a job."""
+        return self._tables.early_signals.pop(job, (_NO_SIGNALS, []))[1]
+
+    async def early_jobs(self, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return jobs that have stored signals."""
+        following = sorted(job for job in self._tables.early_signals if job > after)
+        return [(job, job in self._tables.jobs) for job in following[:limit]]
+
+    async def forget_early(self, jobs: Collection[int]) -> None:
+        """Delete the signals that are stored for jobs."""
+        for job in jobs:
+            self._tables.early_signals.pop(job, None)
 
     async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
         """Return parked runs."""
@@ -230,8 +261,8 @@ async def list_runs(tables: Tables, query: ops.ListRuns, meter: Meter) -> Page[o
     return await reading.list_runs(_Searchable(tables, query), _Reads(tables), query, meter)
 
 
-async def show_run(tables: Tables, query: ops.ShowRun, _: Meter) -> ops.ShownRun | None:
-    """Return a run with its state."""
+async def show_run(tables: Tables, query: ops.ShowRun, _: Meter) -> ops.Shown:
+    """Return a run with its state, or waiting jobs."""
     return await reading.show_run(_Reads(tables), query)
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.run_rows import SqliteRunReads
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.workflows import reading
-from mainspring.workflows.model import Definition
 from mainspring.workflows.store import CountParked, FindDefinitions, ListRuns, ReadHistory, ShowRun
 
 if TYPE_CHECKING:
@@ -20,9 +17,8 @@ if TYPE_CHECKING:
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.storage.query import Meter, Page, Query
     from mainspring.workflows.history import Event
-    from mainspring.workflows.store import ShownRun
-
-_decode_definition = msgspec.msgpack.Decoder(Definition).decode
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.store import Shown, ShownRun
 
 
 class _Reads(SqliteRunReads):
@@ -76,8 +72,8 @@ async def list_runs(tx: Transaction, query: ListRuns, meter: Meter) -> Page[Show
     return await reading.list_runs(_Searchable(tx, query), _Reads(tx), query, meter)
 
 
-async def show_run(tx: Transaction, query: ShowRun, _: Meter) -> ShownRun | None:
-    """Return a run with its state."""
+async def show_run(tx: Transaction, query: ShowRun, _: Meter) -> Shown:
+    """Return a run with its state, or waiting jobs."""
     return await reading.show_run(_Reads(tx), query)
 
 
@@ -96,7 +92,7 @@ async def count_parked(tx: Transaction, query: CountParked, _: Meter) -> dict[tu
 async def find_definitions(tx: Transaction, query: FindDefinitions, _: Meter) -> list[Definition]:
     """Return all definitions."""
     del query
-    return [_decode_definition(definition) for (definition,) in tx.cursor.execute(SQL["definitions"])]
+    return await _Reads(tx).definitions()
 
 
 READERS: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]] = {

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.workflows.model import Status
+from mainspring.jobs.model import State
+from mainspring.workflows.model import Definition, Status
 from mainspring.workflows.state import Parking
 from mainspring.workflows.store import RunRow
 from mainspring.workflows.tables import ALL, Snapshot, StoredRun
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.rows import Row
     from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.jobs.model import Job
     from mainspring.workflows.tables import Guarded
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_parking = msgspec.msgpack.Decoder(Parking).decode
+_decode_definition = msgspec.msgpack.Decoder(Definition).decode
 _NONE: Final = Parking()
 
 
@@ -121,6 +125,22 @@ class SqliteRunReads:
     async def last_run(self, namespace: str, workflow_id: str) -> int:
         """Return the newest run of a workflow id."""
         return self._first("open_run", namespace, workflow_id) or self._first("last_run", namespace, workflow_id)
+
+    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
+        """Return definitions."""
+        cursor = self._tx.cursor
+        found = cursor.execute(*((SQL["definitions_of"], (namespace, name)) if name else (SQL["definitions"],)))
+        return [_decode_definition(definition) for (definition,) in found]
+
+    async def waiting_job(self, job_id: int) -> Job | None:
+        """Return a waiting job."""
+        job = find_job(self._tx, job_id)
+        return job if job is not None and job.state <= State.PENDING else None
+
+    async def waiting_named(self, namespace: str, unique: bytes) -> list[Job]:
+        """Return waiting jobs by their unique."""
+        ids = [job_id for (job_id,) in self._tx.cursor.execute(SQL["waiting_named"], (namespace, unique))]
+        return [job for job_id in ids if (job := await self.waiting_job(job_id)) is not None]
 
     def _first(self, statement: str, *values: Any) -> int:
         for (run,) in self._tx.cursor.execute(SQL[statement], values):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.engines.sqlite import rows, run_rows
-from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.ground import SqliteGround
 from mainspring.engines.sqlite.run_queries import READERS
 from mainspring.engines.sqlite.run_rows import SqliteRunReads
@@ -18,7 +17,9 @@ from mainspring.jobs.owners import Ended, note
 from mainspring.workflows import store as ops
 from mainspring.workflows import unit
 from mainspring.workflows.cache import RunCache
-from mainspring.workflows.model import Definition, Limits
+from mainspring.workflows.model import Key, Limits
+from mainspring.workflows.requests import Signal
+from mainspring.workflows.tables import EarlySignals
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.storage.operation import Operation
+    from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import RunObserver
     from mainspring.workflows.tables import Guarded, Writes
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_definition = msgspec.msgpack.Decoder(Definition).decode
 _RUNNING = int(State.RUNNING)
 LARGEST_ID: Final = rows.LARGEST_ID
 
@@ -63,30 +64,10 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
             runs = ", ".join(str(change.row.id) for change in changes)
             raise StoreError(f"a run in the store is not as this node has it in memory: one of {runs}")
 
-    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
-        """Return definitions."""
-        found = (
-            self._tx.cursor.execute(SQL["definitions_of"], (namespace, name))
-            if name
-            else self._tx.cursor.execute(SQL["definitions"])
-        )
-        return [_decode_definition(definition) for (definition,) in found]
-
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions."""
         values = ((one.namespace, one.name, one.version, _encode(one)) for one in definitions)
         self._tx.cursor.executemany(SQL["save_definition"], values)
-
-    async def waiting_job(self, job_id: int) -> Job | None:
-        """Return a waiting job."""
-        job = find_job(self._tx, job_id)
-        return job if job is not None and job.state <= State.PENDING else None
-
-    async def waiting_jobs(self, functions: Collection[bytes], unique: bytes) -> list[Job]:
-        """Return waiting jobs by their unique."""
-        numbers = [number for name in functions if (number := self._tx.functions.find(name)) is not None]
-        ids = [found[0] for number in numbers for found in self._tx.cursor.execute(SQL["live"], (number, unique))]
-        return [job for job_id in ids if (job := await self.waiting_job(job_id)) is not None]
 
     async def reject_roots(self, jobs: Iterable[Job]) -> list[Job]:
         """End root jobs whose runs do not begin."""
@@ -101,6 +82,38 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
                 note(tx.notices, Ended.of(job))
                 rejected.append(job)
         return rejected
+
+    async def early(self, job: int, request: int) -> EarlySignals:
+        """Return how many signals are stored for a job."""
+        cursor = self._tx.cursor
+        is_repeated = bool(request) and bool(list(cursor.execute(SQL["early_request"], (job, _signed(request)))))
+        for number, size in cursor.execute(SQL["last_early"], (job,)):
+            return EarlySignals(number, size, is_repeated)
+        return EarlySignals(0, 0)
+
+    async def add_early(self, job: int, signals: EarlySignals, signal: Signal) -> None:
+        """Store another signal for a job."""
+        values = (job, signals.number, signals.bytes, _signed(signal.request), signal.name, signal.input)
+        self._tx.cursor.execute(SQL["add_early"], values)
+
+    async def take_early(self, job: int) -> list[Signal]:
+        """Delete and return the signals that are stored for a job."""
+        found = list(self._tx.cursor.execute(SQL["early_signals"], (job,)))
+        if found:
+            await self.forget_early([job])
+        return [Signal(Key(job=job), name, data, request % 2**64) for name, data, request in found]
+
+    async def early_jobs(self, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return jobs that have stored signals."""
+        found: list[tuple[int, bool]] = []
+        while len(found) < limit and (following := list(self._tx.cursor.execute(SQL["next_early"], (after,)))):
+            ((after, stored),) = following
+            found.append((after, bool(stored)))
+        return found
+
+    async def forget_early(self, jobs: Collection[int]) -> None:
+        """Delete the signals that are stored for jobs."""
+        self._tx.cursor.executemany(SQL["forget_early"], [(job,) for job in jobs])
 
     async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
         """Return parked runs."""
@@ -132,6 +145,11 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
         ids = [(run,) for run in runs]
         for statement in ("forget_history", "forget_snapshot", "forget_run"):
             self._tx.cursor.executemany(SQL[statement], ids)
+
+
+def _signed(number: int) -> int:
+    """Return an unsigned number of 64 bits as a signed one: SQLite has no others."""
+    return number if number < 2**63 else number - 2**64
 
 
 def find_alarms(tx: Transaction, operations: Sequence[ops.FindAlarms]) -> list[ops.Alarms]:

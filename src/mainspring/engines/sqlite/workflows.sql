@@ -48,6 +48,30 @@ SELECT definition FROM definitions WHERE namespace = ? AND name = ?;
 INSERT INTO definitions (namespace, name, version, definition) VALUES (?, ?, ?, ?)
 ON CONFLICT (namespace, name, version) DO UPDATE SET definition = excluded.definition;
 
+-- A waiting job of any function. Stores have few functions, and uniques are indexed by function.
+-- name: waiting_named
+SELECT j.id FROM functions AS f
+CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = ?2 AND j.uniq IS NOT NULL AND j.state < 4
+WHERE f.namespace = ?1 AND j.state < 2;
+
+-- name: last_early
+SELECT number, bytes FROM early_signals WHERE job = ? ORDER BY number DESC LIMIT 1;
+
+-- name: early_request
+SELECT 1 FROM early_signals INDEXED BY early_requests WHERE request <> 0 AND job = ? AND request = ?;
+
+-- name: add_early
+INSERT INTO early_signals (job, number, bytes, request, name, input) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: early_signals
+SELECT name, input, request FROM early_signals WHERE job = ? ORDER BY number;
+
+-- name: next_early
+SELECT job, EXISTS (SELECT 1 FROM jobs WHERE id = job) FROM early_signals WHERE job > ? ORDER BY job LIMIT 1;
+
+-- name: forget_early
+DELETE FROM early_signals WHERE job = ?;
+
 -- name: reject_root
 UPDATE jobs SET state = ?, term = 0, attempt = 0, started_us = 0, ended_us = ?, error = ?, payload = ?
 WHERE id = ? AND state = 3 AND term = -1

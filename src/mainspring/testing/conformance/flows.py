@@ -217,7 +217,13 @@ class Flows:
 
     def show(self, key: Key) -> ops.ShownRun | None:
         """Return the run that a key names."""
-        return self.store.read(ops.ShowRun(key))
+        shown = self.store.read(ops.ShowRun(key))
+        return shown if isinstance(shown, ops.ShownRun) else None
+
+    def unbegun(self, key: Key) -> list[tuple[int, bool]]:
+        """Return the waiting jobs that a key names without naming a run, and whether they are of workflows."""
+        shown = self.store.read(ops.ShowRun(key))
+        return [(one.job.id, one.is_workflow) for one in shown] if isinstance(shown, list) else []
 
     def shown(self, run: int) -> ops.ShownRun:
         """Return a run, which must be present."""

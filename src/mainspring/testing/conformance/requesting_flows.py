@@ -50,10 +50,6 @@ class RequestingFlows:
             assert flows.signal(Signal(key, "a", b"")) == [Reached("unknown")]
             assert flows.cancel(key) == flows.terminate(key) == Reached("unknown")
             assert flows.show(key) is None
-        other = flows.store.submitted(function=b"task", unique=b"v")
-        assert flows.signal(Signal(Key(workflow_id="v"), "a", b""))[0].verdict == "unknown"
-        assert flows.cancel(Key(job=other.id)).verdict == "unknown"
-        assert flows.store.state(other.id) is State.PENDING
 
     def test_a_signal_begins_a_job_that_waits(self, flows: Flows) -> None:
         delayed = flows.new(payload=b"in", state=State.SCHEDULED, due_us=flows.now_us + SECOND, unique=b"u")
