@@ -6,26 +6,37 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
 from mainspring.workflows.store import FindDefinitions, SaveDefinitions
+from mainspring.workflows.versions import SEEN_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
     from mainspring.workflows.model import Definition
+    from mainspring.workflows.watch import Build
 
-SEEN_INTERVAL: Final = 60.0
-"""Seconds after which a repeated registration writes the time at which a definition was last seen."""
+STARTUP_GRACE: Final = 10.0
+"""Seconds after a node's start in which workers reconnect: all their versions are seen again at the same time, at its end."""
 
 
 class Definitions:
-    """A cache of the stored definitions. ``added`` is called with the names that became workflows."""
+    """A cache of the stored definitions, on a node that calls ``tick`` about every second.
 
-    def __init__(self, commits: CommitQueue, reads: Reads, added: Callable[[Iterable[str]], None]) -> None:
+    ``added`` is called with the names that became workflows.
+    """
+
+    def __init__(
+        self, commits: CommitQueue, reads: Reads, clock: Clock, added: Callable[[Iterable[str]], None]
+    ) -> None:
         self._commits = commits
         self._reads = reads
+        self._clock = clock
         self._added = added
+        self._write_at = clock.monotonic() + STARTUP_GRACE
+        self._has_settled = False
         self._by_version: dict[tuple[str, str, str], Definition] = {}
         self._functions: set[bytes] = set()
 
@@ -51,14 +62,11 @@ class Definitions:
         return self._by_version.values()
 
     def define(
-        self,
-        definitions: Sequence[Definition],
-        now: float,
-        done: Callable[[], None],
-        failed: Callable[[StoreError], None],
+        self, definitions: Sequence[Definition], done: Callable[[], None], failed: Callable[[StoreError], None]
     ) -> None:
-        """Store definitions, unless they were seen just now; ``now`` is the wall time."""
-        fresh_us = to_us(now - SEEN_INTERVAL)
+        """Store definitions, unless they were seen just now."""
+        now = self._clock.wall()
+        fresh_us = to_us(now - SEEN_INTERVAL) if self._has_settled else 0
         if all(self._is_fresh(one, fresh_us) for one in definitions):
             done()
             return
@@ -68,6 +76,19 @@ class Definitions:
             done()
 
         self._commits.put(SaveDefinitions(definitions, to_us(now)), saved, failed)
+
+    def tick(self, connected: Iterable[Build]) -> None:
+        """Write each minute that the versions of connected workers are seen."""
+        now = self._clock.monotonic()
+        if now < self._write_at:
+            return
+        self._write_at = now + SEEN_INTERVAL
+        self._has_settled = True
+        seen = {build[:3] for build in connected}
+        if seen:
+            operation = SaveDefinitions([], to_us(self._clock.wall()), seen=seen)
+            operation.urgent = False
+            self._commits.put(operation, self._keep)
 
     def _is_fresh(self, definition: Definition, fresh_us: int) -> bool:
         stored = self._by_version.get((definition.namespace, definition.name, definition.version))

@@ -111,7 +111,7 @@ class WorkflowService:
         self._clock = clock
         self._first = first or (lambda _: True)
         self._retention = retention
-        self.definitions = Definitions(commits, reads, self._became_workflows)
+        self.definitions = Definitions(commits, reads, clock, self._became_workflows)
         self.deciders = Deciders(commits, clock)
         self.tail = tail
         self._alarms: Alarms
@@ -178,6 +178,7 @@ class WorkflowService:
         """Do the work that is due."""
         if not self._jobs.paused:
             self._alarms.tick()
+            self.definitions.tick(self._builds)
         self._watch.tick()
 
     # ---- the store's notes after a commit ----
@@ -206,7 +207,7 @@ class WorkflowService:
 
     def define(self, definitions: Sequence[Definition], done: Callable[[], None], failed: Failed) -> None:
         """Store definitions that a worker registers."""
-        self.definitions.define(definitions, self._clock.wall(), done, failed)
+        self.definitions.define(definitions, done, failed)
 
     def connected(self, build: Build) -> None:
         """Count a connected worker's code."""

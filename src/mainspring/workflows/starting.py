@@ -11,6 +11,7 @@ from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.store import Begun, RunRow
+from mainspring.workflows.versions import version_for_new_runs
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
@@ -158,10 +159,10 @@ class Definitions:
 
 
 def _version(definitions: list[Definition], version: str) -> Definition | None:
-    """Return a version of a workflow; without one the version that a worker has registered last."""
+    """Return a version of a workflow; without one that for new runs."""
     if version:
         return next((one for one in definitions if one.version == version), None)
-    return max(definitions, key=lambda one: (one.last_seen_us, one.first_seen_us), default=None)
+    return version_for_new_runs(definitions)
 
 
 def _unknown(function: bytes, version: str, versions: list[Definition]) -> str:

@@ -17,7 +17,7 @@ from mainspring.workflows.model import Status
 from mainspring.workflows.state import Parking, State
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Collection, Container, Sequence
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
@@ -34,7 +34,7 @@ class Start(NamedTuple):
 
     job: Job
     version: str = ""
-    """Empty: the newest."""
+    """Empty: that for new runs; see ``workflows.versions``."""
     timeout: float = 0.0
     """Seconds; 0: that of the definition."""
 
@@ -220,17 +220,21 @@ class UnparkRuns(Operation):
 
 
 class SaveDefinitions(Operation):
-    """Store definitions, or the time at which they were last seen. Outcome: all definitions."""
+    """Store definitions with the time at which they were last seen, and that time of others. Outcome: all definitions."""
 
-    __slots__ = ("definitions", "now_us")
+    __slots__ = ("definitions", "now_us", "seen")
 
     phase = Phase.SLICES
 
-    def __init__(self, definitions: Sequence[Definition], now_us: int) -> None:
+    def __init__(
+        self, definitions: Sequence[Definition], now_us: int, *, seen: Collection[tuple[str, str, str]] = ()
+    ) -> None:
         super().__init__()
         self.definitions = definitions
         self.now_us = now_us
-        self.rows = len(definitions)
+        self.seen = seen
+        """Namespaces, names and versions of stored definitions, which do not change otherwise."""
+        self.rows = len(definitions) + len(seen)
 
 
 class ForgetRuns(Operation):

@@ -124,7 +124,7 @@ class WorkflowUnit:
     async def _save(self, operation: SaveDefinitions) -> list[Definition]:
         """Store definitions with the times at which they were seen."""
         stored = {_key(one): one for one in await self._tables.definitions()}
-        saved = []
+        saved = [replace(stored[key], last_seen_us=operation.now_us) for key in operation.seen if key in stored]
         for one in operation.definitions:
             before = stored.get(_key(one))
             first_us = operation.now_us if before is None else before.first_seen_us

@@ -83,14 +83,29 @@ class StartingFlows:
         assert "registered: 1" in begun.refused[second.id]
         assert (flows.store.find(first.id), flows.store.find(second.id)) == (None, None)
 
-    def test_a_start_without_a_version_gets_the_one_registered_last(self, flows: Flows) -> None:
+    def test_a_start_without_a_version_gets_the_newest_one_with_workers(self, flows: Flows) -> None:
+        both = {("default", "order", "1"), ("default", "order", "2")}
         flows.now_us += 1
         flows.define(Definition("order", "2"))
         assert flows.row(flows.start()).version == "2"
         flows.now_us += 1
         found = {one.version: one for one in flows.define(Definition("order", "1"))}
         assert (found["1"].first_seen_us, found["1"].last_seen_us) == (flows.now_us - 2, flows.now_us)
-        assert flows.row(flows.start()).version == "1"
+        assert flows.row(flows.start()).version == "2", "workers of an old version may reconnect"
+        flows.wait(90 * SECOND)
+        (stored,) = flows.group(ops.SaveDefinitions([], flows.now_us, seen={*both, ("default", "other", "1")}))
+        seen = [
+            (one.version, one.first_seen_us == found[one.version].first_seen_us, one.last_seen_us) for one in stored
+        ]
+        assert sorted(seen) == [("1", True, flows.now_us), ("2", True, flows.now_us)]
+        for version in ("2", "1"):
+            flows.wait(60 * SECOND)
+            flows.group(ops.SaveDefinitions([], flows.now_us, seen={("default", "order", "1")}))
+            job = flows.new()
+            flows.store.submit(job)
+            assert flows.begin_waiting() == 1
+            assert flows.row(job.id).version == version
+        assert flows.row(flows.start()).version == "1", "the workers of the new version are gone"
         job = flows.new()
         flows.group(flows.starting(job, version="2"))
         assert flows.row(job.id).version == "2"

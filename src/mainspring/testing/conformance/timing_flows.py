@@ -88,8 +88,8 @@ class TimingFlows:
         assert flows.history(run) == events
 
     def test_builds_that_have_failed_do_not_get_the_run_again(self, flows: Flows) -> None:
-        flows.define(Definition("order", "2"))
         run, other = flows.start(), flows.start()
+        flows.define(Definition("order", "2"))
         flows.park(run, Parked("mismatch", "differs"), "b1")
         flows.park(other, Parked("mismatch", "differs"), "b1")
         definition = ("default", "order", "1")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from mainspring.testing.clock import ManualClock
+from mainspring.workflows.definitions import STARTUP_GRACE, Definitions
+from mainspring.workflows.model import Definition
+from mainspring.workflows.versions import SEEN_INTERVAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.workflows.store import SaveDefinitions
+    from mainspring.workflows.watch import Build
+
+ONE, TWO = Definition("order", "1", first_seen_us=1, last_seen_us=5), Definition("order", "2", first_seen_us=2)
+
+
+class Store:
+    """Takes operations, and answers a query with stored definitions."""
+
+    def __init__(self, *stored: Definition) -> None:
+        self.stored = list(stored)
+        self.operations: list[SaveDefinitions] = []
+
+    def put(self, operation: SaveDefinitions, done: Callable[[Sequence[Definition]], None], *_: Any) -> None:
+        self.operations.append(operation)
+        self.stored += operation.definitions
+        done(self.stored)
+
+    def ask(self, _: object, done: Callable[[Sequence[Definition]], None], __: object) -> None:
+        done(self.stored)
+
+
+def opened(store: Store) -> tuple[Definitions, ManualClock, list[str]]:
+    clock = ManualClock()
+    added: list[str] = []
+    definitions = Definitions(cast("Any", store), cast("Any", store), clock, added.extend)
+    definitions.load(lambda: None, lambda _: None)
+    return definitions, clock, added
+
+
+def build(definition: Definition) -> Build:
+    return (definition.namespace, definition.name, definition.version, "digest")
+
+
+def fail(error: object) -> None:
+    raise AssertionError(error)
+
+
+def test_a_new_definition_is_stored_at_once() -> None:
+    store = Store()
+    definitions, _, added = opened(store)
+    done: list[None] = []
+    definitions.define([ONE], lambda: done.append(None), fail)
+    assert [operation.definitions for operation in store.operations] == [[ONE]]
+    assert done == [None]
+    assert added == ["order"]
+    assert definitions.is_workflow(b"order")
+
+
+def test_a_known_definition_is_written_once_a_minute_while_a_worker_has_it() -> None:
+    store = Store(ONE, TWO)
+    definitions, clock, _ = opened(store)
+    clock.advance(STARTUP_GRACE)
+    for expected in (1, 1, 2):
+        definitions.tick([build(ONE), build(ONE), build(TWO)])
+        assert len(store.operations) == expected
+        clock.advance(SEEN_INTERVAL / 2)
+    assert [(operation.definitions, operation.seen) for operation in store.operations] == [
+        ([], {build(ONE)[:3], build(TWO)[:3]})
+    ] * 2
+    assert not store.operations[0].urgent
+    clock.advance(SEEN_INTERVAL)
+    definitions.tick([])
+    assert len(store.operations) == 2
+
+
+def test_workers_that_reconnect_after_a_start_of_the_node_are_seen_together() -> None:
+    store = Store(ONE, TWO)
+    definitions, clock, _ = opened(store)
+    done: list[None] = []
+    definitions.define([ONE], lambda: done.append(None), fail)
+    assert (store.operations, done) == ([], [None])
+    clock.advance(STARTUP_GRACE)
+    definitions.tick([])
+    definitions.define([ONE], lambda: done.append(None), fail)
+    assert len(store.operations) == 1, "later, a version that was not seen for long is written at once"
