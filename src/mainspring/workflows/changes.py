@@ -20,14 +20,14 @@ from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import Status, decision_function
 from mainspring.workflows.observer import Changed
 from mainspring.workflows.parking import decision_lost, needs_decision
-from mainspring.workflows.reading import events_from, load
+from mainspring.workflows.reading import events_from, folded, load
 from mainspring.workflows.snapshots import outweighs
 from mainspring.workflows.state import State, encode_state
 from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
 from mainspring.workflows.timeouts import due_us
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.jobs.owners import Ended
     from mainspring.jobs.store import Withdrawn
@@ -114,6 +114,8 @@ class RunChanges:
         self._drafts: dict[int, RunDraft] = {}
         self._closed: dict[int, RunRow | None] = {}
         """Runs that were closed before the transaction; None for one that does not exist."""
+        self._prefetched: dict[int, Run] = {}
+        """Open runs as they are stored."""
         self._begun: dict[tuple[str, str], int] = {}
         """Runs that begin in the transaction, by namespace and workflow id."""
         self._new_roots: list[Job] = []
@@ -132,7 +134,7 @@ class RunChanges:
             return found
         if run in self._closed:
             return self._closed[run]
-        cached = self._cache.take(run)
+        cached = self._cache.take(run) or self._prefetched.pop(run, None)
         if cached is None:
             stored = await self.tables.load(run)
             if stored is None or not stored.row.status.open:
@@ -140,6 +142,14 @@ class RunChanges:
                 return self._closed[run]
             cached = await load(self.tables, stored)
         return self._enter(cached, now_us)
+
+    async def prefetch(self, runs: Iterable[int]) -> None:
+        """Read those of many runs together that are not in memory: a few reads instead of two for each run."""
+        drafts, closed = self._drafts, self._closed
+        cold = [run for run in runs if self._cache.peek(run) is None and run not in drafts and run not in closed]
+        if len(cold) > 1:
+            for row, blocks in await self.tables.load_short(cold):
+                self._prefetched[row.id] = folded(row, State(), blocks)
 
     async def open(self, run: int, now_us: int) -> RunDraft | None:
         """Return the draft of a run that is open; None if there is none."""
@@ -216,6 +226,7 @@ class RunChanges:
         if stopped:
             self.tables.after_commit(lambda: self.tables.lifecycle.stop(stopped, CANCEL_REASON))
         self._drafts = {}
+        self._prefetched = {}
         self._begun = {}
 
     async def _end(self, changed: Sequence[RunDraft], rejected: Sequence[Job], jobs: _Jobs) -> None:

@@ -14,9 +14,11 @@ from mainspring.workflows.store import ShownRun
 from mainspring.workflows.unbegun import are_workflows, find_unbegun
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.storage.query import Meter
     from mainspring.workflows.model import Key
-    from mainspring.workflows.store import ListRuns, ReadHistory, Shown, ShowRun
+    from mainspring.workflows.store import ListRuns, ReadHistory, RunRow, Shown, ShowRun
     from mainspring.workflows.tables import Runs, StoredRun
 
 
@@ -24,15 +26,21 @@ async def load(runs: Runs, stored: StoredRun) -> Run:
     """Return a run with its state, from its snapshot and the events after it."""
     row, snapshot = stored
     state = None if snapshot is None else decode_state(snapshot.state)
-    first = 1 if state is None else state.last + 1
-    blocks = await runs.blocks(row.id, first)  # the last one may end before
+    if snapshot is None or state is None:
+        return folded(row, State(), await runs.blocks(row.id, 1))
+    run = folded(row, state, await runs.blocks(row.id, state.last + 1))
+    run.snapshotted, run.snapshot_bytes = snapshot.history_bytes, len(snapshot.state)
+    return run
+
+
+def folded(row: RunRow, state: State, blocks: Sequence[bytes]) -> Run:
+    """Return a run by its state at some event and the blocks after it; the first block may begin before."""
+    first = state.last + 1
     events = [event for block in blocks for event in decode_events(block) if event.id >= first]
-    loaded = Run(row, fold(events, State() if state is None else state))
-    if snapshot is not None and state is not None:
-        loaded.snapshotted, loaded.snapshot_bytes = snapshot.history_bytes, len(snapshot.state)
-    loaded.append(events, sum(map(len, blocks)))
-    loaded.trim()
-    return loaded
+    run = Run(row, fold(events, state))
+    run.append(events, sum(map(len, blocks)))
+    run.trim()
+    return run
 
 
 async def events_from(runs: Runs, run: int, first: int) -> list[Event]:

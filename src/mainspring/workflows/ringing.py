@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 async def ring_alarms(changes: RunChanges, operation: RingAlarms) -> Callable[[], dict[int, int]]:
     """Record due timers and timeouts; see `RingAlarms`."""
+    await changes.prefetch(operation.runs)
     rung: list[RunDraft] = []
     for run in operation.runs:
         found = await changes.open(run, operation.now_us)

@@ -102,6 +102,9 @@ class Runs(Protocol):
 class RunTables(Runs, RunGround, Protocol):
     """The tables inside one transaction, as ``unit`` uses them. Reads include earlier writes of the transaction."""
 
+    async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
+        """Return those of some runs that are open and have no snapshot, each with the blocks of its history in order."""
+
     async def write(self, writes: Writes) -> None:
         """Write runs and events.
 

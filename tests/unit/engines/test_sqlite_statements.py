@@ -65,6 +65,18 @@ PLANS = {
     "limits": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function>?)"],
     "schedules": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name>?)"],
     "load_run": [f"{RUN_BY_ID}", "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
+    "load_short_runs": [
+        RUN_BY_ID,
+        "LIST SUBQUERY 1",
+        "SCAN json_each VIRTUAL TABLE INDEX 1:",
+        "CORRELATED SCALAR SUBQUERY 2",
+        "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)",
+    ],
+    "whole_histories": [
+        "SEARCH history USING PRIMARY KEY (run=?)",
+        "LIST SUBQUERY 1",
+        "SCAN json_each VIRTUAL TABLE INDEX 1:",
+    ],
     "blocks": [
         "SEARCH history USING PRIMARY KEY (run=? AND first>?)",
         "SCALAR SUBQUERY 1",

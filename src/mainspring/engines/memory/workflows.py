@@ -85,6 +85,11 @@ class MemoryRunReads:
 class MemoryRuns(MemoryRunReads, MemoryGround):
     """``RunTables`` in dictionaries."""
 
+    async def load_short(self, runs: Collection[int]) -> list[tuple[ops.RunRow, list[bytes]]]:
+        """Return copies of runs with their histories."""
+        found = [stored for run in runs if (stored := await self.load(run)) is not None]
+        return [(row, await self.blocks(row.id, 1)) for row, snapshot in found if row.status.open and snapshot is None]
+
     async def write(self, writes: Writes) -> None:
         """Write runs and events."""
         tables = self._tables

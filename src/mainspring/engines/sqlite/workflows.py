@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -39,6 +40,15 @@ LARGEST_ID: Final = rows.LARGEST_ID
 
 class SqliteRuns(SqliteRunReads, SqliteGround):
     """``RunTables`` inside the open transaction."""
+
+    async def load_short(self, runs: Collection[int]) -> list[tuple[ops.RunRow, list[bytes]]]:
+        """Return runs with their histories."""
+        found: dict[int, tuple[ops.RunRow, list[bytes]]] = {}
+        for values in self._tx.cursor.execute(SQL["load_short_runs"], (json.dumps([*runs]),)):
+            found[values[0]] = run_rows.stored_row(values), []
+        for run, block in self._tx.cursor.execute(SQL["whole_histories"], (json.dumps([*found]),)):
+            found[run][1].append(block)
+        return list(found.values())
 
     async def write(self, writes: Writes) -> None:
         """Write runs and events."""

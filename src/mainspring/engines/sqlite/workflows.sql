@@ -3,6 +3,16 @@ SELECT id, root, namespace, workflow_id, type, version, status, started_us, clos
     output_size, due_us, about, decision, slot, parked_us, builds, parking, snapshots.history_bytes, state
 FROM runs LEFT JOIN snapshots ON run = id WHERE id = ?;
 
+-- Many runs at once, each row in a quarter of the time.
+-- name: load_short_runs
+SELECT id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, history_bytes, input_size,
+    output_size, due_us, about, decision, slot, parked_us, builds, parking
+FROM runs
+WHERE id IN (SELECT value FROM json_each(?)) AND status = 0 AND NOT EXISTS (SELECT 1 FROM snapshots WHERE run = id);
+
+-- name: whole_histories
+SELECT run, block FROM history WHERE run IN (SELECT value FROM json_each(?)) ORDER BY run, first;
+
 -- name: blocks
 SELECT block FROM history
 WHERE run = ?1 AND first >= ifnull((SELECT max(first) FROM history WHERE run = ?1 AND first <= ?2), 1) ORDER BY first LIMIT ?3;

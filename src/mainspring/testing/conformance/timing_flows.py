@@ -9,6 +9,7 @@ from mainspring.jobs.model import State
 from mainspring.testing.conformance.flows import MINUTE, SECOND
 from mainspring.workflows import store as ops
 from mainspring.workflows.model import Definition, Key, Parked, Status
+from mainspring.workflows.requests import Signal
 
 if TYPE_CHECKING:
     from mainspring.testing.conformance.flows import Flows
@@ -29,6 +30,19 @@ class TimingFlows:
         flows.now_us += MINUTE
         flows.ring(run)
         assert flows.kinds(run)[6:] == ["TimerFired", "DecisionTaskScheduled", "TimerFired"]
+
+    def test_timers_of_runs_that_are_not_in_memory(self, flows: Flows) -> None:
+        runs = [flows.start() for _ in range(4)]
+        flows.signal(Signal(Key(run=runs[1]), "data", b"x" * 10_000))  # its state is stored
+        for run in runs:
+            flows.running(run, flows.timer(60))
+        flows.terminate(Key(run=runs[3]))
+        before = [flows.kinds(run) for run in runs]
+        flows.store.reopen()
+        flows.now_us += MINUTE
+        assert flows.ring(*runs, 7).keys() == {*runs[:3]}
+        fired = ["TimerFired", "DecisionTaskScheduled"]
+        assert [flows.kinds(run) for run in runs] == [*(kinds + fired for kinds in before[:3]), before[3]]
 
     def test_a_run_that_took_too_long_is_closed(self, flows: Flows) -> None:
         run = flows.start()
