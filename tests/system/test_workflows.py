@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring import App, JobCancelled, NotFoundError, workflow
+from mainspring import App, JobCancelled, JobFailed, JobTimedOut, NotFoundError, UsageError, workflow
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.server.build import build_engine, open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.settings import JobSettings, ServerSettings, parse_store
+from mainspring.server.settings import MIB, LimitSettings, ServerSettings, WorkflowSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.server.workflow_measures import workflow_measures
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflows import deciding
-from mainspring.workflows import service, watch
-from mainspring.workflows.model import Limits
+from mainspring.workflows import watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -91,13 +89,17 @@ class Fleet:
 
 
 @contextlib.asynccontextmanager
-async def node(directory: Path, **jobs: Any) -> AsyncIterator[Fleet]:
-    """Run a node."""
+async def node(directory: Path, max_packet: int = 64 * MIB, **workflows: Any) -> AsyncIterator[Fleet]:
+    """Run a node, with settings of workflows."""
     clock = SystemClock()
     settings = ServerSettings(
-        name=node_id("test"), store=parse_store(f"sqlite:///{directory / 'store.db'}"), jobs=JobSettings(**jobs)
+        name=node_id("test"),
+        store=parse_store(f"sqlite:///{directory / 'store.db'}"),
+        limits=LimitSettings(max_packet=max_packet),
+        workflows=WorkflowSettings(**workflows),
     )
-    built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, settings.process.grace))
+    engine = build_engine(settings.store, workflows=settings.workflows)
+    built = await open_node(settings, engine, clock, Shutdown(clock, settings.process.grace))
     try:
         socket = directory / "s"
         server = await asyncio.get_running_loop().create_unix_server(
@@ -180,12 +182,10 @@ def test_a_run_whose_code_has_changed_is_parked_until_the_code_fits(tmp_path: Pa
         asyncio.run(asyncio.wait_for(part(), 20))
 
 
-def test_a_run_with_a_long_history_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "Limits", partial(Limits, warn_events=8))
-
+def test_a_run_with_a_long_history_is_logged_once(tmp_path: Path) -> None:
     async def main() -> None:
         app, order, approved, _ = order_app()
-        async with node(tmp_path) as fleet, fleet.worker(app):
+        async with node(tmp_path, events=30) as fleet, fleet.worker(app):
             run = await order.options(unique="order-17").asubmit(17)
             await run.asignal(approved, {"by": "eva"})
             await asyncio.wait_for(run.aresult(), 20)
@@ -219,6 +219,42 @@ def test_a_run_is_signalled_and_shown_before_the_first_worker(tmp_path: Path) ->
                 assert result["by"] == "eva"
                 await order.get("order-18").acancel()
                 assert await delayed.astate() == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_the_settings_of_a_node_limit_runs(tmp_path: Path) -> None:
+    app = App()
+
+    @app.workflow
+    async def fan_out(number: int, size: int) -> int:
+        jobs = [app.function("nobody").submit(bytes(size)) for _ in range(number)]
+        await workflow.sleep(0.001)
+        return len(jobs)
+
+    @app.workflow
+    async def chatty() -> None:
+        while True:
+            await workflow.sleep(0.001)
+
+    @app.workflow
+    async def idle() -> None:
+        await workflow.sleep("1d")
+
+    async def main() -> None:
+        async with node(tmp_path, open=3, events=60, max_packet=MIB) as fleet, fleet.worker(app):
+            assert await (await fan_out.asubmit(3, MIB // 4)).aresult(TIMEOUT) == 3
+            shown = await fleet.until(app, (await fan_out.asubmit(4, 1)).handle, parked=True)
+            assert "the run has 3 open activities" in shown["parked"]["message"]
+            with pytest.raises(JobFailed, match="has 1,048,576 bytes, and the store takes at most 1,044,480"):
+                await (await fan_out.asubmit(1, MIB)).aresult(TIMEOUT)
+            shown = await fleet.until(app, (await chatty.asubmit()).handle, status="terminated")
+            assert shown["events"] <= 60
+        async with node(tmp_path, timeout=0.1) as fleet, fleet.worker(app):
+            with pytest.raises(UsageError, match="a run at this node lasts from 1 us to 100ms: timeout is 1"):
+                await fleet.call(app, "workflows.start", function="idle", timeout=1.0)
+            with pytest.raises(JobTimedOut):
+                await (await idle.asubmit()).aresult(TIMEOUT)
 
     asyncio.run(main())
 
@@ -461,7 +497,7 @@ def test_closed_runs_are_deleted_after_their_retention(tmp_path: Path, monkeypat
     async def order() -> None: ...
 
     async def main() -> None:
-        async with node(tmp_path, workflow_retention=0.0) as fleet, fleet.worker(app):
+        async with node(tmp_path, retention=0.0) as fleet, fleet.worker(app):
             run = await order.asubmit()
             await run.aresult(TIMEOUT)
             async with asyncio.timeout(TIMEOUT):

@@ -19,6 +19,7 @@ from mainspring.cli.options import (
     option,
     reading,
 )
+from mainspring.cli.run_limits import DEFAULT_RUN_LIMITS, RunLimitOptions
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
@@ -48,8 +49,8 @@ NODE_GROUP = Group("Node", sort_key=1)
 PORTS_GROUP = Group("Ports", sort_key=2)
 FLEET_GROUP = Group("Fleet", sort_key=3)
 JOBS_GROUP = Group("Jobs", sort_key=4)
-LIMITS_GROUP = Group("Limits", sort_key=5)
-PROCESS_GROUP = Group("Log and process", sort_key=6)
+LIMITS_GROUP = Group("Limits", sort_key=6)
+PROCESS_GROUP = Group("Log and process", sort_key=7)
 
 
 SHORTEST_LEASE = 1.0
@@ -221,16 +222,7 @@ class NodeOptions:
             **DURATION_OPTION,
         ),
     ] = 14 * DAY
-    workflow_retention: Annotated[
-        float,
-        option(
-            "--workflow-retention",
-            "How long closed runs of workflows are kept, with their histories.",
-            group=JOBS_GROUP,
-            show_default=format_duration,
-            **DURATION_OPTION,
-        ),
-    ] = 14 * DAY
+    workflows: RunLimitOptions = DEFAULT_RUN_LIMITS
     job_retries: Annotated[
         int | None,
         option(
@@ -363,12 +355,12 @@ class NodeOptions:
             jobs=JobSettings(
                 retention=self.retention,
                 dead_retention=self.dead_retention,
-                workflow_retention=self.workflow_retention,
                 job_retries=self.job_retries,
                 round_robin=self.round_robin,
                 exceptions=self.exceptions,
                 schedules=not self.no_schedules,
             ),
+            workflows=self.workflows.settings(),
             log=LogSettings(level=self.log_level, format=self.log_format, file=self.log_file),
             process=ProcessSettings(daemon=self.daemon, pid_file=self.pid_file, user=self.user, grace=grace),
         )

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 
-SERVER_GROUP = Group("Server", sort_key=8)
-OUTPUT_GROUP = Group("Output", sort_key=9)
+SERVER_GROUP = Group("Server", sort_key=9)
+OUTPUT_GROUP = Group("Output", sort_key=10)
 
 
 def option(name: str, text: str, **more: Any) -> Parameter:
@@ -69,6 +69,20 @@ def count(text: str) -> int:
         return int(text)
     except ValueError:
         raise SettingsError(f"{text!r} is not a whole number") from None
+
+
+def within(
+    least: Number, most: Number, parse: Callable[[str], Number], show: Callable[[Number], str], why: str
+) -> dict[str, Any]:
+    """Declare the least and the largest value of an option. ``why`` completes the error after the refused value."""
+
+    def read(text: str) -> Number:
+        value = parse(text)
+        if not least <= value <= most:
+            raise SettingsError(f"{text} {why.format(least=show(least), most=show(most))}")
+        return value
+
+    return {"converter": reading(read), "n_tokens": 1}
 
 
 def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Number], str], why: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from mainspring.cli.options import DURATION_OPTION, option
 from mainspring.quantities import format_duration
 from mainspring.server.settings import STOP_GRACE
 
-STOP_GROUP = Group("Stop", sort_key=7)
+STOP_GROUP = Group("Stop", sort_key=8)
 
 
 def _default(_grace: float | None) -> str:

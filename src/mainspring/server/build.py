@@ -42,7 +42,7 @@ from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.metrics import Metrics
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest
-from mainspring.server.settings import parse_store
+from mainspring.server.settings import WorkflowSettings, parse_store
 from mainspring.server.status import Status
 from mainspring.server.store_watch import StoreWatch
 from mainspring.server.ticks import Ticks
@@ -81,13 +81,15 @@ def _driver_for(settings: StoreSettings) -> Iterator[None]:
         ) from error
 
 
-def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
+def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: WorkflowSettings | None = None) -> Engine:
     """Return the engine for a store's settings, with its slices, not open yet.
 
-    A session with a ZooKeeper ensemble lasts as long as the lease, in seconds.
+    A session with a ZooKeeper ensemble lasts as long as the lease, in seconds. ``workflows`` limits runs.
     """
+    workflows = workflows or WorkflowSettings()
     if settings.engine == "memory":
-        return MemoryEngine([MemoryWorkflowSlice(), MemoryScheduleSlice()])
+        limits = run_limits(workflows, MemoryEngine.max_value)
+        return MemoryEngine([MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
     # Imported here: only users of a store on a server need its driver.
     if settings.engine == "postgres":
         with _driver_for(settings):
@@ -105,7 +107,24 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
         settings.path,
         synchronous=settings.synchronous,
         cache_bytes=settings.cache_bytes,
-        slices=[SqliteWorkflowSlice(), SqliteScheduleSlice()],
+        slices=[
+            SqliteWorkflowSlice(limits=run_limits(workflows, SqliteEngine.max_value)),
+            SqliteScheduleSlice(),
+        ],
+    )
+
+
+def run_limits(settings: WorkflowSettings, largest: int) -> Limits:
+    """Return the limits of runs; ``largest``: the bytes of a payload that the store takes."""
+    return Limits(
+        timeout=settings.timeout,
+        events=settings.events,
+        reserved=min(1_000, settings.events // 4),
+        warn_events=settings.events * 2 // 5,
+        open_activities=settings.open,
+        open_timers=settings.open,
+        open_children=settings.open,
+        largest=largest,
     )
 
 
@@ -186,7 +205,8 @@ async def open_node(
             job_clock,
             tail=runs.cache.tail,
             first=None if fleet is None else fleet.first_in_line,
-            retention=jobs.workflow_retention,
+            retention=settings.workflows.retention,
+            limits=run_limits(settings.workflows, engine.max_value),
         )
         runs.subscribe(workflows)
     service = JobService(
@@ -236,9 +256,7 @@ async def open_node(
     if workflows is None:
         workflow_handlers = without_workflows()
     else:
-        workflow_handlers = WorkflowCalls(
-            workflows, service, job_calls, submits, Limits(largest=engine.max_value)
-        ).handlers
+        workflow_handlers = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits).handlers
     api = Api(
         job_calls.handlers,
         FunctionCalls(service).handlers,

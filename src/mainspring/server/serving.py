@@ -39,7 +39,7 @@ class Server:
         self._settings = settings
         self._log_sink = log_sink
         self._clock = SystemClock()
-        self._engine = build_engine(settings.store, lease=settings.fleet.lease)
+        self._engine = build_engine(settings.store, lease=settings.fleet.lease, workflows=settings.workflows)
         self._ports = Ports(settings)
         self._http: HttpListener | None = None
         self._gearmand_http: GearmandHttp | None = None

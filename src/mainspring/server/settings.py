@@ -170,9 +170,6 @@ class JobSettings:
     dead_retention: float = 14 * DAY
     """The same for dead letters: jobs whose attempts have all failed."""
 
-    workflow_retention: float = 14 * DAY
-    """The same for closed runs of workflows, with their histories."""
-
     job_retries: int | None = None
     """Deliveries of a plain Gearman job that may be lost before it fails; None: no limit with plain workers, 5 with workers
     of the extension."""
@@ -188,6 +185,23 @@ class JobSettings:
 
     worker_wakeup: int = 1
     """Sleeping workers that are woken for one job; 0: all of them. 1 is enough and fastest."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSettings:
+    """Runs of workflows: how long closed ones are kept, and the limits of each run."""
+
+    retention: float = 14 * DAY
+    """Seconds for which closed runs are kept, with their histories."""
+
+    timeout: float = 366 * DAY
+    """Seconds that a run may last; also the time-out of a run without one."""
+
+    events: int = 25_000
+    """Events of its history; the run is terminated at this limit."""
+
+    open: int = 1_000
+    """Activities that it may have open at a time, and the same number of timers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +280,7 @@ class ServerSettings:
     limits: LimitSettings = LimitSettings()
     keepalive: KeepaliveSettings = KeepaliveSettings()
     jobs: JobSettings = JobSettings()
+    workflows: WorkflowSettings = WorkflowSettings()
     fleet: FleetSettings = FleetSettings()
     log: LogSettings = LogSettings()
     process: ProcessSettings = ProcessSettings()

@@ -79,6 +79,10 @@ class DecisionInfo(msgspec.Struct, frozen=True):
     """The last event of the run."""
     now_us: int
     attempt: int = 1
+    open: int = 1_000
+    """Activities that the run may have open at a time, and the same number of timers."""
+    largest: int = 900_000_000
+    """Bytes of a payload or result."""
 
 
 class ActivityInfo(msgspec.Struct, frozen=True):

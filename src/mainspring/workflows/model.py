@@ -47,6 +47,8 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
 class Limits(msgspec.Struct, frozen=True):
     """Limits of a run, which the node's settings give."""
 
+    timeout: float = YEAR
+    """Seconds that a run may last; also the time-out of a run without one."""
     events: int = 25_000
     reserved: int = 1_000
     """The last events, which take no signals."""

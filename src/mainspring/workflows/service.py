@@ -104,6 +104,7 @@ class WorkflowService:
         tail: Callable[[int], Tail | None],
         first: Callable[[str], bool] | None = None,
         retention: float = 14 * DAY,
+        limits: Limits | None = None,
     ) -> None:
         self._jobs: JobService
         self._commits = commits
@@ -111,6 +112,7 @@ class WorkflowService:
         self._clock = clock
         self._first = first or (lambda _: True)
         self._retention = retention
+        self.limits = limits or Limits()
         self.definitions = Definitions(commits, reads, clock, self._became_workflows)
         self.deciders = Deciders(commits, clock)
         self.tail = tail
@@ -128,7 +130,7 @@ class WorkflowService:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
         self._tasks = _Served(jobs.is_registered)
-        self._long_histories = LongHistories(Limits(), jobs.handle_of)
+        self._long_histories = LongHistories(self.limits, jobs.handle_of)
         self._newly_parked = NewlyParked(jobs.handle_of, self._clock.monotonic)
         self.deciders.attach(jobs)
 

@@ -40,8 +40,9 @@ from mainspring.api.workflows import (
     Unpark,
 )
 from mainspring.clock import to_us
+from mainspring.quantities import format_duration
 from mainspring.workflows import requests
-from mainspring.workflows.model import YEAR, Key, Limits, Status
+from mainspring.workflows.model import Key, Limits, Status
 from mainspring.workflows.store import ListRuns, Unbegun
 from mainspring.workflows.swf_events import swf_event
 
@@ -137,8 +138,10 @@ class WorkflowCalls:
 
     async def _start(self, request: Start) -> Started:
         timeout = request.timeout
-        if timeout is not None and not 0 < timeout <= YEAR:
-            raise ApiError(Code.INVALID, f"a run lasts from 1 us to 366 days: timeout is {timeout} seconds")
+        longest = self._limits.timeout
+        if timeout is not None and not 0 < timeout <= longest:
+            limit = format_duration(longest)
+            raise ApiError(Code.INVALID, f"a run at this node lasts from 1 us to {limit}: timeout is {timeout} seconds")
         payload, unique = _bytes(request, b""), request.unique.encode()
         job = self._submits.job(request.function.encode(), payload, unique, JobOptions(priority=request.priority))
         begun: Begun = await Later(

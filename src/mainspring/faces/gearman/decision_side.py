@@ -25,6 +25,8 @@ HEARTBEAT: Final = 10.0
 """Seconds without a heartbeat after which another worker gets a decision."""
 PAGE_BYTES: Final = 2**20
 """Bytes of events that one EVENTS or ASSIGN carries; a single larger event is sent alone."""
+PACKET_ROOM: Final = 4 << 10
+"""Bytes of a packet that a payload in a report leaves for the rest of the report."""
 _DECISION_ABILITY: Final = Ability(requeue=False, heartbeat=HEARTBEAT)
 
 
@@ -42,6 +44,8 @@ class DecisionSide:
         self._cached.connected(self.worker, self)
         self._builds: list[Build] = []
         self._reports = DecisionReports(peer, workflows, self.worker, self._assign_deferred, self.refill)
+        largest = min(workflows.limits.largest, peer.face.settings.max_packet - PACKET_ROOM)
+        self._limits = b',"open":%d,"largest":%d' % (workflows.limits.open_activities, largest)
         self._withheld = self._paused = False
 
     # ---- requests of the peer ----
@@ -128,7 +132,7 @@ class DecisionSide:
         if payload is NO_EVENTS or len(payload) > PAGE_BYTES:
             payload, first = NO_EVENTS, last + 1  # the worker asks for the events that it lacks
         self._cached.sent(run, self.worker, last)
-        info = b'{"run":"%d","first":%d,"last":%d,"now_us":%d,"attempt":%d,"term":%d,"heartbeat":%d}' % (
+        info = b'{"run":"%d","first":%d,"last":%d,"now_us":%d,"attempt":%d,"term":%d,"heartbeat":%d%b}' % (
             run,
             first,
             last,
@@ -136,6 +140,7 @@ class DecisionSide:
             held.job.attempt + 1,
             self._service.term,
             HEARTBEAT,
+            self._limits,
         )
         self._peer.outbox.write(response(Type.ASSIGN, held.handle, held.token, held.job.function, b"", info, payload))
 

@@ -39,7 +39,7 @@ from mainspring.worker.workflows.turns import Turns
 from mainspring.worker.workflows.watchdog import Watchdog
 from mainspring.workflows.history import decode_events
 from mainspring.workflows.messages import DecideMessage, Lease, decode_decision_info, encode_message, encode_runs
-from mainspring.workflows.model import YEAR, Parked, decisions_of
+from mainspring.workflows.model import YEAR, Limits, Parked, decisions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mainspring.worker.session import Assigned, Extended, Key
     from mainspring.worker.settings import WorkerSettings
     from mainspring.workflows.history import Event
-    from mainspring.workflows.messages import DecidedMessage
+    from mainspring.workflows.messages import DecidedMessage, DecisionInfo
 
 DECISIONS: Final = 100
 """Decisions that a worker takes at a time."""
@@ -152,7 +152,7 @@ class WorkflowDecider:
             if code is None:
                 self._park_unknown(number, link, decision)
                 return
-            run = self._begin(number, link, code)
+            run = self._begin(number, link, code, info)
         position = run.instance.position
         if events and events[0].id <= position + 1:
             self._turns.decide(run, key, info.now_us, events)
@@ -233,9 +233,10 @@ class WorkflowDecider:
         named = decisions_of(decision.function)
         return None if named is None else self._workflows.get(named[1:])
 
-    def _begin(self, number: int, link: Link, workflow: WorkflowFunction) -> Run:
-        """Take a run into memory."""
-        run = Run(number, link, Instance(workflow.code, number))
+    def _begin(self, number: int, link: Link, workflow: WorkflowFunction, info: DecisionInfo) -> Run:
+        """Take a run into memory, with the limits of its node."""
+        limits = Limits(open_activities=info.open, open_timers=info.open, largest=info.largest)
+        run = Run(number, link, Instance(workflow.code, number, limits=limits))
         self._cache.add(run)
         self._activities.begun(run)
         return run

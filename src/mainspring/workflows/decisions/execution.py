@@ -38,7 +38,7 @@ from mainspring.workflows.history import (
     WorkflowExecutionTimedOut,
 )
 from mainspring.workflows.limits import ensure_room, takes_requests
-from mainspring.workflows.model import YEAR, Status
+from mainspring.workflows.model import Status
 from mainspring.workflows.requests import Reached
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def begin(
     root: int,
     workflow_id: str,
     namespace: str = "default",
-    timeout: float = YEAR,
+    timeout: float = 0,
     seed: int = 0,
     full: bool = False,
     task_list: str = "",
@@ -71,7 +71,8 @@ def begin(
     child_policy: ChildPolicy = ChildPolicy.TERMINATE,
     tags: tuple[str, ...] = (),
 ) -> None:
-    """Begin a run and ask for its first decision."""
+    """Begin a run and ask for its first decision. ``timeout`` is at most the limit of the node, which 0 stands for."""
+    longest = draft.limits.timeout
     draft.record(
         WorkflowExecutionStarted,
         type=type,
@@ -80,7 +81,7 @@ def begin(
         task_list=task_list,
         task_priority=task_priority,
         child_policy=child_policy,
-        execution_timeout=min(timeout, YEAR) if timeout else YEAR,
+        execution_timeout=min(timeout or longest, longest),
         task_timeout=task_timeout,
         tags=tags,
         run=run,
