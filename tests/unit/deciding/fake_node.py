@@ -156,6 +156,8 @@ class FakeWorker:
         self.tasks = tasks or {}
         self.instance = Instance(code, 1)
         self.running: dict[int, Any] = {}
+        self.decides = False
+        """Whether a decision is open, because steps run. Steps run on without one where a close was refused."""
         self.turns: list[Turn] = []
         self.executed: list[tuple[str, Any]] = []
         self.hold = False
@@ -176,7 +178,7 @@ class FakeWorker:
         instance = self.instance
         for number in turn.stop:
             self.running.pop(number, None)
-        goes_on = turn.waits and not turn.finished
+        goes_on = self.decides = turn.waits and not turn.finished
         if turn.decisions or turn.steps or not goes_on:
             ruling = self.node.complete(instance, turn.decisions, turn.steps, more=goes_on, hold=self.hold)
             assert ruling.verdict == "recorded", ruling
@@ -208,6 +210,7 @@ class FakeWorker:
         self.instance.evict()
         self.instance = Instance(self.code, 1)
         self.running.clear()
+        self.decides = False
 
     def do_activity(self, activity_id: str) -> None:
         """Execute an activity."""

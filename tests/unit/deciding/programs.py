@@ -344,8 +344,8 @@ def record(seed: int) -> Recorded:
             _recording.clear()
             return Recorded(seed, node.events, node.commits)
         worker.hold = chance.random() < 0.5
-        choices = ["decide"] * 3 if node.decision_waits and not worker.running else []
-        if worker.running:
+        choices = ["decide"] * 3 if node.decision_waits and not worker.decides else []
+        if worker.decides:
             choices += ["steps"] * 4
         if node.activities:
             choices += ["activities"] * 4
@@ -365,7 +365,7 @@ def _do(choice: str, chance: random.Random, node: FakeNode, worker: FakeWorker) 
             turn = worker.decide()
             assert turn.parked is None, turn.parked
         case "lose":  # the worker dies before its report arrives
-            if node.decision_waits and not worker.running:
+            if node.decision_waits and not worker.decides:
                 worker.decide_only()
                 worker.restart()
         case "restart":
