@@ -88,7 +88,9 @@ class Job(Generic[R]):
         try:
             return JobOutcome(await self, None)
         except JobError as error:
-            return JobOutcome(None, error)
+            return JobOutcome(
+                None, error.with_traceback(None)
+            )  # which refers to this frame, and so to the caller's outcome
 
     def stream(self, timeout: Duration | None = None) -> Generator[JobEvent]:
         """Yield the events of the job's task, ``Progress``, ``Data`` and ``Warned``, until the job has ended.

@@ -274,6 +274,18 @@ class Calls:
         )
         return b"" if about == _NOTHING else encode_about(about)
 
+    def close(self) -> list[asyncio.Future[Any]]:
+        """Forget everything that the code waits for, and return the futures of it."""
+        futures: list[asyncio.Future[Any]] = [*self.activities.values()]
+        futures += [step.job for step in self._steps.values()]
+        self.activities.clear()
+        self._scheduled.clear()
+        self._steps.clear()
+        for timer in self.timers.values():
+            asyncio.Handle.cancel(timer)  # without a command
+        self._conditions.clear()
+        return futures
+
     # ---- time and chance ----
 
     def now(self) -> datetime:

@@ -29,6 +29,7 @@ class _Gathering(WorkflowFuture):
         super().__init__(loop)
         self.children = children
         self.stopping = False
+        loop.gatherings.add(self)
 
     def cancel(self, msg: Any = None) -> bool:
         if self.done():
@@ -79,7 +80,7 @@ def _error_of(future: asyncio.Future[Any]) -> BaseException | None:
     try:
         future.result()
     except asyncio.CancelledError as error:
-        return error
+        return error.with_traceback(None)  # which refers to this frame, and so to the error itself
     return None
 
 

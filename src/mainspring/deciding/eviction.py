@@ -1,4 +1,4 @@
-"""Ends the coroutines of a run that leaves the worker's memory."""
+"""Ends the coroutines of a run that leaves the worker's memory, and frees its memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mainspring.deciding.model import Evicted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.deciding.api import Calls
     from mainspring.deciding.loop import WorkflowLoop
 
 ROUNDS: Final = 100
@@ -39,6 +40,31 @@ def throw_evicted(loop: WorkflowLoop) -> None:
         )
 
 
+class _EveryCallback:
+    """Equal to every callback."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_EVERY: Final[Any] = _EveryCallback()
+
+
+def release(loop: WorkflowLoop, calls: Calls) -> None:
+    """Break the cycles among the objects of a run: its memory is then freed at once, without a look of the collector.
+
+    A future refers by its callbacks to the tasks that wait for it, and they refer to the future.
+    """
+    pending: list[Any] = [*loop.tasks, *loop.gatherings, *calls.close()]
+    pending += [task._fut_waiter for task in loop.tasks]  # type: ignore[attr-defined] # noqa: SLF001 - of C and Python tasks
+    for future in pending:
+        if future is not None:
+            future.remove_done_callback(_EVERY)
+    loop.close()
+
+
 def _end(act: Callable[[], object], rounds: int) -> int:
     """Repeat an act until it raises, at most ``rounds`` times. Return the rounds that are left."""
     while rounds > 0:
@@ -47,4 +73,5 @@ def _end(act: Callable[[], object], rounds: int) -> int:
             act()
         except BaseException:  # noqa: BLE001 - the coroutine has ended
             break
+    del act  # it has Evicted, whose traceback refers to this frame
     return rounds

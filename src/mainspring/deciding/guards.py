@@ -1,8 +1,8 @@
 """Guards at run time: workflow code may not read the clock, use chance, open files or sockets, or start threads and processes.
 
 A replay would get other values, or do it a second time. The first activation of a process replaces the guarded functions of the
-standard library in their modules, for good: to replace them in each activation would cost more than a step of a workflow. The
-replacements act only while workflow code runs, in its thread. An audit hook reports files, sockets, processes and threads. Both
+standard library in their modules, for good: to replace them in each activation would add a tenth to it. The replacements
+act only while workflow code runs, in its thread. An audit hook reports files, sockets, processes and threads. Both
 judge the direct caller: logging, for example, reads the clock for its own purposes. They do not reach ``datetime.now``, and names
 from ``from time import time``: `lint` finds those in the code. Functions of asyncio are replaced in the same way: see
 `constructs`.

@@ -16,7 +16,7 @@ from mainspring.deciding.activation import Activation
 from mainspring.deciding.api import Calls
 from mainspring.deciding.command_log import CommandLog
 from mainspring.deciding.endings import close_of, defect_of
-from mainspring.deciding.eviction import throw_evicted
+from mainspring.deciding.eviction import release, throw_evicted
 from mainspring.deciding.loop import DurableTimer, WorkflowLoop
 from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close, same_digest
 from mainspring.deciding.model import RunState, Turn
@@ -120,11 +120,7 @@ class Instance(RunState):
         try:
             self._activation.begin(calls.loop)
             for one in results:
-                step = calls.take_step(one.number)
-                if step is not None:
-                    recorded.append(calls.end_step(step, one, self.batch))
-                    self.size += len(recorded[-1].result) * VALUE_FACTOR
-                    self._results[one.number] = step.call.record == "each"
+                self._end_step(calls, one, recorded)
             if recorded:
                 self._run_ready()
             else:
@@ -132,6 +128,13 @@ class Instance(RunState):
         finally:
             self._activation.end()
         return self._take_turn(tuple(recorded))
+
+    def _end_step(self, calls: Calls, outcome: StepOutcome, recorded: list[StepResult]) -> None:
+        step = calls.take_step(outcome.number)
+        if step is not None:
+            recorded.append(calls.end_step(step, outcome, self.batch))
+            self.size += len(recorded[-1].result) * VALUE_FACTOR
+            self._results[outcome.number] = step.call.record == "each"
 
     def recorded(self, events: Sequence[Event]) -> None:
         """Take the events that a completion has recorded. The next ``deliver`` gives newer ones to the code."""
@@ -141,7 +144,7 @@ class Instance(RunState):
             self._activation.end()
 
     def evict(self) -> None:
-        """End the coroutines in place and drop their commands."""
+        """End the coroutines in place, drop their commands, and free the memory."""
         if self.evicted:
             return
         self.evicted = True
@@ -154,8 +157,9 @@ class Instance(RunState):
                     throw_evicted(loop)
             finally:
                 self._activation.end()
-        if loop is not None:
-            loop.close()
+        if loop is not None and self._calls is not None:
+            release(loop, self._calls)
+        self._loop = self._calls = self._main = self._open = None
         self._inputs.clear()
 
     # ---- turns ----
@@ -260,19 +264,22 @@ class Instance(RunState):
         self._activation.begin(self._calls.loop)
         self.replaying = True
         for event in markers:
-            step = self._calls.take_step(event.number)
-            if step is None:
-                raise Mismatch(describe_event(event), "no such step")
-            if event.function != step.call.name or not same_digest(
-                event.digest, step.digest(event.details, failed=event.failed)
-            ):
-                raise Mismatch(describe_event(event), f"step #{event.number} {step.call.name} with other arguments")
-            self._commands.agree(event)
-            self.size += len(event.details) * VALUE_FACTOR
-            step.job.end(event.details, event.attempt, failed=event.failed)
+            self._resolve_marker(self._calls, event)
         self.batch = markers[0].batch
         self.complete = markers[0].id < self._complete_until
         self._run_ready()
+
+    def _resolve_marker(self, calls: Calls, event: MarkerRecorded) -> None:
+        step = calls.take_step(event.number)
+        if step is None:
+            raise Mismatch(describe_event(event), "no such step")
+        if event.function != step.call.name or not same_digest(
+            event.digest, step.digest(event.details, failed=event.failed)
+        ):
+            raise Mismatch(describe_event(event), f"step #{event.number} {step.call.name} with other arguments")
+        self._commands.agree(event)
+        self.size += len(event.details) * VALUE_FACTOR
+        step.job.end(event.details, event.attempt, failed=event.failed)
 
     def _use_decision(self, decision: tuple[int, int], record: int) -> None:
         """Begin a recorded decision, unless it is the open one."""
@@ -328,19 +335,21 @@ class Instance(RunState):
 
     def _run_ready(self) -> None:
         """Run the code until nothing is ready, and collect its commands."""
-        loop, calls, main = self._loop, self._calls, self._main
+        loop, calls = self._loop, self._calls  # not the main task: its error refers to this frame
         assert loop is not None
         assert calls is not None
-        assert main is not None
         loop.silent = self.replaying
         loop.context.run(loop.run_ready)
         while calls.check_conditions():
             loop.context.run(loop.run_ready)
         if calls.difference is not None:
             raise calls.difference
-        if main.done():
+        if self._is_done():
             if self._close is None:
-                self._finish()
+                loop.cancel_all()
+                loop.context.run(loop.run_ready)
+                loop.drop_timers()
+                self._finish(calls)
             if self._close is not None:
                 self._commands.issue_close(self._close)
             return
@@ -350,17 +359,13 @@ class Instance(RunState):
             delay = max(round(timer.when() - loop.time(), 6), 0.0)
             self._commands.issue(StartTimer(timer.number, str(timer.number), delay))
 
-    def _finish(self) -> None:
-        """End the tasks that the finished main task leaves, and decide how the run closes."""
-        loop, calls, main = self._loop, self._calls, self._main
-        assert loop is not None
-        assert calls is not None
+    def _is_done(self) -> bool:
+        return self._main is not None and self._main.done()
+
+    def _finish(self, calls: Calls) -> None:
+        """Decide how the run closes."""
+        main = self._main
         assert main is not None
-        for task in list(loop.tasks):
-            task.cancel()
-        loop.context.run(loop.run_ready)
-        for timer in loop.take_new_timers():
-            timer.cancel()
         error = None if main.cancelled() else main.exception()
         if error is not None and (defect := defect_of(error, self.code)) is not None:
             self._parked = defect

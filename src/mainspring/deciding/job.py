@@ -60,7 +60,10 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
             raise WorkflowUsageError(
                 f"{self.handle} may not have ended, and workflow code cannot block: write `await job` instead of job.result()"
             )
-        return asyncio.Future.result(self)
+        try:
+            return asyncio.Future.result(self)
+        finally:
+            del self  # the error's traceback refers to this frame, and the job to the error
 
     async def aresult(self, timeout: object = None) -> R:  # noqa: ASYNC109 - as in Job
         """Wait for the result, like ``await job``."""

@@ -96,6 +96,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Timers without a command, in order."""
         self.tasks: dict[WorkflowTask, None] = {}
         """Tasks that have not ended, in order."""
+        self.gatherings: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The futures of ``gather``."""
         self.context = Context()
         self.workflow_calls: Any = None
         """The receiver of the calls that workflow code makes while this loop runs."""
@@ -130,15 +132,36 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self._ready.append(timer)
 
     def run_ready(self) -> None:
-        """Run callbacks until none is ready."""
+        """Run callbacks until none is ready.
+
+        The traceback of an error refers to this frame. The frame keeps no callback: it might refer to the error.
+        """
         ready = self._ready
         while ready:
-            handle = ready.popleft()
-            if not handle.cancelled():
-                try:
-                    handle._run()  # noqa: SLF001 - a loop runs its handles
-                except SystemExit:
-                    pass  # the task that raised it has it as its exception
+            handle: Any = ready.popleft()
+            if handle.cancelled():
+                continue
+            callback, args, context = handle._callback, handle._args, handle._context  # noqa: SLF001 - a loop runs its handles
+            handle._callback = handle._args = handle = None  # noqa: SLF001 - asyncio's callbacks refer to their handles
+            try:
+                context.run(callback, *args)
+            except SystemExit:
+                pass  # the task that raised it has it as its exception
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio.Handle does
+                self.call_exception_handler({"message": f"a callback failed: {callback!r}", "exception": error})
+        handle = callback = args = context = None
+
+    def cancel_all(self) -> None:
+        """Cancel all tasks."""
+        for task in list(self.tasks):
+            task.cancel()
+
+    def drop_timers(self) -> None:
+        """Cancel the pending timers that have no command yet."""
+        for timer in self.take_new_timers():
+            timer.cancel()
 
     def take_new_timers(self) -> list[DurableTimer]:
         """Return the pending timers that have no command yet."""
@@ -193,6 +216,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.tasks.clear()
         self._generators.clear()
         self._abandoned.clear()
+        self.workflow_calls = None
+        self._cancelled = lambda _: None
+        self._check = lambda _: None
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override] # typed by the base class
         """Run a callback after those that are ready."""
