@@ -44,11 +44,18 @@ class Defaults:
     def check(self, options: Mapping[str, frozenset[str]]) -> None:
         """Raise SettingsError for a key that is not an option, or a table that is not a command.
 
-        ``options`` maps each command to the names of its options, without leading dashes.
+        ``options`` maps each command to the names of its options, without leading dashes. A command's names are read only
+        while there are keys that the commands before it do not have: reading them loads the command.
         """
-        all_options = frozenset[str]().union(*options.values())
-        for key in self._shared:
-            self._check_key(key, all_options, "")
+        unknown = {_dashed(key) for key in self._shared}
+        for command in options:
+            if not unknown:
+                break
+            unknown -= options[command]
+        if unknown:
+            all_options = frozenset[str]().union(*options.values())
+            for key in self._shared:
+                self._check_key(key, all_options, "")
         for table, keys in self._tables.items():
             if table not in options:
                 raise SettingsError(f"{self.path}: the table [{table}] is not a command{did_you_mean(table, options)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cyclopts import App, Group
@@ -28,7 +29,7 @@ from mainspring.errors import UsageError
 from mainspring.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 DESCRIPTION = """Run durable background jobs and schedules: a server, workers for Python tasks, and commands to inspect and
 control them.
@@ -113,17 +114,31 @@ def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App
     return app
 
 
-def option_names(app: App) -> dict[str, frozenset[str]]:
-    """Return the long options of each command without dashes; a command's subcommands count as one."""
-    names: dict[str, frozenset[str]] = {"gearmand": frozenset(BY_NAME)}
-    for command in COMMANDS:
-        subcommands = (
-            [app[command][name] for name in SUBCOMMANDS[command]] if command in SUBCOMMANDS else [app[command]]
-        )
+class OptionNames(Mapping[str, frozenset[str]]):
+    """The long options of each command without dashes; a command's subcommands count as one.
+
+    Looking up a command loads it. ``serve`` and ``status`` come first: they load little, and together they have the options
+    that a file usually sets for all commands.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def __getitem__(self, command: str) -> frozenset[str]:
+        if command == "gearmand":
+            return frozenset(BY_NAME)
+        if command not in COMMANDS:
+            raise KeyError(command)
+        app = self._app[command]
+        subcommands = [app[name] for name in SUBCOMMANDS[command]] if command in SUBCOMMANDS else [app]
         arguments = (argument for one in subcommands for argument in one.assemble_argument_collection())
-        long = {name[2:] for argument in arguments for name in argument.names if name.startswith("--")}
-        names[command] = frozenset(long)
-    return names
+        return frozenset(name[2:] for argument in arguments for name in argument.names if name.startswith("--"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(("serve", "status", *COMMANDS, "gearmand")))
+
+    def __len__(self) -> int:
+        return len(COMMANDS) + 1
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -133,7 +148,7 @@ def run(arguments: Sequence[str]) -> int:
     defaults = load_defaults()
     app = build_app(defaults, listing=not arguments or arguments[0] not in COMMANDS)
     if defaults.found:
-        defaults.check(option_names(app))
+        defaults.check(OptionNames(app))
     if arguments[:1] == ["gearmand"]:
         from mainspring.cli.gearmand import gearmand  # noqa: PLC0415 - loads asyncio, which most commands do not need
 

@@ -9,7 +9,6 @@ from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import Json, option
 from mainspring.errors import UsageError
-from mainspring.server.build import migrate_store
 from mainspring.server.settings import DEFAULT_STORE, parse_store
 
 
@@ -38,6 +37,8 @@ def migrate(
     EXIT CODES
       0 up to date, 1 failed, 2 wrong usage
     """
+    from mainspring.server.build import migrate_store  # noqa: PLC0415 - all engines, which other commands do not need
+
     settings = parse_store(store)
     if settings.engine == "memory":
         raise UsageError("a store in memory has no schema to update: name a database with --store")

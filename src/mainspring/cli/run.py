@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from mainspring.cli.app_store import StoreAnswer
     from mainspring.cli.node import Ready
-    from mainspring.cli.worker_process import WorkerOrder
+    from mainspring.cli.worker_order import WorkerOrder
     from mainspring.server.ports import Listening
     from mainspring.server.settings import ServerSettings, StoreSettings
 

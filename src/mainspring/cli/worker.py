@@ -16,7 +16,7 @@ from mainspring.cli.node_values import log_level as read_log_level
 from mainspring.cli.node_values import size_text
 from mainspring.cli.options import LOCAL, SIZE_OPTION, ServerOptions, at_least, count, flag, option, reading
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
-from mainspring.cli.worker_process import WorkerOrder
+from mainspring.cli.worker_order import WorkerOrder
 from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
 from mainspring.quantities import parse_size

@@ -1,4 +1,4 @@
-"""One worker process: ``python -m mainspring.cli.worker_process ORDER``, where ORDER is a `WorkerOrder` as JSON."""
+"""One worker process: ``python -m mainspring.cli.worker_process ORDER``, where ORDER is a `worker_order.WorkerOrder` as JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mainspring.cli.failures import EXIT_DONE, EXPECTED_ERRORS, exit_code, expla
 from mainspring.cli.node import run_loop
 from mainspring.cli.task_process import read_path, start_task_logging, task_process
 from mainspring.cli.task_selection import select_tasks
+from mainspring.cli.worker_order import WorkerOrder
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.declarations import Declarations
-from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
+from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import format_size
-from mainspring.server.settings import LogSettings
 from mainspring.server.standard_logging import importing
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts
@@ -36,7 +36,7 @@ from mainspring.worker.link import connector
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.parent_death import die_with
 from mainspring.worker.runtime import Ending, Worker
-from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE, WorkerSettings
+from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.supervisor import RECYCLED_EXIT, STOP_NOW_SIGNAL
 from mainspring.worker.workflow_lint import check_workflows
 
@@ -47,63 +47,6 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND_GRACE: Final = 5.0
 """Seconds that threads and processes left behind by tasks have to end after a worker's last job is settled."""
-
-
-class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The work and settings of one worker process."""
-
-    app: str
-    """``FILE.py[:name]`` or ``module[:name]``."""
-
-    servers: list[str]
-    """``HOST:PORT`` or ``unix:PATH``."""
-
-    concurrency: int
-    waiting_places: int = WAITING_PLACES
-    grace: float
-    """Seconds for running jobs at a stop."""
-
-    functions: tuple[str, ...] = ()
-    """Patterns of the tasks to run; empty: all tasks of the App."""
-
-    unwanted: tuple[str, ...] = ()
-    """Patterns of the tasks not to run."""
-
-    strict: bool = False
-    """Whether to refuse workflows with code that a replay cannot repeat."""
-
-    max_jobs: int | None = None
-    max_memory: int | None = None
-    """Bytes."""
-
-    workflow_cache: int = WORKFLOW_CACHE
-    """Bytes of the runs of workflows in memory."""
-
-    tls: TlsFiles = TlsFiles()
-    """Absolute paths."""
-
-    log: LogSettings = LogSettings()
-    """The process reopens the log file when it was moved away: only the supervisor receives signals."""
-
-    parent: int = 0
-    """The supervisor's process id."""
-
-    named: bool = True
-    """Whether the process names itself in error messages."""
-
-    counters: int = msgspec.field(default=-1, name="slate")
-    """The file descriptor of its `mainspring.worker.job_counters`."""
-
-    left_out: dict[str, float] = {}
-    """Functions whose jobs it takes later, each with the monotonic time at which it begins."""
-
-    dies_with_parent: bool = False
-    """Whether the process is killed when its parent ends; otherwise it stops gracefully then."""
-
-    def command(self) -> list[str]:
-        """Return the command of the process."""
-        order = msgspec.json.encode(self, enc_hook=str).decode()  # paths
-        return [sys.executable, "-m", "mainspring.cli.worker_process", order]
 
 
 def work(order: WorkerOrder) -> int:

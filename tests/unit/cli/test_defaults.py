@@ -29,7 +29,7 @@ def parse(*arguments: str) -> NodeOptions:
     defaults = load_defaults()
     app = cli.build_app(defaults)
     if defaults.found:
-        defaults.check(cli.option_names(app))
+        defaults.check(cli.OptionNames(app))
     _, bound, _ = app.parse_args(["serve", *arguments], exit_on_error=False, print_error=False)
     node = bound.arguments.get("node", NodeOptions())
     assert isinstance(node, NodeOptions)

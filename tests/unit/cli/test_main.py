@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.main import COMMANDS, SUBCOMMANDS, build_app, main, option_names
+from mainspring.cli.main import COMMANDS, SUBCOMMANDS, OptionNames, build_app, main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,12 +159,22 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_option_can_be_named_in_the_file() -> None:
-    names = option_names(build_app())
+    names = OptionNames(build_app())
     assert {"store", "gearman", "retention"} <= names["serve"]
     assert {"server", "unique"} <= names["submit"]
     assert {"processes", "store"} <= names["run"]
     assert "libsqlite3-db" in names["gearmand"]
     assert set(names) == {*COMMANDS, "gearmand"}
+    assert len(names) == len(set(names))
+
+
+def test_a_file_of_common_options_loads_no_other_command(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text('store = "memory://"\nserver = "127.0.0.1:1"\nlease = "3s"\n')
+    program = "import sys; from mainspring.cli.main import main; main(['status']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert {"mainspring.cli.status", "mainspring.cli.serve"} <= set(done.stdout.split())
+    heavy = {"mainspring.server.build", "mainspring.worker.runtime", "mainspring.cli.jobs", "mainspring.cli.run"}
+    assert not heavy & set(done.stdout.split())
 
 
 def test_an_empty_variable_is_no_value(

@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.cli.app_store import StoreAnswer
 from mainspring.cli.run import refuse_workflows
-from mainspring.cli.worker_process import WorkerOrder
+from mainspring.cli.worker_order import WorkerOrder
 from mainspring.errors import SettingsError
 from mainspring.server.settings import parse_store
 

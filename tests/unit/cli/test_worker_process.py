@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from mainspring.cli.worker import WorkerOptions
-from mainspring.cli.worker_process import WorkerOrder, _check_memory, _set_task_environment
+from mainspring.cli.worker_order import WorkerOrder
+from mainspring.cli.worker_process import _check_memory, _set_task_environment
 from mainspring.client.tls import TLS_VARIABLES, TlsFiles
 from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.settings import WorkerSettings

@@ -1,0 +1,68 @@
+"""The order of a supervisor to a worker process. Its module loads nothing of the worker, which the supervisor does not need."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from mainspring.client.tls import TlsFiles
+from mainspring.server.settings import LogSettings
+from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE
+
+
+class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The work and settings of one worker process."""
+
+    app: str
+    """``FILE.py[:name]`` or ``module[:name]``."""
+
+    servers: list[str]
+    """``HOST:PORT`` or ``unix:PATH``."""
+
+    concurrency: int
+    waiting_places: int = WAITING_PLACES
+    grace: float
+    """Seconds for running jobs at a stop."""
+
+    functions: tuple[str, ...] = ()
+    """Patterns of the tasks to run; empty: all tasks of the App."""
+
+    unwanted: tuple[str, ...] = ()
+    """Patterns of the tasks not to run."""
+
+    strict: bool = False
+    """Whether to refuse workflows with code that a replay cannot repeat."""
+
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    """Bytes."""
+
+    workflow_cache: int = WORKFLOW_CACHE
+    """Bytes of the runs of workflows in memory."""
+
+    tls: TlsFiles = TlsFiles()
+    """Absolute paths."""
+
+    log: LogSettings = LogSettings()
+    """The process reopens the log file when it was moved away: only the supervisor receives signals."""
+
+    parent: int = 0
+    """The supervisor's process id."""
+
+    named: bool = True
+    """Whether the process names itself in error messages."""
+
+    counters: int = msgspec.field(default=-1, name="slate")
+    """The file descriptor of its `mainspring.worker.job_counters`."""
+
+    left_out: dict[str, float] = {}
+    """Functions whose jobs it takes later, each with the monotonic time at which it begins."""
+
+    dies_with_parent: bool = False
+    """Whether the process is killed when its parent ends; otherwise it stops gracefully then."""
+
+    def command(self) -> list[str]:
+        """Return the command of the process."""
+        order = msgspec.json.encode(self, enc_hook=str).decode()  # paths
+        return [sys.executable, "-m", "mainspring.cli.worker_process", order]
