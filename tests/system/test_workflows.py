@@ -259,6 +259,34 @@ def test_the_settings_of_a_node_limit_runs(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_reports_fit_into_the_packets_of_the_node(tmp_path: Path) -> None:
+    app = App()
+
+    @app.task
+    def large() -> str:
+        return "x" * (MIB * 2 // 5)
+
+    @app.workflow
+    async def collect() -> int:
+        return sum(len(text) for text in await asyncio.gather(*(large.submit() for _ in range(3))))
+
+    @app.workflow
+    async def fan_out(number: int) -> int:
+        jobs = [app.function("nobody").submit(bytes(MIB * 2 // 5)) for _ in range(number)]
+        await workflow.sleep(0.001)
+        return len(jobs)
+
+    async def main() -> None:
+        async with node(tmp_path, open=3, max_packet=MIB) as fleet, fleet.worker(app):
+            runs = [await fan_out.asubmit(1) for _ in range(4)]
+            assert [await run.aresult(TIMEOUT) for run in runs] == [1] * 4
+            assert await (await collect.asubmit()).aresult(TIMEOUT) == 3 * (MIB * 2 // 5)
+            shown = await fleet.until(app, (await fan_out.asubmit(3)).handle, parked=True)
+            assert "decision have 1.2 MiB, and the node takes at most 1023.9 KiB" in shown["parked"]["message"]
+
+    asyncio.run(main())
+
+
 async def waits_for(order: Any, text: str) -> Any:
     """Wait until the run waits for something; return its details."""
     while True:

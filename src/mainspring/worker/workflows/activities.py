@@ -55,7 +55,7 @@ class Activities:
         if settlement is None or run.link is not delivery.link or settlement.outcome != b"succeeded":
             run.activities.discard(ref)
             return False
-        if run.key is not None and not run.reporting:
+        if (run.key is not None and not run.reporting) or len(settlement.data) > _largest_fused(run):
             run.activities.discard(ref)
             return False
         run.ended.append(EndedActivity(delivery.key, ref, delivery.job.attempt, settlement))
@@ -80,3 +80,9 @@ class Activities:
             run.activities.discard(one.ref)
             run.link.session.settle(one.key, one.settlement)
         run.link.flush()
+
+
+def _largest_fused(run: Run) -> int:
+    """Return the bytes of a result that a report may carry: with all open activities they fill half of its packet."""
+    limits = run.instance.limits
+    return limits.largest // (2 * limits.open_activities)

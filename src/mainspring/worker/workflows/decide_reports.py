@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from msgspec.structs import replace
+
+from mainspring.quantities import format_size
 from mainspring.wire.gearman.packets import Type
-from mainspring.workflows.messages import decode_decided, encode_message
+from mainspring.workflows.messages import DecideMessage, decode_decided, encode_message
+from mainspring.workflows.model import Parked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mainspring.worker.link import Link
     from mainspring.worker.workflows.runs import Run
-    from mainspring.workflows.messages import DecidedMessage, DecideMessage
+    from mainspring.workflows.messages import DecidedMessage
+
+    Reports: TypeAlias = list[tuple[Run, DecideMessage]]
+
+ROOM: Final = 4_000
+"""Bytes of a packet besides the largest payload: for the rest of the report."""
 
 
 class DecideReports:
-    """Sends the reports of one turn of the loop to their servers, in one DECIDE each. ``len``: those without an answer."""
+    """Sends the reports of one turn of the loop to their servers, in one DECIDE each if it is large enough for them.
+
+    ``len``: the number of reports without an answer.
+    """
 
     def __init__(self) -> None:
         self._number = 0
-        self._unsent: dict[Link, list[tuple[Run, DecideMessage]]] = {}
-        self._sent: dict[Link, dict[bytes, list[tuple[Run, DecideMessage]]]] = {}
+        self._unsent: dict[Link, Reports] = {}
+        self._sent: dict[Link, dict[bytes, Reports]] = {}
         self._reporting: dict[Run, None] = {}
 
     def __len__(self) -> int:
@@ -42,16 +54,16 @@ class DecideReports:
         refused = []
         unsent, self._unsent = self._unsent, {}
         for link, reports in unsent.items():
-            self._number += 1
-            number = b"%d" % self._number
-            body = encode_message([message for _, message in reports])
-            if link.session.send(Type.DECIDE, number, body):
-                self._sent.setdefault(link, {})[number] = reports
-                link.flush()
-            else:
-                for run, _ in reports:
-                    self._end(run)
-                    refused.append(run)
+            for body, part in _packets(reports):
+                self._number += 1
+                number = b"%d" % self._number
+                if link.session.send(Type.DECIDE, number, body):
+                    self._sent.setdefault(link, {})[number] = part
+                    link.flush()
+                else:
+                    for run, _ in part:
+                        self._end(run)
+                        refused.append(run)
         return refused
 
     def answered(self, link: Link, number: bytes, body: bytes) -> Iterator[tuple[Run, DecideMessage, DecidedMessage]]:
@@ -70,3 +82,40 @@ class DecideReports:
         for run in lost:
             self._end(run)
         return lost
+
+
+def _packets(reports: Reports) -> Iterator[tuple[bytes, Reports]]:
+    """Return the bodies of packets, none larger than the node takes, with the reports in each.
+
+    A report that is too large by itself parks its run: the node would refuse it again and again.
+    """
+    body = encode_message([message for _, message in reports])
+    if len(body) <= ROOM:
+        yield body, reports
+        return
+    limit = min(run.instance.limits.largest for run, _ in reports) + ROOM
+    if len(body) <= limit:
+        yield body, reports
+        return
+    part: Reports = []
+    size = 0
+    for run, message in reports:
+        own = len(encode_message(message))
+        fits = message
+        if own > limit:
+            fits = _parking(message, own, limit)
+            own = len(encode_message(fits))
+        if part and size + own > limit:
+            yield encode_message([message for _, message in part]), part
+            part, size = [], 0
+        part.append((run, fits))
+        size += own
+    yield encode_message([message for _, message in part]), part
+
+
+def _parking(message: DecideMessage, size: int, limit: int) -> DecideMessage:
+    why = (
+        f"the commands and results of one decision have {format_size(size)}, and the node takes at most {format_size(limit)} at a"
+        " time: wait for some activities before you submit more, or store large values elsewhere and pass their names"
+    )
+    return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why))

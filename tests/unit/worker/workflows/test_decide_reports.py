@@ -1,0 +1,58 @@
+"""The packets in which a worker sends its reports."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+from mainspring.worker.workflows.decide_reports import ROOM, DecideReports
+from mainspring.workflows.decisions.model import ScheduleActivityTask
+from mainspring.workflows.messages import DecideMessage, decode_decide
+from mainspring.workflows.model import Limits
+
+LARGEST = 10_000
+
+
+class Link:
+    """A connection that keeps its packets."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.session = self
+
+    def send(self, _kind: int, _number: bytes, body: bytes) -> bool:
+        self.bodies.append(body)
+        return True
+
+    def flush(self) -> None: ...
+
+
+def sent(*sizes: int) -> list[list[DecideMessage]]:
+    """Return the reports in each packet for runs whose reports have payloads of these sizes."""
+    reports, link = DecideReports(), Link()
+    for number, size in enumerate(sizes, 1):
+        run: Any = Mock(link=link)
+        run.instance.limits = Limits(largest=LARGEST)
+        task = ScheduleActivityTask(1, "1", b"f", input=bytes(size))
+        reports.add(run, DecideMessage(number, b"h", b"t", 2, 1, 0, True, decisions=(task,), build="b"))
+    assert reports.send() == []
+    assert all(len(body) <= LARGEST + ROOM for body in link.bodies)
+    return [decode_decide(body) for body in link.bodies]
+
+
+def test_reports_of_one_turn_share_a_packet_that_has_room_for_them() -> None:
+    assert [len(packet) for packet in sent(4_000, 4_000, 4_000)] == [3]
+
+
+def test_reports_that_one_packet_cannot_carry_are_sent_in_several() -> None:
+    packets = sent(4_000, LARGEST, 10, 9_000)
+    assert [[message.run for message in packet] for packet in packets] == [[1], [2, 3], [4]]
+    assert all(message.parked is None for packet in packets for message in packet)
+
+
+def test_a_report_that_no_packet_carries_parks_its_run() -> None:
+    ((first, large, last),) = sent(10, LARGEST + ROOM, 10)
+    assert (first.parked, last.parked, large.decisions, large.more) == (None, None, (), False)
+    assert large.parked is not None
+    assert "have 13.7 KiB, and the node takes at most 13.7 KiB at a time: wait for some" in large.parked.message
+    assert (large.handle, large.seen, large.build) == (b"h", 2, "b")
