@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring import App, JobCancelled, JobFailed, JobTimedOut, NotFoundError, UsageError, workflow
+from mainspring import App, ConflictError, JobCancelled, JobFailed, JobTimedOut, NotFoundError, UsageError, workflow
+from mainspring.cli.submit import parse_time
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.server.build import build_engine, open_node
@@ -283,6 +284,37 @@ def test_reports_fit_into_the_packets_of_the_node(tmp_path: Path) -> None:
             assert await (await collect.asubmit()).aresult(TIMEOUT) == 3 * (MIB * 2 // 5)
             shown = await fleet.until(app, (await fan_out.asubmit(3)).handle, parked=True)
             assert "decision have 1.2 MiB, and the node takes at most 1023.9 KiB" in shown["parked"]["message"]
+
+    asyncio.run(main())
+
+
+def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> None:
+    app, order, approved, _ = order_app()
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            first = await order.options(unique="order-1").asubmit(1)
+            await fleet.until(app, "order-1", receives=["approved"])
+            await fleet.call(app, "functions.pause", function="order")
+            await order.options(unique="order-2").asubmit(2)
+            started = await fleet.call(
+                app, "workflows.start", function="order", input=[3], unique="order-3", timeout=600.0
+            )
+            with pytest.raises(ConflictError, match="mainspring functions resume order"):
+                await fleet.call(app, "workflows.start", function="order", input=[4], version="1")
+            await order.get("order-2").asignal(approved, {"by": "eva"})
+            await order.get("order-1").asignal(approved, {"by": "ann"})
+            assert (await first.aresult(TIMEOUT))["by"] == "ann"
+            for key in ("order-2", started["handle"]):
+                shown = await fleet.call(app, "workflows.show", key=key)
+                assert (shown["status"], shown["waits_for"]) == ("pending", "mainspring functions resume order")
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            assert (await order.get("order-2").adetails())["status"] == "pending", "the pause outlives the node"
+            await fleet.call(app, "functions.resume", function="order")
+            assert (await order.get("order-2").aresult(TIMEOUT))["by"] == "eva"
+            shown = await fleet.until(app, "order-3", receives=["approved"])
+            times = [parse_time(shown[name]) for name in ("started_at", "times_out_at")]
+            assert times[1] - times[0] == 600.0
 
     asyncio.run(main())
 

@@ -173,6 +173,8 @@ def pause(function: Name, /, *, create: Create = False, json: Json = False, serv
 
     The pause applies on all nodes within seconds, and across restarts, until you resume the function.
 
+    If the function is a workflow, its open runs go on, and no other run begins.
+
     EXIT CODES
       0 paused, 3 no server, 4 the function has no jobs, workers or limits: see --create
     """

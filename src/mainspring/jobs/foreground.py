@@ -117,7 +117,14 @@ class Foreground:
             if other is not None and State(other.state).ended:
                 self._outcomes.look(job_id)
 
-        self._roots.begin([job], begun, asking.refused)
+        self._start(job, begun, asking.refused)
+
+    def _start(self, job: Job, done: Callable[[dict[int, Found]], None], failed: Refused) -> None:
+        """Store a job that stands for a run, whose run begins at once or when its function is resumed."""
+        if self._roots.are_paused(job.function):
+            self._intake.submit([job], lambda _, joined: done(joined), failed)
+        else:
+            self._roots.begin([job], done, failed)
 
     def begin_held(self, held: Held) -> None:
         """Begin the run for which a foreground job in memory stands, because its function has become a workflow."""
@@ -132,7 +139,7 @@ class Foreground:
             job.state, job.error = int(State.FAILED), failure("NotBegun", str(error))
             self._listeners.notify(job, is_kept=False)
 
-        self._roots.begin([job], begun, failed)
+        self._start(job, begun, failed)
 
     def _answered(self, asking: _Asking, other: Found | None) -> None:
         """Continue with the background job that has the unique; None if there is none."""

@@ -47,7 +47,6 @@ class Intake:
         self._uniques = context.uniques
         self._roots = roots
         self._goes_on = roots.goes_on
-        self._root_functions = roots.functions
         self._wake_at = wake_at
 
     # ---- to the store ----
@@ -58,8 +57,9 @@ class Intake:
         A job that joins a foreground one must be submitted alone; see ``joins``. Due jobs that stand for runs become root jobs;
         if the batch has others too, ``refused`` may be called although the former or the latter are stored.
         """
-        if self._root_functions:
-            starts = [job for job in jobs if job.function in self._root_functions and not job.due_us]
+        if self._roots.functions:
+            begins = self._roots.begin_at_once
+            starts = [job for job in jobs if not job.due_us and begins(job.function)]
             if starts:
                 self._begin(jobs, starts, accepted, refused)
                 return

@@ -1,7 +1,8 @@
 """Functions whose jobs stand for runs of workflows: the jobs slice's requests to the slice that begins and ends the runs.
 
 A job of such a function is never handed to a worker. Once it is due it becomes a *root job* (``model.RUNS``), at its submission
-or later, and that slice ends it. Until then it is stored as any waiting job.
+or later, and that slice ends it. Until then it is stored as any waiting job. A pause of the function keeps runs from beginning,
+as it keeps a task's jobs from starting; runs that have begun go on.
 """
 
 from __future__ import annotations
@@ -66,11 +67,21 @@ class RootJobs:
 
     def __init__(self, context: Context, roots: Roots | None) -> None:
         self._timers, self._clock, self._handles = context.timers, context.clock, context.handles
+        self._queues = context.dispatch.queues
         self._roots = roots
         self.functions: set[bytes] = set()
         """The functions whose jobs stand for runs."""
         self._beginning: dict[FunctionQueue, bool] = {}
         """The functions whose pending jobs begin, each with whether more have become pending since."""
+
+    def are_paused(self, function: bytes) -> bool:
+        """Return whether the function is paused, so that none of its runs begins."""
+        queue = self._queues.get(function)
+        return queue is not None and queue.admission is not None and queue.admission.paused
+
+    def begin_at_once(self, function: bytes) -> bool:
+        """Return whether due jobs of a function are stored as root jobs."""
+        return function in self.functions and not self.are_paused(function)
 
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Callable[[MainspringError], None]) -> None:
         """Store new jobs of such functions as root jobs."""
@@ -80,7 +91,9 @@ class RootJobs:
         self._roots.begin(jobs, done, failed)
 
     def begin_waiting(self, queue: FunctionQueue) -> None:
-        """Begin runs for the pending jobs of a function until no more are pending."""
+        """Begin runs for the pending jobs of a function until no more are pending, unless the function is paused."""
+        if self.are_paused(queue.name):
+            return
         if queue in self._beginning:
             self._beginning[queue] = True
             return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
-from mainspring.jobs.model import DECISIONS
+from mainspring.jobs.model import DECISIONS, Options
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions
@@ -16,6 +18,7 @@ from mainspring.workflows.newly_parked import NewlyParked
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
+    Begun,
     ReadHistory,
     RequestCancelRun,
     ShowRun,
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import Changed
     from mainspring.workflows.requests import Reached, Signal
-    from mainspring.workflows.store import Begun, ListRuns, Shown, ShownRun
+    from mainspring.workflows.store import ListRuns, Shown, ShownRun
     from mainspring.workflows.watch import Build
 
     Failed = Callable[[MainspringError], None]
@@ -78,14 +81,14 @@ class _Gathered(Generic[T]):
             failed(error)
 
 
-class _Served:
-    """The functions that have workers; ``is_registered`` is of `jobs.registered.Registered`."""
+class _Functions:
+    """The functions for which a predicate is true; None is unknown."""
 
-    def __init__(self, is_registered: Callable[[bytes], bool | None]) -> None:
-        self._is_registered = is_registered
+    def __init__(self, predicate: Callable[[bytes], bool | None]) -> None:
+        self._predicate = predicate
 
     def __contains__(self, function: object) -> bool:
-        return isinstance(function, bytes) and self._is_registered(function) is True
+        return isinstance(function, bytes) and self._predicate(function) is True
 
 
 class WorkflowService:
@@ -125,11 +128,13 @@ class WorkflowService:
         self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
         self.goes_on = self.deciders.goes_on
         self._tasks: Container[bytes]
+        self._paused: Container[bytes]
 
     def attach(self, jobs: JobService) -> None:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
-        self._tasks = _Served(jobs.is_registered)
+        self._tasks = _Functions(jobs.is_registered)
+        self._paused = _Functions(lambda function: jobs.spec_of(function).paused)
         self._long_histories = LongHistories(self.limits, jobs.handle_of)
         self._newly_parked = NewlyParked(jobs.handle_of, self._clock.monotonic)
         self.deciders.attach(jobs)
@@ -230,7 +235,13 @@ class WorkflowService:
     # ---- starts ----
 
     def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed) -> None:
-        """Store a root job and begin its run; see `workflows.store.Start`. Those of one turn of the loop are one operation."""
+        """Store a root job and begin its run; see `workflows.store.Start`. Those of one turn of the loop are one operation.
+
+        If the workflow is paused, the job waits, and its run begins later.
+        """
+        if job.function in self._paused and self.definitions.is_workflow(job.function):
+            self._start_later(job, version, timeout, done, failed)
+            return
         if self._starting is None or not self._starting[0].open:
             gathered: _Gathered[Start] = _Gathered()
             operation = BeginRuns(gathered.items, 0)
@@ -248,6 +259,21 @@ class WorkflowService:
         size = len(job.payload) + 300
         operation.size += size
         self._commits.add_bytes(size)
+
+    def _start_later(
+        self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed
+    ) -> None:
+        if version:
+            name = job.function.decode("utf-8", "backslashreplace")
+            why = (
+                f"the workflow {name} is paused, and a run gets its version when it begins: start it without a version, or"
+                f" resume the workflow first, with: mainspring functions resume {name}"
+            )
+            failed(ConflictError(why))
+            return
+        if timeout:
+            job.options = msgspec.structs.replace(job.options or Options(), timeout=timeout)
+        self._jobs.submit([job], lambda _, joined: done(Begun(joined, {})), failed)
 
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Failed) -> None:
         """See ``jobs.roots.Roots``."""
@@ -272,7 +298,7 @@ class WorkflowService:
         """Record a signal, or store it with a job whose run has not begun; those of one turn of the loop are one operation."""
         if self._signalling is None or not self._signalling[0].open:
             gathered: _Gathered[Signal] = _Gathered()
-            operation = SignalRuns(gathered.items, 0, self._tasks)
+            operation = SignalRuns(gathered.items, 0, self._tasks, self._paused)
             self._signalling = operation, gathered
 
             def reached(outcome: Sequence[Reached]) -> None:

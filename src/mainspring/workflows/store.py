@@ -111,19 +111,24 @@ class Decide(Operation):
 class SignalRuns(Operation):
     """Record signals. Outcome: ``list[Reached]``.
 
-    A signal to a waiting job begins its run. If the job's function is not a workflow yet, the signal is stored with the job.
+    A signal to a waiting job begins its run. If the job's function is not a workflow yet, or is paused, the signal is stored with
+    the job.
     """
 
-    __slots__ = ("now_us", "signals", "tasks")
+    __slots__ = ("now_us", "paused", "signals", "tasks")
 
     phase = Phase.SLICES
 
-    def __init__(self, signals: list[Signal], now_us: int, tasks: Container[bytes] = ()) -> None:
+    def __init__(
+        self, signals: list[Signal], now_us: int, tasks: Container[bytes] = (), paused: Container[bytes] = ()
+    ) -> None:
         super().__init__()
         self.signals = signals
         self.now_us = now_us
         self.tasks = tasks
         """Functions that have workers for tasks: their jobs are no runs, unless a worker has registered them as workflows."""
+        self.paused = paused
+        """Paused functions: their runs do not begin."""
         self.rows = len(signals)
 
 

@@ -1,7 +1,8 @@
 """Jobs whose runs have not begun, and signals to them.
 
 A signal to a waiting job begins its run if the job's function is a workflow. Before any worker has registered the workflow, no
-node can tell. Such a signal is stored beside the job, and its run takes it at its begin. It is stored as long as the job.
+node can tell; and runs of a paused workflow do not begin. Such a signal is stored beside the job, and its run takes it at its
+begin. It is stored as long as the job.
 
 A job whose function has workers for tasks, but is no workflow, is no run.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from tests.conformance.ground import Do, InMemory
 
 from mainspring.engines.memory.engine import MemoryEngine
@@ -327,6 +328,70 @@ def test_a_node_that_drains_begins_no_waiting_jobs(node: Node, roots: FakeRoots)
     node.commit()
     assert is_root(node, job)
     assert roots.begun == [b"1"]
+
+
+# ---- pauses and the length of the queue ----
+
+
+def pause(node: Node, *, paused: bool) -> None:
+    node.service.change_limits(b"f", lambda row, _: replace(row, paused=paused), lambda _: None, unexpected)
+    node.commit()
+
+
+def test_no_run_of_a_paused_function_begins(node: Node, roots: FakeRoots) -> None:
+    before = node.background("0")
+    pause(node, paused=True)
+    jobs = [node.background("1"), node.background("2", due_us=1_000, state=int(State.SCHEDULED))]
+    foreground, client = node.foreground("3")
+    node.wait(2)
+    assert [node.state(job.id) for job in (*jobs, foreground)] == [State.PENDING] * 3
+    assert is_root(node, before)
+    assert count(node) == ([0, 3, 0], 0, 1)
+    pause(node, paused=False)
+    assert roots.begun == [b"0", b"1", b"2", b"3"]
+    assert count(node) == ([0, 0, 0], 0, 4)
+    roots.end(foreground)
+    assert client.events == ["succeeded r"]
+
+
+def test_a_function_that_becomes_a_workflow_while_it_is_paused(roots: FakeRoots) -> None:
+    node = roots.node = Node(engine=MemoryEngine(slices=[InMemory([])]), roots=roots)
+    stored = node.background("1")
+    pause(node, paused=True)
+    foreground, client = node.foreground("2")
+    node.service.became_root(b"f")
+    node.commit()
+    assert (roots.begun, node.table.held) == ([], {})
+    pause(node, paused=False)
+    assert is_root(node, stored)
+    assert is_root(node, foreground)
+    roots.end(foreground)
+    assert client.events == ["succeeded r"]
+
+
+def test_a_pause_ends_the_passes_over_waiting_jobs(
+    node: Node, roots: FakeRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.jobs.roots.RUNS_AT_ONCE", 2)
+    pause(node, paused=True)
+    for number in range(5):
+        node.background(str(number))
+    node.service.change_limits(b"f", lambda row, _: replace(row, paused=False), lambda _: None, unexpected)
+    node.service.change_limits(b"f", lambda row, _: replace(row, paused=True), lambda _: None, unexpected)
+    node.commit()
+    assert len(roots.begun) < 5
+    pause(node, paused=False)
+    assert roots.begun == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_the_length_of_a_queue_includes_its_open_runs(node: Node, roots: FakeRoots) -> None:
+    node.service.limit_queue(b"f", (2, 2, 2))
+    job = node.background("1")
+    assert not node.queue().is_full(job.priority)
+    node.background("2", due_us=2**60, state=int(State.SCHEDULED))
+    assert node.queue().is_full(job.priority)
+    roots.end(job)
+    assert not node.queue().is_full(job.priority)
 
 
 # ---- cancelling and retrying ----

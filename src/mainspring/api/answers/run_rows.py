@@ -79,8 +79,8 @@ def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo]) 
     )
 
 
-def unbegun_info(handle: str, unbegun: Unbegun, now_us: int) -> RunInfo:
-    """Return the row of a run that has not begun."""
+def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool) -> RunInfo:
+    """Return the row of a run that has not begun. ``is_paused``: its function is paused."""
     job = unbegun.job
     return RunInfo(
         handle=handle,
@@ -91,17 +91,19 @@ def unbegun_info(handle: str, unbegun: Unbegun, now_us: int) -> RunInfo:
         started_at=None,
         closed_at=None,
         events=0,
-        waits_for=_begin_of(unbegun, now_us),
+        waits_for=_begin_of(unbegun, now_us, is_paused=is_paused),
         run=run_handle(handle, job.id),
         parked_at=None,
     )
 
 
-def _begin_of(unbegun: Unbegun, now_us: int) -> str:
+def _begin_of(unbegun: Unbegun, now_us: int, *, is_paused: bool) -> str:
     job = unbegun.job
     if job.state == State.SCHEDULED:
         return f"its start in {rough_duration(max(0, job.due_us - now_us) / 1_000_000)}"
     name = function_text(job.function)
+    if is_paused:
+        return f"mainspring functions resume {name}"
     return "its start" if unbegun.is_workflow else f"a first worker with the workflow {name}"
 
 

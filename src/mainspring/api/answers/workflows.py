@@ -332,7 +332,8 @@ class WorkflowCalls:
 
     def _unbegun_info(self, unbegun: Unbegun) -> RunInfo:
         handle = self._service.handle_of(unbegun.job.id).decode()
-        return unbegun_info(handle, unbegun, to_us(self._service.wall()))
+        is_paused = self._service.spec_of(unbegun.job.function).paused
+        return unbegun_info(handle, unbegun, to_us(self._service.wall()), is_paused=is_paused)
 
     def _info(self, shown: ShownRun, stranded: Collection[tuple[str, str]]) -> RunInfo:
         handle = self._service.handle_of(shown.row.root).decode()

@@ -56,6 +56,16 @@ class EarlyFlows:
         assert received(flows, job.id) == [("a", b"1"), ("a", b"2")]
         assert flows.signal(Signal(Key(job=job.id), "a", b"x", HASH))[0].verdict == "repeated"
 
+    def test_a_signal_does_not_begin_a_run_of_a_paused_workflow(self, flows: Flows) -> None:
+        job = flows.new(state=State.SCHEDULED, due_us=flows.now_us + SECOND)
+        flows.store.submit(job)
+        signal = Signal(Key(job=job.id), "a", b"1")
+        (reached,) = flows.group(ops.SignalRuns([signal], flows.now_us, (), frozenset({b"order"})))
+        assert reached == [Reached("recorded", job.id, job.id)]
+        assert flows.store.state(job.id) is State.SCHEDULED
+        flows.signal(signal._replace(input=b"2"))
+        assert received(flows, job.id) == [("a", b"1"), ("a", b"2")]
+
     def test_jobs_without_a_workflow_are_cancelled(self, flows: Flows) -> None:
         cancelled, terminated = flows.new(LATER, unique=b"u"), flows.new(LATER)
         flows.store.submit(cancelled, terminated)
