@@ -136,6 +136,15 @@ class WorkerOptions:
             **SIZE_OPTION,
         ),
     ] = WORKFLOW_CACHE
+    check_replay: Annotated[
+        bool,
+        flag(
+            "--check-replay",
+            "Replay a run of a workflow from its start for each of its decisions while it has up to 1,000 events, and not for one"
+            " decision in 1,000. If the code differs from the history, the run is parked. For development: it takes time.",
+            group=WORKERS_GROUP,
+        ),
+    ] = False
 
     def order(self, app: str, servers: list[str], grace: float) -> WorkerOrder:
         """Return the order for each process; ``grace`` in seconds. Raises SettingsError."""
@@ -159,6 +168,7 @@ class WorkerOptions:
             max_jobs=self.max_jobs,
             max_memory=self.max_memory,
             workflow_cache=self.workflow_cache,
+            check_replay=self.check_replay,
         )
 
 

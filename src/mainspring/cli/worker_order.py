@@ -41,6 +41,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     workflow_cache: int = WORKFLOW_CACHE
     """Bytes of the runs of workflows in memory."""
 
+    check_replay: bool = False
+    """Whether to replay runs of workflows from their start for each decision."""
+
     tls: TlsFiles = TlsFiles()
     """Absolute paths."""
 

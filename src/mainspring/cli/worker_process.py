@@ -49,6 +49,20 @@ LEFT_BEHIND_GRACE: Final = 5.0
 """Seconds that threads and processes left behind by tasks have to end after a worker's last job is settled."""
 
 
+def settings_of(order: WorkerOrder) -> WorkerSettings:
+    """Return the settings of the worker."""
+    return WorkerSettings(
+        concurrency=order.concurrency,
+        waiting_places=order.waiting_places,
+        grace=order.grace,
+        max_jobs=order.max_jobs,
+        max_rss=order.max_memory,
+        workflow_cache=order.workflow_cache,
+        check_replay=order.check_replay,
+        log_tracebacks=order.log.tracebacks or order.log.level == "debug",
+    )
+
+
 def work(order: WorkerOrder) -> int:
     """Run the worker and return the exit code. Raises the errors that `mainspring.cli.failures` explains."""
     start_task_logging(order.log)
@@ -62,15 +76,7 @@ def work(order: WorkerOrder) -> int:
     registry = _chosen(app.registry, order)
     check_workflows(registry, strict=order.strict)
     _check_memory(order.max_memory, resident_bytes())
-    settings = WorkerSettings(
-        concurrency=order.concurrency,
-        waiting_places=order.waiting_places,
-        grace=order.grace,
-        max_jobs=order.max_jobs,
-        max_rss=order.max_memory,
-        workflow_cache=order.workflow_cache,
-        log_tracebacks=order.log.tracebacks or order.log.level == "debug",
-    )
+    settings = settings_of(order)
 
     async def main() -> int:
         worker = Worker(

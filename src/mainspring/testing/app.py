@@ -133,7 +133,7 @@ class InMemory:
             self._worker = worker = Worker(
                 _in_threads(self._app.registry),
                 {str(address): connector(address)},
-                WorkerSettings(concurrency=self._concurrency, name="test"),
+                WorkerSettings(concurrency=self._concurrency, name="test", check_replay=True),
                 wall=self.clock.wall,
             )
             working = asyncio.create_task(worker.run())

@@ -43,6 +43,9 @@ class WorkerSettings:
     workflow_cache: int = WORKFLOW_CACHE
     """Bytes of the runs of workflows that are kept in memory between their decisions."""
 
+    check_replay: bool = False
+    """Whether to replay a run of a workflow from its start for each of its decisions, and not for one in 1,000."""
+
     log_tracebacks: bool = False
     """Whether to log the tracebacks of failed attempts."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -62,6 +63,15 @@ async def failing(number: int) -> None:
 @app.workflow
 async def nesting(by_name: bool) -> object:
     return await (app.function("failing").options(priority="high") if by_name else failing).submit(1)
+
+
+numbers = count(1)
+
+
+@app.workflow
+async def unrepeatable() -> None:
+    await label.submit(str(next(numbers)))
+    await workflow.sleep("1d")
 
 
 @pytest.fixture
@@ -185,3 +195,14 @@ def test_wrong_arguments_are_refused_at_the_start(fleet: InMemory) -> None:
 def test_the_names_of_a_workflow_work_only_inside_of_one() -> None:
     with pytest.raises(UsageError, match="works only inside of a workflow"):
         workflow.now()
+
+
+def test_each_decision_is_checked_by_a_replay(fleet: InMemory) -> None:
+    run = unrepeatable.submit()
+    fleet.settle()
+    parked = run.details()["parked"]
+    assert (parked["kind"], parked["recorded"][0], parked["code"][0]) == (
+        "mismatch",
+        'activity #1 label ["1"]',
+        'activity #1 label ["2"]',
+    )

@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.cli.worker import WorkerOptions
 from mainspring.cli.worker_order import WorkerOrder
-from mainspring.cli.worker_process import _check_memory, _set_task_environment
+from mainspring.cli.worker_process import _check_memory, _set_task_environment, settings_of
 from mainspring.client.tls import TLS_VARIABLES, TlsFiles
 from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.settings import WorkerSettings
@@ -55,3 +55,8 @@ def test_the_number_of_extra_places_is_part_of_the_order_and_checked() -> None:
         WorkerOptions(waiting_places=-1).order("shop.tasks", [], 1.0)
     with pytest.raises(UsageError, match="waiting_places"):
         WorkerSettings(waiting_places=-1)
+
+
+def test_the_check_of_replays_reaches_the_worker() -> None:
+    assert settings_of(WorkerOptions(check_replay=True).order("shop.tasks", [], 1.0)).check_replay
+    assert not settings_of(WorkerOptions().order("shop.tasks", [], 1.0)).check_replay

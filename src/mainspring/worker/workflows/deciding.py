@@ -12,12 +12,14 @@ happens to its run waits for the answer.
 | `decide_reports` | reports on their way to a server, up to their answers |
 | `histories` | events that the worker lacks |
 | `run_cache`, `runs` | the runs in memory |
+| `replay_checks` | decisions that are made by a replay, to compare the code with the whole history |
 | `watchdog` | code that blocks the worker |
 """
 
 from __future__ import annotations
 
 import time
+from random import random
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -32,6 +34,7 @@ from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.decide_reports import DecideReports
 from mainspring.worker.workflows.histories import Histories
+from mainspring.worker.workflows.replay_checks import ReplayChecks
 from mainspring.worker.workflows.run_cache import RunCache
 from mainspring.worker.workflows.runs import Run
 from mainspring.worker.workflows.steps import Steps
@@ -65,7 +68,7 @@ class WorkflowDecider:
 
     ``workflows`` are those of the App, by name and version. Processes of steps import the App by its ``selector``;
     ``task_process`` is the command that starts one. ``wall`` returns seconds since 1970 UTC, ``clock`` seconds since any time;
-    the latter measures activations.
+    the latter measures activations. ``chance`` returns a number from 0 to 1, which chooses decisions to check.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class WorkflowDecider:
         task_process: Sequence[str],
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.perf_counter,
+        chance: Callable[[], float] = random,
     ) -> None:
         self._workflows = workflows
         self._wall = wall
@@ -85,6 +89,7 @@ class WorkflowDecider:
         self._watchdog = Watchdog()
         self._histories = Histories(self._history_read)
         self._cache = RunCache(settings.workflow_cache)
+        self._checks = ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
         self._activities = Activities(self._cache)
         self._turns = Turns(
@@ -153,6 +158,8 @@ class WorkflowDecider:
                 self._park_unknown(number, link, decision)
                 return
             run = self._begin(number, link, code, info)
+        elif self._checks.choose(run, info.last):
+            run.restart()
         position = run.instance.position
         if events and events[0].id <= position + 1:
             self._turns.decide(run, key, info.now_us, events)
@@ -317,7 +324,8 @@ class WorkflowDecider:
 
     def _take_ended(self, run: Run) -> None:
         """Decide about activities that have ended, or settle them alone."""
-        if run in self._cache and run.key is None and not self._turns.draining and run.may_fuse(run.ended):
+        fuses = run in self._cache and run.key is None and not self._turns.draining and run.may_fuse(run.ended)
+        if fuses and not self._checks.prevent_fusing(run):
             self._turns.decide_fused(run, to_us(self._wall()) + self._ahead_us)
         else:
             self._activities.settle(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.deciding.instance import Instance
 from mainspring.workflows.history import (
     ActivityTaskCanceled,
     ActivityTaskCompleted,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
     from collections.abc import Sequence
 
-    from mainspring.deciding.instance import Instance
     from mainspring.deciding.model import StepCall, StepOutcome
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.execution import Settlement
@@ -71,6 +71,7 @@ class Run:
         "activities",
         "assigned",
         "batch",
+        "check",
         "decisions",
         "eager",
         "ended",
@@ -117,6 +118,8 @@ class Run:
         """Seconds that the last activation took."""
         self.reading = False
         """Whether a request for events that its decision needs is under way."""
+        self.check = False
+        """Whether its next decision is checked by a replay."""
         # Not reported yet:
         self.decisions: list[Decision] = []
         self.steps: list[StepResult] = []
@@ -150,6 +153,17 @@ class Run:
     def idle(self) -> bool:
         """Whether it is only in the cache."""
         return not (self.key or self.reporting or self.settlements or self.ended or self.assigned)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing of it is under way, so that its code may begin again."""
+        return self.idle and not (self.running or self.outcomes or self.starts or self.unrecorded)
+
+    def restart(self) -> None:
+        """Evict the code, to begin again with the first event."""
+        old = self.instance
+        old.evict()
+        self.instance = Instance(old.code, self.id, limits=old.limits)
 
     @property
     def unrecorded(self) -> bool:

@@ -159,6 +159,8 @@ class Host:
         ((self.workflow, self.version),) = app.registry.workflows
         self.settings = WorkerSettings(**settings)
         self.node = Node(payload)
+        self.chance = 1.0
+        """The number that chooses decisions to check: small ones do."""
         self.seconds_of_code = 0.0
         """The duration of each activation."""
         self.has = 0
@@ -184,6 +186,7 @@ class Host:
             task_process=(),
             wall=self.loop.time,
             clock=self._code_clock,
+            chance=lambda: self.chance,
         )
         self.worker = Worker(
             self.app.registry, {"server": self._connect}, self.settings, decider=self.decider, wall=self.loop.time
