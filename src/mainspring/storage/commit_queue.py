@@ -88,7 +88,8 @@ class CommitQueue:
         self._urgent = False
         self._is_gathering = False
         self._idle: list[Callable[[], None]] = []
-        self._is_answering = False
+        self.is_answering = False
+        """Whether the callbacks of a group are being called."""
         self._after_answers: list[Callable[[], None]] = []
         self.locked: StoreBusyError | None = None
         """The error of the group that waits for the store's lock; None if no group does."""
@@ -230,7 +231,7 @@ class CommitQueue:
 
     def after_answers(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the current group's operations are all answered; at once if no group is in progress."""
-        if self._is_answering or self._group:
+        if self.is_answering or self._group:
             self._after_answers.append(then)
         else:
             then()
@@ -261,11 +262,11 @@ class CommitQueue:
         error = _failure(outcomes)
         if error is not None and self._failing is not None:
             self._failing(error)
-        self._is_answering = True
+        self.is_answering = True
         try:
             self._answer(group, outcomes)
         finally:
-            self._is_answering = False
+            self.is_answering = False
         if self._after_answers:
             after_answers, self._after_answers = self._after_answers, []
             for function in after_answers:

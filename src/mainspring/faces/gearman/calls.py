@@ -62,6 +62,9 @@ class Caller(Protocol):
     def as_worker(self) -> Worker:
         """Return this peer's worker; create it on first use."""
 
+    def gather_answers(self) -> None:
+        """Write the answers of one group together."""
+
 
 class Isolates(Request[None]):
     """Declare that the worker on this connection runs a job in a separate process if the job must run alone."""
@@ -114,6 +117,7 @@ class Calls:
         peer.unanswered.add(CALL_COST)
 
         def answer(value: object) -> None:
+            peer.gather_answers()
             _answer(peer, call_id, value)
             peer.unanswered.remove(CALL_COST)
 

@@ -79,6 +79,7 @@ class DecisionReports:
             left -= 1
             if not left:
                 peer.unanswered.remove(len(messages), size)
+                peer.gather_answers()
                 peer.outbox.write(response(Type.DECIDED, number, encode_message(answers)))
                 self._assign_waiting(messages)
                 self._refill()

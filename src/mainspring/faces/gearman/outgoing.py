@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+GATHERED_BYTES: Final = 65_536
+"""Bytes that one call of the transport gets of several small packets."""
 TRANSPORT_WINDOW: Final = 262_144
 """Bytes that the transport may hold before further bytes stay here; also the size of a slice."""
 
@@ -23,7 +25,19 @@ class Outgoing:
     Above ``limit`` queued bytes ``pressure(True)`` is called, and ``pressure(False)`` once a quarter of that is queued.
     """
 
-    __slots__ = ("_closing", "_limit", "_next", "_pressure", "_queue", "_stopped", "_transport", "_waiting", "full")
+    __slots__ = (
+        "_closing",
+        "_gathered",
+        "_gathered_bytes",
+        "_limit",
+        "_next",
+        "_pressure",
+        "_queue",
+        "_stopped",
+        "_transport",
+        "_waiting",
+        "full",
+    )
 
     def __init__(self, limit: int, pressure: Callable[[bool], None]) -> None:
         self._limit = limit
@@ -34,6 +48,9 @@ class Outgoing:
         self._stopped = False
         self._closing = False
         self._next: Callable[[], None] | None = None
+        self._gathered: list[bytes] | None = None
+        """Packets for one call of the transport; None: each packet is written at once."""
+        self._gathered_bytes = 0
         self.full = False
 
     def connect(self, transport: asyncio.Transport) -> None:
@@ -49,6 +66,13 @@ class Outgoing:
 
     def write(self, data: bytes, owner: object = None) -> None:
         """Send bytes. ``owner`` is kept while they are queued here."""
+        gathered = self._gathered
+        if gathered is not None:
+            self._gathered_bytes += len(data)
+            if owner is None and self._gathered_bytes <= GATHERED_BYTES:
+                gathered.append(data)
+                return
+            self._write_gathered()
         transport = self._transport
         if transport is None:
             return
@@ -62,6 +86,21 @@ class Outgoing:
         if not self.full and self._waiting > self._limit:
             self.full = True
             self._pressure(True)
+
+    def gather(self, until: Callable[[Callable[[], None]], None]) -> None:
+        """Write further packets together, because each call of the transport is a call of the system.
+
+        ``until`` gets a function that writes them, and calls it soon, perhaps at once.
+        """
+        if self._gathered is None:
+            self._gathered = []
+            until(self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, None
+        self._gathered_bytes = 0
+        if gathered:
+            self.write(b"".join(gathered))
 
     def stop(self) -> None:
         """Write no more to the transport, because its buffer is full."""
@@ -99,6 +138,7 @@ class Outgoing:
 
     def close(self) -> None:
         """End the connection once everything is written."""
+        self._write_gathered()
         self._closing = True
         if self._transport is not None and not self._queue:
             self._transport.close()
@@ -111,6 +151,6 @@ class Outgoing:
     def lost(self) -> None:
         """Discard everything, because the connection has ended."""
         self._transport = None
-        self._next = None
+        self._next = self._gathered = None
         self._queue.clear()
         self._waiting = 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.simulation.wires import Wire
 
 from mainspring.jobs.model import Options, Retry, encode_options
 from mainspring.wire.gearman.packets import Type, request
@@ -449,3 +450,27 @@ def test_an_unknown_history_is_empty(node: Node, decider: Decider) -> None:
     decider.peer.send(request(Type.HISTORY, b"99", b"1"))
     ((kind, args),) = decider.take()
     assert (kind, decode_events(args[2])) == (Type.EVENTS, [])
+
+
+# ---- packets of the network ----
+
+
+def test_the_packets_of_one_group_to_a_peer_are_written_together(
+    node: Node, decider: Decider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = node.connect(extended=True)
+    jobs = [client.background() for _ in range(3)]
+    written: dict[Wire, list[int]] = {client.wire: [], decider.peer.wire: []}
+    write = Wire.write
+
+    def count(wire: Wire, data: bytes) -> None:
+        written[wire].append(data.count(b"\0RES"))
+        write(wire, data)
+
+    monkeypatch.setattr(Wire, "write", count)
+    for number, job in enumerate(jobs):
+        client.request(Type.CALL, b"%d" % number, b"jobs.cancel", json.dumps({"handle": job}).encode())
+    client.send(b"".join(request(Type.SUBMIT_JOB_BG, ORDER, b"order-%d" % number, b"[17]") for number in range(3)))
+    assert len(decider.take()) == 3
+    assert written == {client.wire: [6], decider.peer.wire: [3]}
+    assert [name for name, _ in client.received()] == ["ANSWER"] * 3 + ["JOB_CREATED"] * 3

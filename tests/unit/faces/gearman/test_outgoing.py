@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.faces.gearman.outgoing import TRANSPORT_WINDOW, Outgoing
+from mainspring.faces.gearman.outgoing import GATHERED_BYTES, TRANSPORT_WINDOW, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Transport(asyncio.Transport):
@@ -139,3 +142,46 @@ def test_a_function_is_called_once_when_the_transport_accepts_more() -> None:
     outgoing.lost()
     outgoing.resume()
     assert called == ["first"]
+
+
+def test_gathered_packets_are_written_together_before_later_ones() -> None:
+    outgoing, transport, _ = connected()
+    flush: list[Callable[[], None]] = []
+    outgoing.gather(flush.append)
+    outgoing.gather(flush.append)
+    outgoing.write(b"one")
+    outgoing.write(b"two")
+    assert not transport.taken
+    (written,) = flush
+    written()
+    assert transport.taken == [b"onetwo"]
+    outgoing.write(b"three")
+    assert transport.taken == [b"onetwo", b"three"]
+    outgoing.gather(lambda write: write())
+    outgoing.write(b"four")
+    assert transport.taken[2:] == [b"four"]
+
+
+def test_gathered_packets_keep_their_place_before_large_ones_and_the_end() -> None:
+    outgoing, transport, _ = connected()
+    outgoing.gather(lambda _: None)
+    outgoing.write(b"one")
+    large = bytes(GATHERED_BYTES)
+    outgoing.write(large)
+    assert transport.taken == [b"one", large]
+    outgoing.gather(lambda _: None)
+    outgoing.write(b"two")
+    outgoing.write(b"owned", object())
+    assert transport.taken[2:] == [b"two", b"owned"]
+    outgoing.gather(lambda _: None)
+    outgoing.write(b"last")
+    outgoing.close()
+    assert transport.taken[4:] == [b"last"]
+    assert transport.closed
+    outgoing, transport, _ = connected()
+    flush: list[Callable[[], None]] = []
+    outgoing.gather(flush.append)
+    outgoing.write(b"lost")
+    outgoing.lost()
+    flush[0]()
+    assert not transport.taken
