@@ -159,6 +159,18 @@ class Run:
         """Whether nothing of it is under way, so that its code may begin again."""
         return self.idle and not (self.running or self.outcomes or self.starts or self.unrecorded)
 
+    def take_outcomes(self, most: int) -> list[StepOutcome]:
+        """Remove and return the first outcomes of steps: at least one, and further ones of up to ``most`` bytes in all."""
+        size = len(self.outcomes[0].result)
+        number = 1
+        for outcome in self.outcomes[1:]:
+            size += len(outcome.result)
+            if size > most:
+                break
+            number += 1
+        taken, self.outcomes = self.outcomes[:number], self.outcomes[number:]
+        return taken
+
     def restart(self) -> None:
         """Evict the code, to begin again with the first event."""
         old = self.instance

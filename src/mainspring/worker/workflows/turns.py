@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 TOGETHER_DELAY: Final = 0.05
 """Seconds for which results that are recorded with their decision wait for it."""
+BATCH_SIZE: Final = 8 * 2**20
+"""Bytes of results that one activation takes, if there are several."""
 
 
 class Turns:
@@ -86,14 +88,16 @@ class Turns:
         self._take(run, turn)
 
     def end_steps(self, run: Run) -> None:
-        """Give the code the outcomes of steps; they wait for the next decision if the worker has none."""
-        if run.key is None:
-            return
-        outcomes, run.outcomes = run.outcomes, []
-        for outcome in outcomes:
-            step = run.running.pop(outcome.number, None)
-            run.eager = run.eager or step is None or step.call.record == "each"
-        self._take(run, self._activate(run, run.instance.step_ended, outcomes))
+        """Give the code the outcomes of steps; they wait for the next decision if the worker has none.
+
+        Large results are reported in several batches, since a packet cannot carry all of them.
+        """
+        while run.outcomes and run.key is not None and not run.reporting:
+            outcomes = run.take_outcomes(BATCH_SIZE)
+            for outcome in outcomes:
+                step = run.running.pop(outcome.number, None)
+                run.eager = run.eager or step is None or step.call.record == "each"
+            self._take(run, self._activate(run, run.instance.step_ended, outcomes))
 
     def _activate(self, run: Run, activation: Any, *args: Any) -> Turn:
         """Run code of a workflow."""

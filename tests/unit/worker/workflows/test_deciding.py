@@ -11,6 +11,7 @@ from tests.unit.worker.workflows.host import RUN, Host
 
 from mainspring import App, workflow
 from mainspring.wire.gearman.packets import Type
+from mainspring.worker.workflows import turns
 from mainspring.workflows.history import MarkerRecorded
 
 
@@ -141,6 +142,36 @@ def test_a_report_ends_the_wait_of_the_results_that_it_carries() -> None:
         assert len((await host.report()).only.steps) == 1
 
     Host(steps.app).run(test)
+
+
+def test_large_results_that_arrive_together_are_reported_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "BATCH_SIZE", 1000)
+    app = App()
+
+    @app.workflow
+    async def order() -> list[int]:
+        steps = [workflow.step(wait, size, name="wait") for size in (400, 400, 400, 1200, 10)]
+        return [len(result) for result in await asyncio.gather(*steps)]
+
+    released = asyncio.Event()
+
+    async def wait(size: int) -> str:
+        await released.wait()
+        return "x" * size
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        released.set()
+        sizes = []
+        for _ in range(4):
+            report = await host.report()
+            sizes.append([len(step.result) - 2 for step in report.only.steps])
+            host.answer(report)
+        assert sizes == [[400, 400], [400], [1200], [10]]
+        assert host.node.closed.result == b"[400,400,400,1200,10]"
+
+    Host(app).run(test)
 
 
 def test_outcomes_of_steps_wait_for_the_answer_to_a_report() -> None:
