@@ -106,6 +106,8 @@ class App(AppClient):
         rate: Rate | None = None,
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
+        schedule_to_start: Duration | None = None,
+        schedule_to_close: Duration | None = None,
     ) -> Define: ...
     def task(
         self,
@@ -127,6 +129,8 @@ class App(AppClient):
         rate: Rate | None = None,
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
+        schedule_to_start: Duration | None = None,
+        schedule_to_close: Duration | None = None,
     ) -> Any:
         """Define a task.
 
@@ -138,7 +142,8 @@ class App(AppClient):
         clients while workers with this task are connected; ``mainspring functions`` shows and overrides them. An App on
         ZooKeeper has no limits and keys.
 
-        The other options are defaults for the task's jobs; see ``Submission.options``. With a constant ``unique``, the task has
+        The other options are defaults for the task's jobs; see ``Submission.options``. ``schedule_to_start`` and
+        ``schedule_to_close`` apply where a workflow submits the task as an activity. With a constant ``unique``, the task has
         one live job at a time; with a function that computes it from the arguments, one for each value.
 
         Raises UsageError if an option is wrong, the name is taken, or the App's store has no limits.
@@ -151,6 +156,8 @@ class App(AppClient):
             expires=expires,
             priority=priority,
             keep_unique=keep_unique,
+            schedule_to_start=schedule_to_start,
+            schedule_to_close=schedule_to_close,
         )
         self._check(
             {

@@ -22,7 +22,9 @@ Duration = timedelta | float | str
 
 
 MOST_ATTEMPTS = (1 << 31) - 1
-_DURATIONS = frozenset({"delay", "timeout", "heartbeat", "expires", "keep_unique"})
+ACTIVITY_OPTIONS = ("schedule_to_start", "schedule_to_close")
+"""Options that only activities of workflows have."""
+_DURATIONS = frozenset({"delay", "timeout", "heartbeat", "expires", "keep_unique", *ACTIVITY_OPTIONS})
 
 
 def seconds(value: Duration, what: str) -> float:
@@ -155,6 +157,10 @@ class Options:
     keep_unique: float | None = None
     concurrency_key: str | None = None
     wait: bool = False
+    schedule_to_start: float | None = None
+    """Of an activity: the latest start. The node that keeps its run has this alarm, so no packet of a job carries it."""
+    schedule_to_close: float | None = None
+    """Of an activity: the latest end, over all attempts and the delays between them."""
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
@@ -164,17 +170,22 @@ class Options:
         for name, number in (("run_timeout", self.timeout), ("heartbeat", self.heartbeat)):
             if number == 0:
                 raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
+        for name in ACTIVITY_OPTIONS:
+            if getattr(self, name) == 0:
+                raise UsageError(f"{name} is 0, which would end each activity at once: leave it out for none")
 
     def merged(self, newer: Options) -> Options:
         """Return these options, replaced by those that ``newer`` sets."""
         changes = newer._present()
         if "delay" in changes or "run_at" in changes:
             changes = {"delay": None, "run_at": None} | changes
+        if "expires" in changes or "schedule_to_start" in changes:
+            changes = {"expires": None, "schedule_to_start": None} | changes
         return replace(self, **changes)
 
     def wire(self) -> bytes:
         """Return the options as the protocol's JSON; empty if none is set."""
-        present = self._present()
+        present = {name: value for name, value in self._present().items() if name not in ACTIVITY_OPTIONS}
         if self.retry is not None:
             present["retry"] = self.retry.wire()
         return msgspec.json.encode(present) if present else b""
@@ -202,6 +213,8 @@ def build_options(
     expires: Duration | None = None,
     retry: Retry | None = None,
     keep_unique: Duration | None = None,
+    schedule_to_start: Duration | None = None,
+    schedule_to_close: Duration | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -209,6 +222,8 @@ def build_options(
     """
     if run_timeout is not None and timeout is not None:
         raise UsageError("run_timeout and timeout are two names of one option: give only run_timeout")
+    if expires is not None and schedule_to_start is not None:
+        raise UsageError("expires and schedule_to_start both limit the start: give only one of them")
     limit = run_timeout if timeout is None else timeout
     if retry is not None and not isinstance(retry, Retry):
         raise refusal("retry", "a Retry, such as Retry(max_attempts=3)", retry)
@@ -221,4 +236,6 @@ def build_options(
         expires=None if expires is None else seconds(expires, "expires"),
         retry=retry,
         keep_unique=None if keep_unique is None else seconds(keep_unique, "keep_unique"),
+        schedule_to_start=None if schedule_to_start is None else seconds(schedule_to_start, "schedule_to_start"),
+        schedule_to_close=None if schedule_to_close is None else seconds(schedule_to_close, "schedule_to_close"),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 from mainspring.client.inside import ActivityCall, workflow_calls
 from mainspring.client.job import Job, SubmittedJob, check_handle
 from mainspring.client.json_encoding import encode_json
-from mainspring.client.options import Duration, Options, Priority, Retry, build_options
+from mainspring.client.options import ACTIVITY_OPTIONS, Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
@@ -112,6 +112,7 @@ class Submission(Generic[P, R]):
         inbox: Inbox | None = None,
         key: Key = "",
         check: Check = accept_options,
+        activity_option: str = "",
     ) -> None:
         self.name = name
         self._codec = codec
@@ -121,6 +122,8 @@ class Submission(Generic[P, R]):
         self._inbox = inbox
         self._key = key
         self._check = check
+        self._activity_option = activity_option
+        """The name of an option for activities alone, if ``options`` has set one."""
         if key and not callable(key):
             self._options = options = replace(options, concurrency_key=key)
         self._function = name.encode()
@@ -140,6 +143,8 @@ class Submission(Generic[P, R]):
         retry: Retry | None = None,
         keep_unique: Duration | None = None,
         concurrency_key: str | Callable[P, str] | None = None,
+        schedule_to_start: Duration | None = None,
+        schedule_to_close: Duration | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
     ) -> Submission[P, R]:
@@ -152,6 +157,9 @@ class Submission(Generic[P, R]):
         ``heartbeat``: an attempt whose worker is silent for that time is lost. ``retry`` is the policy after failed attempts.
         ``concurrency_key`` is the key whose limits the job shares, or a function that computes it from the arguments. Keys
         take turns.
+
+        ``schedule_to_start`` and ``schedule_to_close`` are for activities of workflows: the time in which one must start, and in
+        which it must end, over all attempts.
 
         ``connection`` is a connection of asyncpg, psycopg, SQLAlchemy or Django to the database of a PostgreSQL store. Jobs
         are submitted in its transaction, and exist if and only if the caller commits it; their results are available after
@@ -172,6 +180,8 @@ class Submission(Generic[P, R]):
             heartbeat=heartbeat,
             retry=retry,
             keep_unique=keep_unique,
+            schedule_to_start=schedule_to_start,
+            schedule_to_close=schedule_to_close,
         )
         if retry is not None and (retry.on != (Exception,) or retry.never):
             raise UsageError("Retry's on and never belong to the task's definition: @app.task(retry=Retry(on=…))")
@@ -186,7 +196,8 @@ class Submission(Generic[P, R]):
         merged = replace(self._options.merged(newer), concurrency_key=None)
         if not chosen:
             merged = replace(merged, keep_unique=None)
-        return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check)
+        limited = next((name for name in ACTIVITY_OPTIONS if getattr(newer, name) is not None), self._activity_option)
+        return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check, limited)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return when it is on disk. Inside of a workflow, schedule an activity of the run.
@@ -284,6 +295,11 @@ class Submission(Generic[P, R]):
         )
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        if self._activity_option:
+            raise UsageError(
+                f"{self.name}: {self._activity_option} is for activities of workflows; limit other jobs by expires, until their "
+                "start, and by run_timeout, for each attempt"
+            )
         unique = self.unique_of(args, kwargs)
         wire_options = self._wire_options
         if callable(self._key):

@@ -74,7 +74,8 @@ def build_activity(
         function=call.name.encode(),
         input=payload,
         task_priority=_PRIORITIES[given.priority],
-        schedule_to_start=given.expires or 0,
+        schedule_to_start=given.schedule_to_start or given.expires or 0,
+        schedule_to_close=given.schedule_to_close or 0,
         options=b"" if options == _NO_OPTIONS else encode_options(options),
         key=key.encode(),
     )
@@ -96,6 +97,10 @@ def _check_options(call: ActivityCall) -> None:
         )
     if given.keep_unique is not None:
         raise WorkflowUsageError(f"{call.name}: an activity has no keep_unique, because it has no unique: leave it out")
+    if given.expires == 0:
+        raise WorkflowUsageError(
+            f"{call.name}: expires is 0, which would end the activity at once: leave it out for none"
+        )
     if call.transactional:
         raise WorkflowUsageError(
             f"{call.name}: an activity is recorded with its run and not in a transaction of yours: leave connection out"

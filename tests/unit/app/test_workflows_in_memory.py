@@ -16,6 +16,7 @@ from mainspring import (
     JobFailed,
     JobTimedOut,
     NotFoundError,
+    Retry,
     UsageError,
     workflow,
 )
@@ -72,6 +73,18 @@ numbers = count(1)
 async def unrepeatable() -> None:
     await label.submit(str(next(numbers)))
     await workflow.sleep("1d")
+
+
+@app.task(retry=Retry(max_attempts=10, initial="1m", factor=1, jitter=0), schedule_to_close="150s")
+def broken() -> None:
+    raise OSError("again")
+
+
+@app.workflow
+async def late() -> list[str]:
+    jobs: list[Any] = [app.function("nobody").options(schedule_to_start="5m").submit(), broken.submit()]
+    errors = [(await job.outcome()).error for job in jobs]
+    return [error.kind for error in errors if isinstance(error, JobTimedOut)]
 
 
 @pytest.fixture
@@ -206,3 +219,13 @@ def test_each_decision_is_checked_by_a_replay(fleet: InMemory) -> None:
         'activity #1 label ["1"]',
         'activity #1 label ["2"]',
     )
+
+
+def test_activities_that_start_or_end_late_raise_errors_that_name_the_clock(fleet: InMemory) -> None:
+    run = late.submit()
+    fleet.advance("149s")
+    assert [one["attempt"] for one in run.details()["activities"] if one["function"] == "broken"] == [3]
+    fleet.advance("1s")
+    assert [one["function"] for one in run.details()["activities"]] == ["nobody"]
+    fleet.advance("3m")
+    assert run.result(5) == ["schedule_to_start", "schedule_to_close"]

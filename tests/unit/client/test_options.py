@@ -51,6 +51,14 @@ def test_newer_options_replace_older_ones_and_delay_replaces_run_at() -> None:
     assert older.merged(build_options(delay=0)) == Options(priority="low", delay=0, timeout=5)
 
 
+def test_the_limits_of_activities_stay_in_the_client() -> None:
+    options = build_options(schedule_to_start="5m", schedule_to_close="1h")
+    assert options.wire() == b""
+    assert options.given() == {"schedule_to_start": "5m", "schedule_to_close": "1h"}
+    assert options.merged(build_options(expires=3)) == Options(expires=3, schedule_to_close=3600)
+    assert build_options(expires=3).merged(build_options(schedule_to_start=4)) == Options(schedule_to_start=4)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -72,6 +80,10 @@ def test_newer_options_replace_older_ones_and_delay_replaces_run_at() -> None:
         ({"run_timeout": 1, "timeout": 1}, "two names of one option: give only run_timeout"),
         ({"heartbeat": timedelta(0)}, "heartbeat is 0, which would end each attempt at once: leave it out for none"),
         ({"priority": "urgent"}, "priority must be"),
+        ({"schedule_to_start": "0s"}, "schedule_to_start is 0, which would end each activity at once"),
+        ({"schedule_to_close": 0}, "schedule_to_close is 0, which would end each activity at once"),
+        ({"schedule_to_close": "soon"}, "^schedule_to_close: 'soon' is not a duration"),
+        ({"expires": 1, "schedule_to_start": 1}, "both limit the start: give only one of them"),
         ({"retry": 5}, "retry must be"),
         ({"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "exclude each other"),
     ],

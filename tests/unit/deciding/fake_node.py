@@ -122,6 +122,13 @@ class FakeNode:
         ring(draft)
         self._commit(draft)
 
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and the alarms of it ring."""
+        self.now_us += int(seconds * SECOND)
+        draft = self._draft()
+        ring(draft)
+        self._commit(draft)
+
     # ---- completions ----
 
     def complete(

@@ -52,6 +52,7 @@ INSIDE: dict[str, tuple[Callable[[], Any], type[MainspringError], str]] = {
     "unique": (lambda: label.options(unique="a").submit("a"), WorkflowUsageError, "workflow id"),
     "unique of a task": (lambda: once.submit("a"), WorkflowUsageError, "workflow id"),
     "delay": (lambda: label.options(delay=3).submit("a"), WorkflowUsageError, "workflow.sleep("),
+    "expires": (lambda: label.options(expires=0).submit("a"), WorkflowUsageError, "expires is 0"),
     "call": (lambda: label("a"), WorkflowUsageError, "label.step("),
     "workflow": (lambda: other.submit(1), WorkflowUsageError, "other.submit("),
     "large input": (
