@@ -252,7 +252,7 @@ def test_the_settings_of_a_node_limit_runs(tmp_path: Path) -> None:
             shown = await fleet.until(app, (await chatty.asubmit()).handle, status="terminated")
             assert shown["events"] <= 60
         async with node(tmp_path, timeout=0.1) as fleet, fleet.worker(app):
-            with pytest.raises(UsageError, match="a run at this node lasts from 1 us to 100ms: timeout is 1"):
+            with pytest.raises(UsageError, match="a run at this node lasts from 1us to 100ms: timeout is 1s"):
                 await fleet.call(app, "workflows.start", function="idle", timeout=1.0)
             with pytest.raises(JobTimedOut):
                 await (await idle.asubmit()).aresult(TIMEOUT)

@@ -95,6 +95,8 @@ class RunDetails(RunInfo):
     """If the run has not begun: the time up to which its start is delayed; None if it is not delayed."""
     times_out_at: str | None
     cancel_requested: bool
+    error: str | None
+    """Why the run failed, timed out or was terminated; None for other runs."""
     input_size: int
     output_size: int
     history_size: int

@@ -199,7 +199,8 @@ def _each(requests: Sequence[Cancel | Retry], server: ServerOptions, *, json: bo
         try:
             answer = call(client, request)
         except MainspringError as error:
-            print_error(f"{request.handle}: {explain(error)}")
+            text = explain(error)
+            print_error(text if text.startswith(request.handle) else f"{request.handle}: {text}")
             code = code or exit_code(error)
             continue
         if json:

@@ -275,6 +275,8 @@ def signal(
     EXIT CODES
       0 sent, 1 the run is closed, or its history is full, 2 wrong usage, 3 no server, 4 no such run
     """
+    if not name:
+        raise UsageError("the signal has no name: give the name with which the code declares it")
     request = Signal(key, name, payload_base64=msgspec.UNSET if value is None else parse_json(value))
     return print_answer(server.client(), request, lambda _: None, json=json)
 

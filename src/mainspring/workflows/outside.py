@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.failures import CANCEL_REASON, failure
+from mainspring.jobs.failures import failure
 from mainspring.workflows.changes import RunDraft
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.model import Status
@@ -59,7 +59,7 @@ async def terminate(changes: RunChanges, operation: TerminateRun) -> Reached:
 
 
 async def _cancel(changes: RunChanges, unbegun: Unbegun, reason: str, now_us: int) -> Reached:
-    error = failure("Cancelled", reason or CANCEL_REASON)
+    error = failure("Cancelled", reason or "cancelled before its run began")
     await cancel_waiting(changes, unbegun.job.id, error, now_us)
     return Reached("recorded", 0, unbegun.job.id, 0, Status.CANCELED)
 

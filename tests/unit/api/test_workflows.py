@@ -274,6 +274,7 @@ def test_a_run_is_shown_with_its_activities() -> None:
             assert (shown.receives, shown.unread, shown.steps) == (["approved"], {"approved": 2}, ["price"])
             assert (shown.input_size, shown.history_size, shown.cancel_requested) == (12, 345, True)
             assert shown.times_out_at == "2023-11-14T22:13:25.000000Z"
+            assert shown.error is None
 
     run(test())
 

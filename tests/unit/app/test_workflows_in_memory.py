@@ -149,8 +149,14 @@ def test_runs_end_without_a_result(fleet: InMemory) -> None:
         late.result(5)
     with pytest.raises(JobFailed, match="LookupError: no order 4"):
         failed.result(5)
-    statuses = [run.details()["status"] for run in (cancelled, terminated, late, failed)]
-    assert statuses == ["canceled", "terminated", "timed_out", "failed"]
+    details = [run.details() for run in (cancelled, terminated, late, failed)]
+    assert [one["status"] for one in details] == ["canceled", "terminated", "timed_out", "failed"]
+    assert [(one["error"] or "").partition(":")[0] for one in details] == [
+        "",
+        "WorkflowTerminated",
+        "Timeout",
+        "LookupError",
+    ]
     with pytest.raises(ConflictError, match="is closed"):
         cancelled.signal(approved, {"by": "eva"})
 

@@ -12,7 +12,7 @@ from mainspring.cli.failures import EXIT_INTERRUPTED, EXIT_NO_SERVER
 from mainspring.cli.jobs import COLUMNS
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
-from mainspring.errors import ConnectionLostError, UsageError
+from mainspring.errors import ConflictError, ConnectionLostError, UsageError
 
 from .terminal import shown
 
@@ -182,3 +182,17 @@ def test_a_search_without_an_answer_prints_no_position(
     out, err = capsys.readouterr()
     assert out == ""
     assert "searched" not in err
+
+
+def test_an_error_names_each_job_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    errors = iter([ConflictError(f"{HANDLES[0]} is pending"), ConflictError("the store is away")])
+
+    def refuse(*_: object) -> None:
+        raise next(errors)
+
+    monkeypatch.setattr(Client, "call", refuse)
+    assert main(["jobs", "retry", *HANDLES]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"mainspring: {HANDLES[0]} is pending",
+        f"mainspring: {HANDLES[1]}: the store is away",
+    ]

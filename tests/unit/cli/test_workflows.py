@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shlex
 import sys
 import time
 from datetime import datetime
@@ -251,12 +252,13 @@ def test_requests_are_sent_to_a_run(
     [
         ("start order --args [17", "the input is not JSON"),
         ("signal order-17 approved yes", "the input is not JSON"),
+        ("signal order-17 ''", "the signal has no name"),
         ("unpark", "give a run, or --all"),
         ("unpark order-17 --all", "give a run, or --all"),
         ("list --status asleep", "--status"),
     ],
 )
 def test_wrong_usage_is_explained(server: Server, capsys: pytest.CaptureFixture[str], words: str, problem: str) -> None:
-    assert main(["workflows", *words.split()]) == 2
+    assert main(["workflows", *shlex.split(words)]) == 2
     assert problem in capsys.readouterr().err
     assert server.calls == []

@@ -57,8 +57,8 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
     )
 
 
-def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo]) -> RunDetails:
-    """Return all details of a run; ``info`` is its row."""
+def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo], error: str | None) -> RunDetails:
+    """Return all details of a run; ``info`` is its row, ``error`` that of its root job."""
     row, state = shown
     about = decode_about(row.about)
     timers = sorted(state.timers.values(), key=lambda timer: timer.fire_us)
@@ -67,6 +67,7 @@ def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo]) 
         begins_at=None,
         times_out_at=rfc3339(state.close_by_us) if info.status == "open" else None,
         cancel_requested=bool(state.cancel_requested),
+        error=error,
         input_size=row.input_size,
         output_size=row.output_size,
         history_size=row.history_bytes,
@@ -114,6 +115,7 @@ def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
         begins_at=rfc3339(job.due_us) if job.state == State.SCHEDULED else None,
         times_out_at=None,
         cancel_requested=False,
+        error=None,
         input_size=job.input_size,
         output_size=0,
         history_size=0,

@@ -140,8 +140,8 @@ class WorkflowCalls:
         timeout = request.timeout
         longest = self._limits.timeout
         if timeout is not None and not 0 < timeout <= longest:
-            limit = format_duration(longest)
-            raise ApiError(Code.INVALID, f"a run at this node lasts from 1 us to {limit}: timeout is {timeout} seconds")
+            limit, given = format_duration(longest), format_duration(timeout) if timeout > 0 else f"{timeout} seconds"
+            raise ApiError(Code.INVALID, f"a run at this node lasts from 1us to {limit}: timeout is {given}")
         payload, unique = _bytes(request, b""), request.unique.encode()
         job = self._submits.job(request.function.encode(), payload, unique, JobOptions(priority=request.priority))
         begun: Begun = await Later(
@@ -193,7 +193,9 @@ class WorkflowCalls:
         if isinstance(shown, Unbegun):
             return unbegun_details(self._unbegun_info(shown), shown.job)
         info = self._info(shown, frozenset(self._workflows.stranded()))
-        return run_details(info, shown, await self._activities(shown))
+        row = shown.row
+        root = None if Status(row.status) in {Status.OPEN, Status.COMPLETED} else await self._jobs.find(row.root)
+        return run_details(info, shown, await self._activities(shown), None if root is None else root.error)
 
     async def _activities(self, shown: ShownRun) -> list[ActivityInfo]:
         """Return the open activities of a run, the first ones with what their jobs add."""
