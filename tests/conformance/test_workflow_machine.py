@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 SHORT = settings(
     max_examples=30, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
-LONG = settings(SHORT, max_examples=1500, stateful_step_count=50)
+LONG = settings(SHORT, max_examples=600, stateful_step_count=50)
 CACHE_BYTES = 12_000
 """A few runs: the others are read back."""
 

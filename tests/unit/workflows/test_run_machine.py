@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.unit.workflows.drafts import JOB, SECOND, Run, ended
 
+from mainspring.errors import IllegalTransitionError
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import AttemptEnded
-from mainspring.workflows import history
+from mainspring.workflows import completing, history
 from mainspring.workflows.completing import complete
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
@@ -227,12 +237,13 @@ class RunMachine(RuleBasedStateMachine):
 
     # ---- decisions ----
 
-    def hand_out(self) -> None:
-        """A decider gets the task. Earlier ones may still be at work: they were lost, and do not know it."""
+    def hand_out(self) -> Decider:
+        """Give the task to a decider. Earlier ones may still be at work: they were lost, and do not know it."""
         state = self.run_.state
         seen = state.step_seen or state.last
         self.deciders.append(Decider(state.scheduled, seen, state.batch))
         del self.deciders[:-3]
+        return self.deciders[-1]
 
     @precondition(lambda self: self.deciders or needs_decision(self.run_.state, self.run_.parking))
     @rule(
@@ -259,20 +270,65 @@ class RunMachine(RuleBasedStateMachine):
         With a digest it repeats the first recorded step, which has digest 5.
         """
         if needs_decision(self.run_.state, self.run_.parking) and (who == 3 or not self.deciders):
-            self.hand_out()
-            decider = self.deciders[-1]
+            decider = self.hand_out()
         elif self.deciders:
             decider = self.deciders[who % len(self.deciders)]
         else:
             return
+        self.judge(decider, decisions, kind if close else None, more=more and not close, steps=steps, digest=digest)
+
+    @precondition(lambda self: needs_decision(self.run_.state, self.run_.parking))
+    @rule(
+        event=st.sampled_from(["none", "before", "between"]),
+        steps=st.sampled_from([0, 1, 1, 2]),
+        second=st.tuples(commands, st.one_of(st.none(), st.none(), closes), st.booleans(), st.sampled_from([0, 1])),
+        digest=st.sampled_from([0, 0, 5, 6]),
+    )
+    def race(
+        self, event: str, steps: int, second: tuple[Sequence[Decision], Decision | None, bool, int], digest: int
+    ) -> None:
+        """Two deciders have the task; the first one records steps, or is lost.
+
+        An event comes before the second one gets the task, so that the first one lacks it. Or it comes between the reports, and
+        the second one does not resume the decision as the first one began it.
+        """
+        first = self.hand_out()
+        if event == "before":
+            self.request(0)
+        if not needs_decision(self.run_.state, self.run_.parking):
+            return
+        other = self.hand_out()
+        if steps:
+            self.judge(first, [], None, more=True, steps=steps, digest=0)
+        if event == "between":
+            self.request(0)
+            if self.model.tasks[:1] == [other.task]:
+                other.seen = self.run_.state.last
+        decisions, close, late, more_steps = second
+        last = other if late else first
+        if last in self.deciders:
+            self.judge(last, decisions, close, more=close is None and not decisions, steps=more_steps, digest=digest)
+        if event == "between" and other in self.deciders:
+            self.deciders.remove(other)  # a unit knows by its job that a later task is not its own
+
+    def judge(
+        self,
+        decider: Decider,
+        decisions: Sequence[Decision],
+        close: Decision | None,
+        *,
+        more: bool,
+        steps: int,
+        digest: int,
+    ) -> None:
+        """Have a decider complete its decision, and compare the verdict with the model's."""
         model = self.model
         recorded = model.steps
         results = [StepResult(self.steps + n, decider.batch + 1, "price", b"1", 5) for n in range(1, steps + 1)]
         if digest and recorded:
             results.insert(0, StepResult(recorded[0].number, recorded[0].batch, "price", b"1", digest))
-        more = more and not close
-        if close:
-            decisions = [*decisions, kind]
+        if close is not None:
+            decisions = [*decisions, close]
         expected = "recorded"
         closed, parked = model.closed, self.run_.parking.parked is not None
         differs = bool(recorded) and (recorded[0].seen != decider.seen or digest == 6)
@@ -280,6 +336,7 @@ class RunMachine(RuleBasedStateMachine):
             expected = "stale"
         elif steps and recorded and recorded[-1].batch > decider.batch:
             expected = "refused"
+        completed = len(model.of(history.DecisionTaskCompleted))
         events, unseen = len(model.events), [one for one in model.triggers if one > decider.seen]
         draft = self.run_.draft()
         ruling = complete(
@@ -298,8 +355,10 @@ class RunMachine(RuleBasedStateMachine):
         self.steps += steps
         decider.batch += bool(steps)
         assert len(model.steps) == (0 if model.tasks[:1] != [decider.task] else len(recorded) + steps)
-        assert ruling.refused_close == (close and bool(unseen))
-        assert model.closed == (close and not unseen)
+        goes_on = more and not decisions and not unseen
+        assert len(model.of(history.DecisionTaskCompleted)) == completed + (not goes_on)
+        assert ruling.refused_close == (close is not None and bool(unseen))
+        assert model.closed == (close is not None and not unseen)
         assert model.closed or not more or model.tasks
         if decider.task not in model.tasks:
             self.deciders.remove(decider)
@@ -310,9 +369,14 @@ class RunMachine(RuleBasedStateMachine):
         decisions=commands,
         behind=st.sampled_from([0, 0, 0, 1, 2]),
         close=st.sampled_from([False] * 9 + [True]),
+        decided=st.booleans(),
     )
-    def fuse(self, data: st.DataObject, decisions: Sequence[Decision], behind: int, close: bool) -> None:
-        """A worker ends an activity and decides at once; it may lack the newest events."""
+    def fuse(self, data: st.DataObject, decisions: Sequence[Decision], behind: int, close: bool, decided: bool) -> None:
+        """A worker ends an activity and decides at once; it may lack the newest events. Mostly no decision task is open."""
+        if decided and needs_decision(self.run_.state, self.run_.parking):
+            self.judge(self.hand_out(), [], None, more=False, steps=0, digest=0)
+        if not self.jobs:
+            return
         job = data.draw(st.sampled_from(sorted(self.jobs)))
         if close:
             decisions = [*decisions, CompleteWorkflowExecution(0)]
@@ -453,7 +517,47 @@ class RunMachine(RuleBasedStateMachine):
         assert due_us(self.run_.state) == self.model.due_us
 
 
-TestRunMachine = RunMachine.TestCase
-TestRunMachine.settings = settings(
-    max_examples=60, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+SHORT = settings(max_examples=60, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck))
+LONG = settings(SHORT, max_examples=2000)
+PLANTED = settings(
+    SHORT, max_examples=300, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False
 )
+
+TestRunMachine = RunMachine.TestCase
+TestRunMachine.settings = SHORT
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_lives_agree_with_the_model() -> None:
+    run_state_machine_as_test(RunMachine, settings=LONG)
+
+
+PLANTS = {
+    "stale decision": ("state.scheduled <= seen <= state.last", "seen <= state.last"),
+    "seen": ("seen = state.last if fused or state.full else completion.seen", "seen = state.last"),
+    "unseen events": ("unseen = state.last_trigger > (state.started if state.full else seen)", "unseen = False"),
+    "seen of steps": ("state.batch and seen != state.step_seen", "False"),
+    "digests": ("recorded.get(step.number, step.digest) != step.digest", "False"),
+    "batches": ("step.batch < batch or step.batch <= state.batch", "False"),
+    "newer events": ("seen != state.last or not completion.settled", "not completion.settled"),
+    "open task": ("state.started or 0 < state.scheduled <= draft.base", "False"),
+    "next task": ("completion.more or state.last_trigger > state.seen", "completion.more"),
+}
+"""Guards of `complete`, and the rest of each if a defect ignores it."""
+QUICK = ("seen", "digests", "unseen events")
+"""The short form plants these alone: it takes a second."""
+
+
+@pytest.mark.parametrize(
+    "ignored", [pytest.param(one, marks=() if one in QUICK else pytest.mark.long) for one in PLANTS]
+)
+def test_an_ignored_guard_is_found(ignored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = inspect.getsource(completing)
+    guard, rest = PLANTS[ignored]
+    assert source.count(guard) == 1
+    planted: dict[str, Any] = {"__name__": __name__}
+    exec(compile(source.replace(guard, rest), "planted", "exec"), planted)
+    monkeypatch.setitem(globals(), "complete", planted["complete"])
+    with pytest.raises((AssertionError, IllegalTransitionError)):
+        run_state_machine_as_test(RunMachine, settings=PLANTED)
