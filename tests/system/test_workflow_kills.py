@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,14 +17,15 @@ from mainspring import JobCancelled, MainspringError, NotFoundError
 from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
 
+from .workflow_processes import WorkflowProcesses
 from .workflow_programs import EFFECTS, RESULTS, app, collects, go
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 30.0
 OUTCOME = 30.0
 """Seconds within which a client gets the outcome of a run that is closed."""
@@ -40,45 +37,20 @@ Execution = tuple[Effect, float]
 ROLES = ("node", "worker", "other")
 
 
-class Fleet:
+class Fleet(WorkflowProcesses):
     """A node and its workers, which are started again when they were killed."""
 
     def __init__(self, directory: Path, plant: str | None = None, roles: tuple[str, ...] = ROLES) -> None:
-        """``plant`` names a defect to plant in the node and the worker."""
-        self.directory = directory
-        self._plant = plant
-        self._host = subprocess.Popen(
-            [sys.executable, "-m", "tests.system.workflow_host"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.pids = dict.fromkeys(roles, 0)
+        super().__init__(directory, roles, plant)
         self.kills = 0
-        for role in self.pids:
-            self.start(role)
+        self._armed = ""
 
-    def start(self, role: str, kill_at: int = 0, when: str = "after") -> None:
-        directory = str(self.directory)
-        order = {"role": role, "directory": directory, "kill_at": kill_at, "when": when, "plant": self._plant}
-        assert self._host.stdin is not None
-        assert self._host.stdout is not None
-        self._host.stdin.write(json.dumps(order) + "\n")
-        self._host.stdin.flush()
-        self.pids[role] = int(self._host.stdout.readline())
-
-    def stop(self, role: str) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pids[role], 9)
-        self._gone(role)
-
-    def _gone(self, role: str) -> None:
-        while self.lives(role):
-            time.sleep(0.002)
-
-    def lives(self, role: str) -> bool:
-        return Path(f"/proc/{self.pids[role]}").exists()
+    def arm(self, role: str, kill_at: int, when: str) -> None:
+        """Have a process kill itself at an event, and no other one."""
+        for one in {self._armed, role} - {""}:
+            self.kill(one)
+            self.start(one, **({"kill_at": kill_at, "when": when} if one == role else {}))
+        self._armed = role
 
     def restart_killed(self) -> None:
         for role in self.pids:
@@ -86,18 +58,8 @@ class Fleet:
                 self.kills += 1
                 self.start(role)
 
-    def close(self) -> None:
-        assert self._host.stdin is not None
-        assert self._host.stdout is not None
-        self._host.stdin.close()
-        self._host.stdout.close()
-        self._host.wait()
-
-    def log(self) -> str:
-        return "".join(path.read_text()[-4000:] for path in self.directory.glob("*.log"))
-
     def call(self, method: str, **params: Any) -> Any:
-        client = Client([parse_address(f"unix:{self.directory / 's'}")])
+        client = Client([parse_address(self.address)])
         try:
             return client.call(method, params)
         finally:
@@ -157,10 +119,6 @@ class Fleet:
             else:
                 return result
 
-    @property
-    def effects(self) -> Path:
-        return self.directory / "effects"
-
     def executions(self) -> list[Execution]:
         """Return the executions of the run's steps and activities, in order."""
         lines = map(str.split, self.effects.read_text().splitlines())
@@ -169,13 +127,12 @@ class Fleet:
 
 @contextlib.contextmanager
 def fleet_in(directory: Path, plant: str | None = None, roles: tuple[str, ...] = ROLES) -> Iterator[Fleet]:
-    fleet = Fleet(directory, plant, roles)
-    before = app.connect_to(f"unix:{directory / 's'}")
-    try:
-        yield fleet
-    finally:
-        app.connect_to(before)
-        fleet.close()
+    with Fleet(directory, plant, roles) as fleet:
+        before = app.connect_to(fleet.address)
+        try:
+            yield fleet
+        finally:
+            app.connect_to(before)
 
 
 def records(history: list[dict[str, Any]]) -> dict[Effect, float]:
@@ -235,8 +192,7 @@ def test_a_run_survives_a_kill_at_each_event(tmp_path: Path, kind: str, pytestco
 
 def kill(fleet: Fleet, kind: str, event: int, role: str, when: str) -> int:
     """Run a workflow while a process kills itself at an event, and check the run; return the number of kills."""
-    fleet.stop(role)
-    fleet.start(role, event, when)
+    fleet.arm(role, event, when)
     before = fleet.kills
     history = fleet.run(kind, f"{kind} {role} {when} {event}")
     kills = fleet.kills - before
@@ -278,7 +234,7 @@ def test_signals_before_the_first_worker_survive_kills(tmp_path: Path) -> None:
         for number in range(3):
             fleet.patiently("workflows.signal", key="early", name=go.name, input=number, request=str(number))
             assert fleet.call("workflows.show", key="early")["status"] == "pending"
-            fleet.stop("node")
+            fleet.kill("node")
             fleet.start("node")
         fleet.start("worker")
         fleet.patiently("workflows.signal", key="early", name=go.name, input=3)

@@ -2,11 +2,10 @@
 
 It runs as a program: it imports everything once, and forks a process for each order. It reads one order per line, as JSON:
 
-- ``role``: ``node``, ``worker``, or ``other`` for a worker that has no workflows; ``directory``: of the store, the socket and
-  the effects;
+- ``role``: ``node``, or one of `APPS` for its worker; ``directory``: of the store, the socket and the effects;
 - ``kill_at``: the number of an event; 0: the process is not killed. ``when``: ``before`` the transaction or the report that
   brings the event, or ``after`` it; a node also after it has ``answered``;
-- ``plant``: a defect to plant, or null.
+- ``journal``: a file for a node's writes, see `power_cuts`, or null; ``plant``: a defect to plant, or null.
 
 It writes the pid of each process. The processes end with it.
 """
@@ -26,6 +25,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.system import accounted_workflows, power_cuts
 from tests.system import workflow_programs as programs
 
 from mainspring.client.addresses import parse_address
@@ -41,7 +41,7 @@ from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.worker import link
 from mainspring.worker.workflows.deciding import WorkflowDecider
-from mainspring.workflows import changes
+from mainspring.workflows import changes, outside
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     from mainspring import App
 
 PR_SET_PDEATHSIG = 1
+APPS = {
+    "worker": programs.app,
+    "other": programs.elsewhere,
+    "first": accounted_workflows.app,
+    "second": accounted_workflows.app,
+}
 ANSWERED = 0.001
 """Seconds in which a worker gets an answer and goes on."""
 
@@ -175,7 +181,30 @@ def forget_outcomes() -> None:
     changes.ended_root = lambda *_: None  # type: ignore[attr-defined]
 
 
+def ignore_requests() -> None:
+    """Take a repeated signal as another one."""
+    signal_runs = outside.signal_runs
+
+    async def ignoring(changes: Any, operation: Any) -> Any:
+        operation.signals = [one._replace(request=0) for one in operation.signals]
+        return await signal_runs(changes, operation)
+
+    outside.signal_runs = ignoring
+
+
+def skip_syncs() -> None:
+    """Commit without waiting for the disk."""
+    prepare = opening.prepare
+
+    def hasty(*args: Any, **values: Any) -> None:
+        prepare(*args, **{**values, "synchronous": "normal"})
+
+    opening.prepare = hasty
+
+
 PLANTS = {
+    "sync": skip_syncs,
+    "requests": ignore_requests,
     "acknowledgement": acknowledge_early,
     "start": start_early,
     "repetition": repeat_steps,
@@ -211,9 +240,11 @@ def child(order: dict[str, Any]) -> None:
         (kill_node if order["role"] == "node" else kill_worker)(order["kill_at"], order["when"])
     if order["plant"]:
         PLANTS[order["plant"]]()
-    app = programs.elsewhere if order["role"] == "other" else programs.app
+    role = order["role"]
+    if order.get("journal"):
+        power_cuts.record_writes((directory / "store.db").resolve(), Path(order["journal"]))
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(node(directory) if order["role"] == "node" else worker(app, directory))
+        asyncio.run(node(directory) if role == "node" else worker(APPS[role], directory))
 
 
 def main() -> None:

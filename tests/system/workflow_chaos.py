@@ -1,0 +1,411 @@
+"""Runs of workflows whose node and workers are killed at random, with accounts of all that was acknowledged and executed."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainspring import ConflictError, JobCancelled, JobError, MainspringError, NotFoundError
+from mainspring.client.addresses import parse_address
+from mainspring.client.blocking import Client
+from mainspring.client.outcomes import failure
+
+from .accounted_workflows import note
+from .power_cuts import cut_power, read_store
+from .workflow_processes import WorkflowProcesses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CLIENTS = 6
+KINDS = ["step", "step", "together", "activity", "activity", "gather", "sleep", "signal"]
+TIMEOUT = 60.0
+"""Seconds within which a node answers or a run ends, although processes are killed."""
+WAIT = 5.0
+"""Seconds of a wait for a run's end, after which its client looks whether it is parked."""
+LONGEST_REST = 2.0
+"""The most seconds between two disturbances."""
+MOST_EVENTS = 40
+"""The most events between two disturbances."""
+CLOCKS = 0.001
+"""Seconds by which the times of an execution and of its record may be wrong: both are rounded."""
+PAGE = 1000
+WORKERS = ("first", "second")
+
+
+class Account:
+    """One run: what its client knows, and what its history has."""
+
+    def __init__(self, name: str, plan: list[str]) -> None:
+        self.name = name
+        self.plan = plan
+        self.signals = [f"{name}:{place}" for place, kind in enumerate(plan) if kind == "signal"]
+        """The values of its signals, in their order."""
+        self.status = ""
+        self.outcome: Any = None
+        """The result; or the type of the error."""
+        self.signaled: list[str] = []
+        """The values of the signals in the history."""
+        self.recorded: dict[str, float] = {}
+        """The times of the results in the history, by token."""
+        self.events = 0
+
+    @property
+    def cancelled(self) -> bool:
+        return self.plan[-1] == "wait"
+
+    def kind(self, place: str) -> str:
+        """Return the kind of an execution."""
+        return "step" if place == "end" else self.plan[int(place.rstrip("abc"))]
+
+
+class Ledger:
+    """The accounts of all runs; ``violations`` are broken promises."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self.accounts: dict[str, Account] = {}
+        self.violations: list[str] = []
+        self.counts = Counter[str]()
+
+    def add(self, account: Account) -> None:
+        with self._lock:
+            self.accounts[account.name] = account
+
+    def note(self, kind: str, number: int = 1) -> None:
+        """Count an event."""
+        with self._lock:
+            self.counts[kind] += number
+            self._lock.notify_all()
+
+    def await_progress(self, events: int) -> None:
+        """Wait for further events, but not for long: disturbances must hit different moments under load."""
+        with self._lock:
+            wanted = self.counts.total() + events
+            self._lock.wait_for(lambda: self.counts.total() >= wanted, LONGEST_REST)
+
+    def violate(self, account: Account, what: str) -> None:
+        """Add a broken promise."""
+        with self._lock:
+            self.violations.append(f"{account.name} {account.plan}: {what}")
+
+
+class AccountingClient(threading.Thread):
+    """Starts runs, sends their signals, waits for their outcomes, and reads their histories."""
+
+    def __init__(self, name: str, address: str, ledger: Ledger, chance: random.Random) -> None:
+        super().__init__(name=name, daemon=True)
+        self._client = Client([parse_address(address)])
+        self._ledger = ledger
+        self._chance = chance
+        self.ending = threading.Event()
+        self.defect: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            number = 0
+            while not self.ending.is_set():
+                number += 1
+                plan = self._chance.choices(KINDS, k=self._chance.randint(1, 8))
+                self._follow(Account(f"{self.name}-{number}", [*plan, *self._chance.choice([(), (), (), ("wait",)])]))
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self.defect = error
+        finally:
+            self._client.close()
+
+    def _follow(self, account: Account) -> None:
+        name = account.name
+        self._start(account)
+        for value in account.signals:
+            for _ in range(self._chance.choice([1, 1, 1, 2])):
+                self._send("workflows.signal", key=name, name=note.name, input=value, request=value)
+            self._ledger.note("signals")
+        if account.cancelled:
+            time.sleep(self._chance.choice([0.0, 0.0, 0.02, 0.1]))
+            self._send("workflows.cancel", key=name, request=name)
+            self._ledger.note("cancels")
+        shown = self._call("workflows.show", key=name)
+        account.outcome = self._outcome(shown["handle"], name)
+        account.status = self._call("workflows.show", key=name)["status"]
+        self._read(account)
+        self._ledger.note("closed")
+
+    def _call(self, method: str, **params: Any) -> Any:
+        """Call until a node answers."""
+        end = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                return self._client.call(method, params)
+            except (ConflictError, NotFoundError):
+                raise
+            except MainspringError as error:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{method} {params}: {error}") from error
+                time.sleep(0.01)
+
+    def _send(self, method: str, **request: Any) -> None:
+        """Send a request with a key until a node answers that the run has taken it.
+
+        A run that takes a request and then ends refuses repetitions: then its history shows whether it has taken the request.
+        """
+        try:
+            if self._call(method, **request)["repeated"]:
+                self._ledger.note("requests repeated")
+        except ConflictError:
+            self._ledger.note("requests repeated after the end")
+
+    def _start(self, account: Account) -> None:
+        params = {"function": "account", "input": [account.name, account.plan], "unique": account.name}
+        end = time.monotonic() + TIMEOUT
+        while True:
+            assert time.monotonic() < end
+            try:
+                self._client.call("workflows.start", params)
+            except NotFoundError:
+                time.sleep(0.01)  # no worker has registered the workflow yet
+                continue
+            except MainspringError:
+                # The node was killed before its answer. A run that has ended already would not be joined, but begun again.
+                try:
+                    self._call("workflows.show", key=account.name)
+                except NotFoundError:
+                    continue
+            break
+        self._ledger.add(account)
+        self._ledger.note("starts")
+
+    def _outcome(self, handle: str, name: str) -> Any:
+        """Wait for the outcome of a root job."""
+        end = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                outcome = self._client.outcome(handle, WAIT)
+            except TimeoutError:
+                shown = self._call("workflows.show", key=name)
+                if shown["parked"]:
+                    assert shown["parked"]["kind"] == "losses", shown
+                    self._call("workflows.unpark", key=name)
+                    self._ledger.note("parked after five losses")
+                elif time.monotonic() > end:
+                    raise TimeoutError(f"{name} does not end: {shown}") from None
+            except JobError:
+                raise
+            except MainspringError:
+                time.sleep(0.01)
+            else:
+                error = failure(outcome)
+                return json.loads(outcome.data) if error is None else f"{type(error).__name__}: {error}"
+
+    def _read(self, account: Account) -> None:
+        """Note the history of a closed run, and check what needs nothing else."""
+        events = self._call("workflows.history", key=account.name, limit=PAGE, native=True)["events"]
+        account.events = len(events)
+        if [event["eventId"] for event in events] != list(range(1, len(events) + 1)):
+            self._ledger.violate(account, "its events are not dense")
+        kinds = Counter(event["eventType"] for event in events)
+        closes = sum(kinds[f"WorkflowExecution{kind}"] for kind in ("Completed", "Canceled", "Failed", "Terminated"))
+        if closes != 1 or "WorkflowExecution" not in events[-1]["eventType"]:
+            self._ledger.violate(account, f"it is closed {closes} times, last {events[-1]['eventType']}")
+        places: list[tuple[str, int]] = []
+        for event in events:
+            kind, at = event["eventType"], event["eventTimestamp"]
+            attributes = event[kind[0].lower() + kind[1:] + "EventAttributes"]
+            if kind == "ActivityTaskCompleted":
+                places.append((kind, attributes["scheduledEventId"]))
+                account.recorded[json.loads(attributes["result"])] = at
+            elif kind == "MarkerRecorded":
+                places.append((kind, attributes["number"]))
+                account.recorded[json.loads(attributes["details"])] = at
+            elif kind == "WorkflowExecutionSignaled":
+                account.signaled.append(json.loads(attributes["input"]))
+            elif kind == "WorkflowExecutionCancelRequested":
+                places.append((kind, 0))
+            elif kind == "TimerFired":
+                places.append((kind, attributes["startedEventId"]))
+        doubled = [place for place, number in Counter(places).items() if number > 1]
+        if doubled or len(set(account.recorded)) != sum(place[0] in _RESULTS for place in places):
+            self._ledger.violate(account, f"records are doubled: {doubled}")
+
+
+_RESULTS = ("ActivityTaskCompleted", "MarkerRecorded")
+
+
+class Execution(NamedTuple):
+    """A line in the file of executions."""
+
+    run: str
+    place: str
+    before: str
+    token: str
+    at: float
+
+
+class Findings(NamedTuple):
+    """The findings of a run of the chaos."""
+
+    violations: list[str]
+    counts: Counter[str]
+    logs: str
+
+    def __str__(self) -> str:
+        return (
+            f"{dict(sorted(self.counts.items()))}\n{len(self.violations)} violations {self.violations[:5]}\n{self.logs}"
+        )
+
+
+class WorkflowChaos(WorkflowProcesses):
+    """A node, two workers, and clients; the caller disturbs them."""
+
+    def __init__(self, directory: Path, seed: int, *, journal: bool = False, plant: str | None = None) -> None:
+        """``journal``: the node writes one, so that the power can be cut."""
+        super().__init__(directory, ("node", *WORKERS), plant)
+        self.chance = random.Random(seed)
+        self._store = (directory / "store.db").resolve()
+        self._journal = directory / "journal" if journal else None
+        self._on_disk: dict[int, bytes] = {}
+        self.ledger = Ledger()
+        self._clients = [
+            AccountingClient(f"c{number}", self.address, self.ledger, random.Random(f"{seed} {number}"))
+            for number in range(CLIENTS)
+        ]
+
+    def start(self, role: str, **order: Any) -> None:
+        """Start a process."""
+        if role == "node" and self._journal is not None:
+            self._on_disk = read_store(self._store)
+            order["journal"] = str(self._journal)
+        super().start(role, **order)
+
+    def suffer(self, disturb: Callable[[WorkflowChaos], None], seconds: float, rounds: int | None = None) -> Findings:
+        """Disturb for a time, or some times, let all runs end, and compare the accounts."""
+        try:
+            for client in self._clients:
+                client.start()
+            end = time.monotonic() + seconds
+            while (time.monotonic() < end) if rounds is None else rounds:
+                disturb(self)
+                rounds = None if rounds is None else rounds - 1
+        finally:
+            for client in self._clients:
+                client.ending.set()
+            for client in self._clients:
+                client.join(2 * TIMEOUT)
+        for client in self._clients:
+            if client.defect is not None:
+                raise AssertionError(f"{client.name}: {client.defect!r}\n{self.log()}") from client.defect
+            assert not client.is_alive(), f"{client.name} hangs\n{self.log()}"
+        self._take_census()
+        self._audit()
+        return Findings(self.ledger.violations, self.ledger.counts, self.log())
+
+    # ---- disturbances ----
+
+    def kill_some(self) -> None:
+        """SIGKILL the node, a worker or all of them after a moment, and start them again; sometimes again at their start."""
+        self.ledger.await_progress(self.chance.randrange(MOST_EVENTS))
+        time.sleep(self.chance.uniform(0, 0.02))
+        victims = self.chance.choice([("node",), ("node",), ("first",), ("second",), ("node", *WORKERS)])
+        while True:
+            self.ledger.note("kills", len(victims))
+            self.kill(*victims)
+            for victim in victims:
+                self.start(victim)
+            if self.chance.random() > 0.15:
+                return
+            time.sleep(self.chance.uniform(0, 0.1))
+
+    def lose_power(self) -> None:
+        """Cut the power after a moment, and start everything again."""
+        assert self._journal is not None
+        self.ledger.await_progress(self.chance.randrange(MOST_EVENTS, 3 * MOST_EVENTS))
+        time.sleep(self.chance.uniform(0, 0.02))
+        self.kill("node", *WORKERS)
+        lost = cut_power(self._store, self._on_disk, self._journal, self.chance)
+        self.ledger.note("power cuts")
+        self.ledger.note("sectors lost", lost)
+        for role in self.pids:
+            self.start(role)
+
+    # ---- accounts ----
+
+    def _take_census(self) -> None:
+        """Compare the node's list of runs with the accounts."""
+        client = Client([parse_address(self.address)])
+        runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        try:
+            after = None
+            while True:
+                page = client.call("workflows.list", {"limit": PAGE, "after": after})
+                for run in page["runs"]:
+                    runs[run["workflow_id"]].append(run)
+                after = page["next"]
+                if after is None:
+                    break
+        finally:
+            client.close()
+        for account in self.ledger.accounts.values():
+            found = [(run["status"], run["events"]) for run in runs.pop(account.name, [])]
+            if found != [(account.status, account.events)]:
+                self.ledger.violate(account, f"the list has {found} for {account.status} with {account.events} events")
+        if runs:
+            self.ledger.violations.append(f"runs that nobody started: {list(runs)[:5]}")
+
+    def _audit(self) -> None:
+        """Compare the executions with the accounts."""
+        executions: dict[str, list[Execution]] = defaultdict(list)
+        for execution in self._executions():
+            executions[execution.run].append(execution)
+        for account in self.ledger.accounts.values():
+            for what in audit(account, executions[account.name]):
+                self.ledger.violate(account, what)
+            self.ledger.note("results", len(account.recorded))
+            self.ledger.note("executions", len(executions[account.name]))
+
+    def _executions(self) -> Iterator[Execution]:
+        with self.effects.open() as file:
+            for line in file:
+                run, place, before, token, at = json.loads(line)
+                yield Execution(run, place, before, token, at / 1e6)
+
+
+def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
+    """Yield the promises that a run has broken."""
+    if account.signaled != account.signals:
+        yield f"its signals are {account.signaled}"
+    places = {one.token: one.place for one in executions}
+    if unknown := account.recorded.keys() - places.keys():
+        yield f"it has results of no execution: {unknown}"
+    by_place = {places[token]: token for token in account.recorded if token in places}
+    if len(by_place) != len(account.recorded):
+        yield "a step or activity has two results"
+    for one in executions:
+        token = by_place.get(one.place)
+        if token is not None and one.at > account.recorded[token] + CLOCKS:
+            yield f"{account.kind(one.place)} {one.place} was executed again after its result was recorded"
+        if account.kind(one.place) == "together":
+            continue  # it may begin before earlier results are recorded
+        for before in filter(None, one.before.split(",")):
+            if before not in account.recorded and before not in account.signals:
+                yield f"{one.place} has used a result that was lost: {account.kind(places.get(before, 'end'))}"
+    if account.cancelled:
+        if account.status != "canceled" or not str(account.outcome).startswith(JobCancelled.__name__):
+            yield f"it is {account.status}, and its root job {account.outcome}"
+        return
+    expected: list[str] = []
+    for number, kind in enumerate(account.plan):
+        match kind:
+            case "gather":
+                expected.append(",".join(by_place.get(f"{number}{part}", "") for part in "abc"))
+            case "signal":
+                expected.append(f"{account.name}:{number}")
+            case "sleep":
+                expected.append(expected[-1] if expected else "")
+            case _:
+                expected.append(by_place.get(str(number), ""))
+    if account.status != "completed" or account.outcome != expected:
+        yield f"it is {account.status} with {account.outcome} for {expected}"
