@@ -70,7 +70,10 @@ class Life:
         if workflows:
             runs = run_slice(engine)
             assert runs is not None
-            self.workflows = WorkflowService(self.commits, self.reads, clock, tail=runs.cache.tail)
+            cache = runs.cache
+            self.workflows = WorkflowService(
+                self.commits, self.reads, clock, tail=cache.tail, failed_builds=cache.failed_builds
+            )
             runs.subscribe(self.workflows)
             options |= {"roots": self.workflows, "prefers": self.workflows.prefers}
         self.service = JobService(self.commits, self.reads, clock, handles, Hub(), earlier=self._tick_at, **options)

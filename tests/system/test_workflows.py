@@ -22,6 +22,7 @@ from mainspring.server.workflow_measures import workflow_measures
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflows import deciding
 from mainspring.workflows import watch
+from mainspring.workflows.newly_parked import NewlyParked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -490,6 +491,53 @@ def test_a_mismatch_parks_a_run_until_a_worker_with_other_code_connects(
             app, order = build(1)
             async with fleet.worker(app):
                 assert await order.get(run.handle).aresult(TIMEOUT) == "paid"
+
+    asyncio.run(main())
+
+
+def test_a_build_that_has_failed_does_not_get_the_run_again_after_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_INTERVAL", 0.05)
+    parked: list[int] = []
+    monkeypatch.setattr(NewlyParked, "check", lambda _, run: parked.append(run.run) if run.parked else None)
+
+    def build(version: int) -> tuple[App, Any]:
+        app = App()
+        go = app.signal("go", int)
+
+        @app.task
+        async def charge(version: int) -> int:
+            return version
+
+        @app.workflow
+        async def order() -> int:
+            await charge.submit(version)
+            return sum([await go.receive() for _ in range(10)])
+
+        monkeypatch.setattr(deciding, "code_digest", lambda _: f"build {version}")
+        return app, order
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            first, order = build(1)
+            async with fleet.worker(first):
+                run = await order.asubmit()
+                await fleet.until(first, run.handle, receives=["go"])
+            second, _ = build(2)
+            async with fleet.worker(second, workflow_cache=0):
+                await fleet.call(second, "workflows.signal", key=run.handle, name="go", input=1)
+                await fleet.until(second, run.handle, parked=True)
+                first, order = build(1)
+                async with fleet.worker(first, workflow_cache=0):
+                    for number in range(2, 11):
+                        shown = await fleet.until(first, run.handle, receives=["go"], parked=None)
+                        events = shown["events"]
+                        await fleet.call(first, "workflows.signal", key=run.handle, name="go", input=number)
+                        while shown["events"] < events + 4 and shown["status"] == "open":
+                            shown = await fleet.call(first, "workflows.show", key=run.handle)
+                    assert await order.get(run.handle).aresult(TIMEOUT) == 55
+            assert len(parked) == 1
 
     asyncio.run(main())
 

@@ -204,6 +204,7 @@ async def open_node(
             reads,
             job_clock,
             tail=runs.cache.tail,
+            failed_builds=runs.cache.failed_builds,
             first=None if fleet is None else fleet.first_in_line,
             retention=settings.workflows.retention,
             limits=run_limits(settings.workflows, engine.max_value),

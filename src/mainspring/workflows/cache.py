@@ -121,6 +121,11 @@ class RunCache:
         events = found[0].tail
         return Tail(found[0].row.events - len(events) + 1, events)
 
+    def failed_builds(self, run: int) -> tuple[str, ...]:
+        """Return the builds that could not make a decision of a run; none if it is not in memory."""
+        found = self._runs.get(run)
+        return () if found is None else found[0].row.parking.builds
+
     def peek(self, run: int) -> Run | None:
         """Return a run, which the caller must not change; None if it is not there."""
         found = self._runs.get(run)

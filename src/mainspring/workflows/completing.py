@@ -219,7 +219,7 @@ def _record_steps(draft: Draft, completion: Completion, seen: int) -> None:
         start_decision(draft, completion.identity)
     for step in fresh:
         marker.record_step(draft, step, seen, completion.now_us)
-    progressed(draft.parking)
+    progressed(draft.parking, completion.build)
 
 
 def _record_decisions(draft: Draft, completion: Completion, seen: int, *, unseen: bool) -> bool:
@@ -235,7 +235,7 @@ def _record_decisions(draft: Draft, completion: Completion, seen: int, *, unseen
         now_us=completion.now_us,
         batch=completion.batch,
     ).id
-    progressed(draft.parking)
+    progressed(draft.parking, completion.build)
     decisions = completion.decisions
     if not decisions:
         return False

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
+    from mainspring.workflows.builds import Build
     from mainspring.workflows.model import Definition
-    from mainspring.workflows.watch import Build
 
 STARTUP_GRACE: Final = 10.0
 """Seconds after a node's start in which workers reconnect: all their versions are seen again at the same time, at its end."""
@@ -77,14 +77,14 @@ class Definitions:
 
         self._commits.put(SaveDefinitions(definitions, to_us(now)), saved, failed)
 
-    def tick(self, connected: Iterable[Build]) -> None:
+    def tick(self, connected: Callable[[], Iterable[Build]]) -> None:
         """Write each minute that the versions of connected workers are seen."""
         now = self._clock.monotonic()
         if now < self._write_at:
             return
         self._write_at = now + SEEN_INTERVAL
         self._has_settled = True
-        seen = {build[:3] for build in connected}
+        seen = {build[:3] for build in connected()}
         if seen:
             operation = SaveDefinitions([], to_us(self._clock.wall()), seen=seen)
             operation.urgent = False

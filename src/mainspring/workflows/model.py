@@ -72,6 +72,10 @@ class Key(NamedTuple):
     namespace: str = "default"
 
 
+UNKNOWN_BUILD: Final = "?"
+"""Stands in a run's list of failed builds for those of lost deciders: any connected one may be the one that crashes."""
+
+
 class Parked(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Why a run is parked."""
 

@@ -6,8 +6,12 @@ the state.
 
 | parked by | goes on |
 |---|---|
-| a decider: mismatch, missing definition, defect | by hand; when a build connects that has not failed |
-| losses | also after 5 minutes; one more loss then parks it |
+| a decider: mismatch, missing definition, defect | by hand; when a build is connected that has not failed |
+| losses | by hand; after 5 minutes, and one more loss then parks it |
+
+The builds that have failed are remembered until they record something of the run themselves, or it is unparked by hand. Their
+code would fail again, because it has to repeat the decisions before. If a record of another build made the node forget them,
+they would get the run again and park it, and so on for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.owners import AttemptEnded
 from mainspring.jobs.rules import Event
-from mainspring.workflows.model import Parked
+from mainspring.workflows.model import UNKNOWN_BUILD, Parked
 
 if TYPE_CHECKING:
     from mainspring.jobs.owners import Ended
@@ -41,14 +45,13 @@ def park(draft: Draft, parked: Parked, build: str = "") -> None:
         parking.parked_us = draft.now_us
     parking.parked = parked
     parking.retry_us = draft.now_us + RETRY_AFTER_US if parked.kind == "losses" else 0
-    if build and build not in parking.builds:
-        parking.builds = (*parking.builds, build)[-BUILDS_KEPT:]
+    _add(parking, UNKNOWN_BUILD if parked.kind == "losses" else build)
 
 
 def unpark(draft: Draft, build: str = "") -> bool:
     """Let a parked run go on: by hand, or because a build connects; return False if it is not parked or the build has failed."""
     parking = draft.parking
-    if parking.parked is None or (build and build in parking.builds):
+    if parking.parked is None or (build and not tried_by(build).isdisjoint(parking.builds)):
         return False
     _release(parking)
     parking.losses = 0
@@ -62,6 +65,7 @@ def retry_parked(draft: Draft) -> None:
     parking = draft.parking
     if parking.parked is not None and 0 < parking.retry_us <= draft.now_us:
         _release(parking)
+        _remove(parking, UNKNOWN_BUILD)
         parking.losses = MOST_LOSSES - 1
 
 
@@ -83,11 +87,26 @@ def decision_lost(draft: Draft, notice: Ended | AttemptEnded) -> bool:
     return True
 
 
-def progressed(parking: Parking) -> None:
-    """Note that a decision was recorded, or a step of it."""
+def progressed(parking: Parking, build: str) -> None:
+    """Note that a build has recorded a decision, or a step of it."""
     parking.losses = 0
     if parking.builds:
-        parking.builds = ()
+        _remove(parking, build)
+
+
+def tried_by(build: str) -> frozenset[str]:
+    """Return the entries of the builds that have failed each of which keeps a parked run from a build; none for no build."""
+    return frozenset((build, UNKNOWN_BUILD)) if build else frozenset()
+
+
+def _add(parking: Parking, build: str) -> None:
+    if build and build not in parking.builds:
+        parking.builds = (*parking.builds, build)[-BUILDS_KEPT:]
+
+
+def _remove(parking: Parking, build: str) -> None:
+    if build in parking.builds:
+        parking.builds = tuple(one for one in parking.builds if one != build)
 
 
 def _release(parking: Parking) -> None:

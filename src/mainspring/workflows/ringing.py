@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.workflows import timeouts
-from mainspring.workflows.parking import unpark
+from mainspring.workflows.parking import tried_by, unpark
 from mainspring.workflows.reading import run_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ async def unpark_runs(changes: RunChanges, operation: UnparkRuns) -> int:
     if operation.key is not None:
         runs = [await run_of(changes.tables, operation.key)]
     else:
-        runs = await changes.tables.parked(operation.definition, operation.build, operation.rows)
+        runs = await changes.tables.parked(operation.definition, tried_by(operation.build), operation.rows)
     number = 0
     for run in runs:
         found = await changes.open(run, operation.now_us)

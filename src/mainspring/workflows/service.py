@@ -10,10 +10,11 @@ from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs.model import DECISIONS, Options
 from mainspring.workflows.alarms import Alarms
+from mainspring.workflows.builds import Builds
 from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions
 from mainspring.workflows.long_histories import LongHistories
-from mainspring.workflows.model import Key, Limits
+from mainspring.workflows.model import Key, Limits, decisions_of
 from mainspring.workflows.newly_parked import NewlyParked
 from mainspring.workflows.store import (
     BeginRuns,
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.query import Page
     from mainspring.storage.reads import Reads
+    from mainspring.workflows.builds import Build
     from mainspring.workflows.cache import Tail
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import Changed
     from mainspring.workflows.requests import Reached, Signal
     from mainspring.workflows.store import ListRuns, Shown, ShownRun
-    from mainspring.workflows.watch import Build
 
     Failed = Callable[[MainspringError], None]
 
@@ -94,7 +95,8 @@ class _Functions:
 class WorkflowService:
     """The workflows slice of a node, on a store that keeps runs. The node calls ``tick`` at least every quarter of a second.
 
-    ``tail`` returns the newest events of a run, if they are in memory. ``first`` returns whether this node is the first in line
+    ``tail`` returns the newest events of a run, if they are in memory, ``failed_builds`` the builds whose code could not make a
+    decision of it. ``first`` returns whether this node is the first in line
     for a name; None if no other node shares the store. ``retention`` is the time in seconds for which closed runs are kept.
     """
 
@@ -105,6 +107,7 @@ class WorkflowService:
         clock: Clock,
         *,
         tail: Callable[[int], Tail | None],
+        failed_builds: Callable[[int], Collection[str]],
         first: Callable[[str], bool] | None = None,
         retention: float = 14 * DAY,
         limits: Limits | None = None,
@@ -123,7 +126,8 @@ class WorkflowService:
         self._watch: Watch
         self._long_histories: LongHistories
         self._newly_parked: NewlyParked
-        self._builds: dict[Build, int] = {}
+        self._failed_builds = failed_builds
+        self._builds = Builds()
         self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
         self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
         self.goes_on = self.deciders.goes_on
@@ -147,7 +151,7 @@ class WorkflowService:
             self._commits,
             self._reads,
             self._clock,
-            builds=lambda: self._builds,
+            builds=self._builds.all,
             functions=self.definitions.functions,
             queues=jobs.queues,
             first=self._first,
@@ -156,12 +160,21 @@ class WorkflowService:
         )
 
     def prefers(self, function: bytes) -> Callable[[Held], Worker | None] | None:
-        """See ``jobs.dispatch.Dispatch``: decisions prefer the worker that has the run in memory."""
+        """See ``jobs.dispatch.Dispatch``: decisions prefer the worker that has the run in memory.
+
+        If builds have failed at the run, its decisions prefer workers with another build.
+        """
         return self._worker_with if function[:1] == DECISIONS else None
 
     def _worker_with(self, held: Held) -> Worker | None:
         options = held.job.options
-        return None if options is None or options.run is None else self.deciders.cached.worker_of(options.run[0])
+        if options is None or options.run is None:
+            return None
+        run = options.run[0]
+        cached = self.deciders.cached.worker_of(run)
+        failed = self._failed_builds(run)
+        definition = decisions_of(held.job.function) if failed else None
+        return cached if definition is None else self._builds.other_than(failed, definition, cached)
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
@@ -185,7 +198,7 @@ class WorkflowService:
         """Do the work that is due."""
         if not self._jobs.paused:
             self._alarms.tick()
-            self.definitions.tick(self._builds)
+            self.definitions.tick(self._builds.all)
         self._watch.tick()
 
     # ---- the store's notes after a commit ----
@@ -216,17 +229,13 @@ class WorkflowService:
         """Store definitions that a worker registers."""
         self.definitions.define(definitions, done, failed)
 
-    def connected(self, build: Build) -> None:
-        """Count a connected worker's code."""
-        self._builds[build] = self._builds.get(build, 0) + 1
+    def connected(self, build: Build, worker: Worker) -> None:
+        """Note a connected worker's code."""
+        self._builds.connected(build, worker)
 
-    def disconnected(self, build: Build) -> None:
-        """Uncount it."""
-        left = self._builds.get(build, 0) - 1
-        if left > 0:
-            self._builds[build] = left
-        else:
-            self._builds.pop(build, None)
+    def disconnected(self, build: Build, worker: Worker) -> None:
+        """Forget it."""
+        self._builds.disconnected(build, worker)
 
     def _became_workflows(self, names: Iterable[str]) -> None:
         for name in names:

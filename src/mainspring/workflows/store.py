@@ -13,7 +13,7 @@ import msgspec
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 from mainspring.storage.query import PageQuery, Query
-from mainspring.workflows.model import Status
+from mainspring.workflows.model import UNKNOWN_BUILD, Status
 from mainspring.workflows.state import Parking, State
 
 if TYPE_CHECKING:
@@ -339,8 +339,8 @@ class RunRow(msgspec.Struct):
 
     @property
     def builds(self) -> tuple[str, ...]:
-        """Return the builds whose code could not make the next decision."""
-        return self.parking.builds
+        """Return the builds whose code could not make a decision of the run, as far as they are known."""
+        return tuple(build for build in self.parking.builds if build != UNKNOWN_BUILD)
 
 
 class ShownRun(NamedTuple):

@@ -137,8 +137,8 @@ class RunTables(Runs, RunGround, Protocol):
     async def forget_early(self, jobs: Collection[int]) -> None:
         """Delete the signals that are stored for jobs."""
 
-    async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
-        """Return parked runs of a definition, or of all, that a build has not tried; all such if the build is empty."""
+    async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
+        """Return parked runs of a definition, or of all, without those that one of the builds has tried."""
 
     async def closed_runs(self, namespace: str, before_us: int, limit: int) -> list[RunRow]:
         """Return runs that were closed before a time, the oldest first."""

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Counted
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
-
-    Build = tuple[str, str, str, str]
-    """Namespace, name and version of a definition, and the digest of its code."""
+    from mainspring.workflows.builds import Build
 
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks for parked runs."""

@@ -424,18 +424,18 @@ def test_a_stale_decider_cannot_park_the_run() -> None:
     assert run.parking.parked is None
 
 
-def test_a_record_forgets_losses_and_builds() -> None:
+def test_a_record_forgets_losses_and_the_failures_of_its_own_build() -> None:
     run = Run()
     run.parking.losses = 4
-    run.parking.builds = ("a",)
-    run.decide(more=True)
-    assert run.parking.losses == 4
-    run.decide(steps=[step(1)], more=True)
-    assert run.parking.losses == 0
-    assert not run.parking.builds
+    builds: tuple[str, ...] = ("a", "b", "c")
+    run.parking.builds = builds
+    run.decide(more=True, build="a")
+    assert (run.parking.losses, run.parking.builds) == (4, builds)
+    run.decide(steps=[step(1)], more=True, build="a")
+    assert (run.parking.losses, run.parking.builds) == (0, builds[1:])
     run.parking.losses = 4
-    run.decide(seen=2)
-    assert run.parking.losses == 0
+    run.decide(seen=2, build="b")
+    assert (run.parking.losses, run.parking.builds) == (0, builds[2:])
 
 
 # ---- room ----

@@ -10,8 +10,8 @@ from mainspring.workflows.versions import SEEN_INTERVAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.workflows.builds import Build
     from mainspring.workflows.store import SaveDefinitions
-    from mainspring.workflows.watch import Build
 
 ONE, TWO = Definition("order", "1", first_seen_us=1, last_seen_us=5), Definition("order", "2", first_seen_us=2)
 
@@ -64,7 +64,7 @@ def test_a_known_definition_is_written_once_a_minute_while_a_worker_has_it() -> 
     definitions, clock, _ = opened(store)
     clock.advance(STARTUP_GRACE)
     for expected in (1, 1, 2):
-        definitions.tick([build(ONE), build(ONE), build(TWO)])
+        definitions.tick(lambda: [build(ONE), build(ONE), build(TWO)])
         assert len(store.operations) == expected
         clock.advance(SEEN_INTERVAL / 2)
     assert [(operation.definitions, operation.seen) for operation in store.operations] == [
@@ -72,7 +72,7 @@ def test_a_known_definition_is_written_once_a_minute_while_a_worker_has_it() -> 
     ] * 2
     assert not store.operations[0].urgent
     clock.advance(SEEN_INTERVAL)
-    definitions.tick([])
+    definitions.tick(list)
     assert len(store.operations) == 2
 
 
@@ -83,6 +83,6 @@ def test_workers_that_reconnect_after_a_start_of_the_node_are_seen_together() ->
     definitions.define([ONE], lambda: done.append(None), fail)
     assert (store.operations, done) == ([], [None])
     clock.advance(STARTUP_GRACE)
-    definitions.tick([])
+    definitions.tick(list)
     definitions.define([ONE], lambda: done.append(None), fail)
     assert len(store.operations) == 1, "later, a version that was not seen for long is written at once"

@@ -79,6 +79,22 @@ def test_a_run_that_is_parked_after_losses_is_tried_once_more() -> None:
     assert not needs_decision(run.state, run.parking), "one loss is enough now"
 
 
+def test_no_build_gets_a_run_at_once_that_was_parked_after_losses() -> None:
+    run = Run()
+    lose(run, MOST_LOSSES)
+    assert not run.do(unpark, "a"), "its workers may be those that crash"
+    run.ring(RETRY_AFTER_US / 1_000_000)
+    assert run.decide(parked=Parked("defect", "no"), build="a").verdict == "parked"
+    assert run.do(unpark, "b"), "the builds are known now"
+
+
+def test_a_run_that_was_parked_after_losses_is_unparked_by_hand() -> None:
+    run = Run()
+    lose(run, MOST_LOSSES)
+    assert run.do(unpark)
+    assert run.parking.builds == ()
+
+
 def test_a_run_that_is_parked_otherwise_is_not_tried_by_time() -> None:
     run = parked()
     assert due_us(run.state, run.parking) == run.state.close_by_us

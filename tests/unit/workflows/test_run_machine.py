@@ -38,7 +38,7 @@ from mainspring.workflows.decisions.model import (
     StepResult,
 )
 from mainspring.workflows.fold import fold
-from mainspring.workflows.model import Limits, Parked
+from mainspring.workflows.model import UNKNOWN_BUILD, Limits, Parked
 from mainspring.workflows.parking import decision_lost, needs_decision, unpark
 from mainspring.workflows.requests import Completion
 from mainspring.workflows.state import decode_state, encode_state, jobs_of
@@ -404,7 +404,7 @@ class RunMachine(RuleBasedStateMachine):
     def trouble(self, kind: str, build: str) -> None:
         run = self.run_
         if run.parking.parked is not None:
-            tried = build and build in run.parking.builds
+            tried = build and not {build, UNKNOWN_BUILD}.isdisjoint(run.parking.builds)
             assert run.do(unpark, build) == (not tried)
         elif kind == "terminate" and len(run.events) > 100:
             draft = run.draft()

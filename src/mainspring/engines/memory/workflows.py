@@ -166,14 +166,15 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         for job in jobs:
             self._tables.early_signals.pop(job, None)
 
-    async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
+    async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs."""
+        tried = set(builds)
         rows = (self._tables.workflows[run] for run in self._tables.parked_runs)
         found = (
             row.id
             for row in rows
             if (definition is None or (row.namespace, row.type, row.version) == definition)
-            and not (build and build in row.builds)
+            and not tried.intersection(row.parking.builds)
         )
         return list(islice(found, limit))
 

@@ -125,10 +125,11 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
         """Delete the signals that are stored for jobs."""
         self._tx.cursor.executemany(SQL["forget_early"], [(job,) for job in jobs])
 
-    async def parked(self, definition: tuple[str, str, str] | None, build: str, limit: int) -> list[int]:
+    async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs."""
         cursor = self._tx.cursor
         found: list[int] = []
+        tried = set(builds)
         place: tuple[Any, ...] = ("", "", "", "") if definition is None else (*definition, "")
         if definition is not None:  # the builds that follow on the empty set are after it
             self._add_parked(found, place, limit)
@@ -137,7 +138,7 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
             if not following or (definition is not None and following[0][:3] != definition):
                 break
             (place,) = following
-            if not build or build not in place[3].split("\n"):
+            if not tried.intersection(place[3].split("\n")):
                 self._add_parked(found, place, limit)
         return found
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import Held
+    from mainspring.workflows.builds import Build
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.model import Definition
     from mainspring.workflows.service import WorkflowService
-    from mainspring.workflows.watch import Build
 
 HEARTBEAT: Final = 10.0
 """Seconds without a heartbeat after which another worker gets a decision."""
@@ -54,7 +54,7 @@ class DecisionSide:
         """Assign decisions of a definition from now on."""
         build = (definition.namespace, definition.name, definition.version, digest)
         self._builds.append(build)
-        self._workflows.connected(build)
+        self._workflows.connected(build, self.worker)
         function = decision_function(definition.namespace, definition.name, definition.version)
         self._service.register(self.worker, function, _DECISION_ABILITY)
         self.refill()
@@ -94,7 +94,7 @@ class DecisionSide:
     def gone(self) -> None:
         """Release the decisions, because the connection has ended."""
         for build in self._builds:
-            self._workflows.disconnected(build)
+            self._workflows.disconnected(build, self.worker)
         self._cached.gone(self.worker)
         self._service.gone(self.worker)
 

@@ -321,6 +321,8 @@ class RunningFlows:
         row = flows.row(run)
         assert row.parked is not None
         assert (row.parked.kind, row.decision) == ("losses", 0)
+        assert flows.unpark(definition=("default", "order", "1"), build="b1") == 0
+        assert row.builds == ()
         flows.now_us = row.due_us
         assert flows.alarms().due == [(run, flows.now_us)]
         flows.ring(run)

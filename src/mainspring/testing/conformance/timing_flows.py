@@ -115,8 +115,18 @@ class TimingFlows:
         assert set(flows.row(run).builds) == {"b1", "b2"}
         assert flows.unpark(definition=definition, build="b1") == flows.unpark(definition=definition, build="b2") == 0
         assert flows.unpark(definition=definition, build="b3") == 1
-        flows.running(run, flows.timer(1))
-        assert flows.row(run).builds == ()
+        flows.park(run, Parked("mismatch", "differs"), "b3")
+        assert flows.unpark(definition=definition, build="b4") == 1
+        flows.decide(run, flows.task(run), flows.timer(1), build="b4")
+        assert set(flows.row(run).builds) == {"b1", "b2", "b3"}, "they would fail again"
+        flows.wait(SECOND)
+        flows.ring(run)
+        flows.decide(run, flows.task(run), flows.timer(1), build="b2")
+        assert set(flows.row(run).builds) == {"b1", "b3"}, "a build that records has not failed"
+        flows.wait(SECOND)
+        flows.ring(run)
+        flows.park(run, Parked("mismatch", "differs"), "b1")
+        assert [flows.unpark(definition=definition, build=build) for build in ("b1", "b3", "b2")] == [0, 0, 1]
 
     def test_runs_that_a_build_may_try_are_found_behind_others(self, flows: Flows) -> None:
         runs = [flows.start() for _ in range(4)]
