@@ -139,6 +139,14 @@ def function_text(function: bytes) -> str:
     return f"{name}@{version}{DECISIONS}"
 
 
+def function_named(text: str) -> bytes:
+    """Return the function that `function_text` shows as this text."""
+    name, at, version = text.removesuffix(DECISIONS).rpartition("@")
+    if at and text.endswith(DECISIONS):
+        return decision_function("default", name, version)
+    return text.encode()
+
+
 DECISIONS: Final = " (decisions)"
 """The end of the text for the function of decision tasks."""
 DECISION_PREFIX: Final = "\x1fd\x1f"

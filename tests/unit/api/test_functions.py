@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api import functions
-from mainspring.api.errors import Code
+from mainspring.api import functions, jobs
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreFullError
-from mainspring.jobs.model import FUNCTION_LIMIT
+from mainspring.jobs.model import FUNCTION_LIMIT, Job
 from mainspring.resources.limit_specs import RateSpec
+from mainspring.workflows.model import decision_function
 
 from .a_node import opened, run
 
@@ -98,5 +100,23 @@ def test_limits_are_refused_by_a_full_node_and_by_a_store_without_limits() -> No
             assert await node.code(functions.Pause("f")) is Code.UNAVAILABLE
             node.service.functions.kept = False
             assert await node.code(functions.Pause("f")) is Code.UNSUPPORTED
+
+    run(test())
+
+
+def test_decisions_of_a_workflow_are_named_as_they_are_listed() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            name = "order@2 (decisions)"
+            function = decision_function("default", "order", "2")
+            job = Job(node.service.next_id(), function, b"")
+            await Later[Any](lambda done, failed: node.service.submit([job], lambda *_: done(None), failed))
+            handle = node.service.handle_of(job.id).decode()
+            assert (await node.api.call(functions.Show(name))).function == name
+            listed = await node.api.call(jobs.List(function=name))
+            assert [(one.handle, one.function) for one in listed.jobs] == [(handle, name)]
+            for change in (functions.Pause(name), functions.Limit(name, concurrency=1)):
+                with pytest.raises(ApiError, match="pause the workflow order instead"):
+                    await node.api.call(change)
 
     run(test())

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.workflows.model import About, decision_function, decode_about, encode_about, function_text
+from mainspring.workflows.model import (
+    About,
+    decision_function,
+    decode_about,
+    encode_about,
+    function_named,
+    function_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +24,8 @@ from mainspring.workflows.model import About, decision_function, decode_about, e
 )
 def test_a_function_has_a_text_for_people(function: bytes, text: str) -> None:
     assert function_text(function) == text
+    if b"\xff" not in function:
+        assert function_named(text) == function
 
 
 def test_a_report_of_a_runs_code_is_read_as_it_was_written() -> None:

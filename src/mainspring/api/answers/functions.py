@@ -21,7 +21,7 @@ from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.model import UNLIMITED, FunctionLimits
-from mainspring.workflows.model import function_text
+from mainspring.workflows.model import decisions_of, function_named, function_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +98,7 @@ class FunctionCalls:
         return Later(lambda done, failed: self._service.find_functions(names, done, failed))
 
     async def _show(self, request: Show) -> FunctionInfo:
-        service, name = self._service, request.function.encode()
+        service, name = self._service, function_named(request.function)
         await self._counted()
         queue = (await self._find([name])).get(name)
         if queue is None and name not in service.limited_functions() and not service.is_registered(name):
@@ -107,7 +107,7 @@ class FunctionCalls:
 
     async def _registered(self, request: Registered) -> Registration:
         service = self._service
-        has = service.is_registered(request.function.encode())
+        has = service.is_registered(function_named(request.function))
         names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(service.registered_names(), CANDIDATES_LIMIT))
         return Registration(has, service.sharing is not None, [function_text(name) for name in names])
 
@@ -136,7 +136,13 @@ class FunctionCalls:
         return await self._change(function, lambda stored, _: replace(stored, paused=paused))
 
     async def _change(self, function: str, change: Change) -> FunctionInfo:
-        service, name = self._service, function.encode()
+        service, name = self._service, function_named(function)
+        if (decisions := decisions_of(name)) is not None:
+            raise ApiError(
+                Code.INVALID,
+                f"{function}: decisions have no limits and no pause; pause the workflow {decisions[1]} instead, so that no new"
+                " runs begin",
+            )
         if not name or b"\0" in name:
             raise ApiError(Code.INVALID, "a function needs a name, without NUL bytes")
         if DECISIONS in name:

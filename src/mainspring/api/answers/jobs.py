@@ -26,7 +26,7 @@ from mainspring.errors import NotFoundError
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
-from mainspring.workflows.model import function_text
+from mainspring.workflows.model import function_named, function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class JobCalls:
         check_number("limit", request.limit)
         before = self._job_id(request.before) if request.before is not None else None
         state = STATE_BY_NAME[request.state] if request.state is not None else None
-        function = request.function.encode() if request.function is not None else None
+        function = function_named(request.function) if request.function is not None else None
         unique = request.unique.encode() if request.unique is not None else None
         query = ListJobs(state=state, function=function, unique=unique, after=before, limit=request.limit)
         page = await read_page(self._service.ask if request.partial else self._service.gather, query)
@@ -110,7 +110,7 @@ class JobCalls:
         Return a function that ends the watch. Raises ApiError.
         """
         job_id = self._job_id(request.handle) if request.handle is not None else None
-        function = request.function.encode() if request.function is not None else None
+        function = function_named(request.function) if request.function is not None else None
         missed = 0
 
         def changed(job: Job) -> None:
