@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from mainspring.server.clock import SystemClock
 from mainspring.server.settings import MIB, LimitSettings, ServerSettings, WorkflowSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.server.workflow_measures import workflow_measures
+from mainspring.worker import link
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflows import deciding
 from mainspring.workflows import watch
@@ -565,6 +567,51 @@ def test_two_workers_share_the_activities_of_a_run(tmp_path: Path) -> None:
             app, order = build()
             async with fleet.worker(app, concurrency=4), fleet.worker(build()[0], concurrency=4):
                 assert await (await order.asubmit()).aresult(TIMEOUT) == 3 * 49 * 25
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_an_activity_is_executed_as_often_as_a_job_whose_connection_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, received: bool
+) -> None:
+    """The connection ends when the result is on its way, in SETTLE or in DECIDE, and before or after the node has it."""
+    monkeypatch.setattr(link, "delays", lambda: repeat(0.01))
+    app = App()
+    did: list[str] = []
+    cuts: list[str] = []
+
+    @app.task
+    async def charge(of: str) -> str:
+        did.append(of)
+        return f"paid by {of}"
+
+    @app.workflow
+    async def order() -> str:
+        paid = await charge.submit("run")
+        await workflow.sleep(0.01)
+        return paid
+
+    write = link._Wire.write
+
+    def cut(wire: Any, data: bytes) -> None:
+        for of in ("run", "job"):
+            if b"paid by %b" % of.encode() in data and of not in cuts:
+                cuts.append(of)
+                if received:
+                    write(wire, data)
+                wire.abort()
+                return
+        write(wire, data)
+
+    monkeypatch.setattr(link._Wire, "write", cut)
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            assert await (await charge.asubmit("job")).aresult(TIMEOUT) == "paid by job"
+            assert await (await order.asubmit()).aresult(TIMEOUT) == "paid by run"
+            assert cuts == ["job", "run"]
+            assert did == (["job", "run"] if received else ["job", "job", "run", "run"])
 
     asyncio.run(main())
 

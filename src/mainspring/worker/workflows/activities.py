@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from mainspring.worker.workflows import fusing
@@ -55,12 +56,23 @@ class Activities:
         if settlement is None or run.link is not delivery.link or settlement.outcome != b"succeeded":
             run.activities.discard(ref)
             return False
-        if (run.key is not None and not run.reporting) or len(settlement.data) > _largest_fused(run):
+        now = asyncio.get_running_loop().time()
+        latest = fusing.latest(delivery, now)
+        if latest <= now or len(settlement.data) > _largest_fused(run):
             run.activities.discard(ref)
             return False
         run.ended.append(EndedActivity(delivery.key, ref, delivery.job.attempt, settlement))
+        if run.reporting:
+            self._settle_by(run, latest)
         self.look_at(run)
         return True
+
+    def _settle_by(self, run: Run, latest: float) -> None:
+        """Settle the ended activities of a run alone at a time of the loop, unless an answer comes before."""
+        if run.unanswered is None or latest < run.unanswered.when():
+            if run.unanswered is not None:
+                run.unanswered.cancel()
+            run.unanswered = asyncio.get_running_loop().call_at(latest, self.settle, run)
 
     def look_at(self, run: Run) -> None:
         """Look at the ended activities of a run with the next ``take_ended``."""
@@ -75,8 +87,7 @@ class Activities:
 
     def settle(self, run: Run) -> None:
         """Settle the ended activities of a run alone."""
-        ended, run.ended = run.ended, []
-        for one in ended:
+        for one in run.take_ended():
             run.activities.discard(one.ref)
             run.link.session.settle(one.key, one.settlement)
         run.link.flush()

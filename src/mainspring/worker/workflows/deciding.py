@@ -340,9 +340,7 @@ class WorkflowDecider:
         if run.timer is not None:
             run.timer.cancel()
             run.timer = None
-        for one in run.ended:
-            run.link.session.settle(one.key, one.settlement)
-        run.ended = []
+        self._activities.settle(run)
         assigned, run.assigned = run.assigned, None
         run.instance.evict()
         if assigned is not None and run.link.session.agreed:

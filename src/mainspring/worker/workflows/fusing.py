@@ -7,8 +7,9 @@ node takes the activity's result alone, and the worker evicts the run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from mainspring.worker.heartbeats import BEATS_PER_LIMIT
 from mainspring.worker.workflows.runs import EndedActivity
 from mainspring.workflows.history import ActivityTaskCompleted, ActivityTaskStarted, DecisionTaskScheduled
 from mainspring.workflows.messages import SettlementMessage, decode_activity_info
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from mainspring.worker.delivery import Delivery
     from mainspring.workflows.history import Event
 
-__all__ = ["EndedActivity", "came_true", "events_of", "message_of", "run_of"]
+__all__ = ["EndedActivity", "came_true", "events_of", "latest", "message_of", "run_of"]
+
+ANSWER_TIME: Final = 1.0
+"""Seconds for which an end waits for the answer to a report, at most: with the connection, it would be lost."""
+TIME_LEFT: Final = 1.0
+"""Seconds up to an activity's time-out that a fused decision needs. The watchdog reports code that runs longer."""
 
 
 def run_of(delivery: Delivery) -> tuple[int, int]:
@@ -29,6 +35,22 @@ def run_of(delivery: Delivery) -> tuple[int, int]:
         return 0, 0
     decoded = decode_activity_info(info)
     return (int(decoded.run), decoded.ref) if decoded.run else (0, 0)
+
+
+def latest(delivery: Delivery, now: float) -> float:
+    """Return the loop's time up to which the end of an activity may wait for its run's code, or for the answer to a report.
+
+    The node ends the attempt if it receives the end of the activity too late, and the activity is executed a second time.
+    """
+    until = now + ANSWER_TIME
+    info = delivery.job.raw[2]
+    if b'"timeout"' in info or b'"heartbeat"' in info:
+        timeout, heartbeat = delivery.job.info.timeout, delivery.job.info.heartbeat
+        if timeout is not None:
+            until = min(until, delivery.arrived + timeout - TIME_LEFT)
+        if heartbeat is not None and heartbeat * (1 - 1 / BEATS_PER_LIMIT) < TIME_LEFT:
+            return now  # the worker sends no heartbeat while the code runs
+    return until
 
 
 def events_of(ended: Sequence[EndedActivity], position: int, now_us: int) -> Sequence[Event]:

@@ -94,6 +94,7 @@ class Run:
         "starts",
         "steps",
         "timer",
+        "unanswered",
         "waits",
     )
 
@@ -144,6 +145,8 @@ class Run:
         """Steps that have ended."""
         self.ended: list[EndedActivity] = []
         """Activities that have ended."""
+        self.unanswered: TimerHandle | None = None
+        """Settles these alone, if the answer takes long."""
         self.running: dict[int, RunningStep] = {}
         """The running steps, by their numbers."""
         self.timer: TimerHandle | None = None
@@ -181,6 +184,14 @@ class Run:
     def unrecorded(self) -> bool:
         """Whether a report has to be sent before a step may start."""
         return bool(self.decisions or self.steps or self.settlements)
+
+    def take_ended(self) -> list[EndedActivity]:
+        """Return the ended activities, which wait no longer."""
+        if self.unanswered is not None:
+            self.unanswered.cancel()
+            self.unanswered = None
+        ended, self.ended = self.ended, []
+        return ended
 
     def drop_unrecorded(self) -> None:
         """Forget what is reported now."""

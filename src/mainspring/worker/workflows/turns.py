@@ -75,7 +75,7 @@ class Turns:
 
     def decide_fused(self, run: Run, now_us: int) -> None:
         """Decide about activities that this worker has executed, whose ends are reported with the decision."""
-        ended, run.ended = run.ended, []
+        ended = run.take_ended()
         position = run.instance.position
         run.predicted = fusing.events_of(ended, position, now_us)
         for one in ended:

@@ -35,7 +35,7 @@ from mainspring.workflows.model import decision_function
 from mainspring.workflows.requests import Completion, Ruling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
     from mainspring import App
 
@@ -304,8 +304,8 @@ class Host:
         """Assign a job that belongs to no run."""
         self.server.send(response(Type.ASSIGN, b"H:test:5", b"1.1.0", function, b"", b"{}", b""))
 
-    def answer(self, report: Report, *, verdict: Any = None, then: Sequence[bytes] = ()) -> Ruling:
-        """Record a report, and send its answer with the next decision, if the worker goes on, and other packets."""
+    def answer(self, report: Report, *, verdict: Any = None, skip: int = 0) -> Ruling:
+        """Record a report, and send its answer with the next decision, if the worker goes on. ``skip``: events to leave out."""
         message = report.only
         ruling = self.node.record(message) if verdict is None else Ruling(verdict)
         new = self.node.events[message.seen :] if ruling.verdict == "recorded" else []
@@ -323,12 +323,12 @@ class Host:
             RUN,
             ruling.verdict,
             ruling.why,
-            msgspec.Raw(encode_events(new)),
+            msgspec.Raw(encode_events(new[skip:])),
             int(self.node.state.status),
             ruling.refused_close,
             lease,
         )
-        self.server.send(response(Type.DECIDED, report.number, encode_message([answer])), *follow, *then)
+        self.server.send(response(Type.DECIDED, report.number, encode_message([answer])), *follow)
         return ruling
 
     def stop(self, key: tuple[bytes, bytes], reason: bytes) -> None:
