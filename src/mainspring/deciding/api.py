@@ -49,15 +49,22 @@ class Calls:
     """The calls of one run's code, and what they wait for."""
 
     def __init__(
-        self, state: RunState, loop: WorkflowLoop, started: WorkflowExecutionStarted, issue: Callable[[Decision], None]
+        self,
+        state: RunState,
+        loop: WorkflowLoop,
+        started: WorkflowExecutionStarted,
+        issue: Callable[[Decision], None],
+        sides: dict[int, MarkerRecorded],
     ) -> None:
         self.state = state
         self.loop = loop
         self.started = started
         self._issue = issue
         self.difference: Mismatch | None = None
-        self.sides: dict[int, MarkerRecorded] = {}
-        """Recorded side effects by number."""
+        self._sides = sides
+        """Recorded side effects that the code has not called yet, by number."""
+        self.side_effects = 0
+        """How many side effects the code has called."""
         self.timers: dict[str, DurableTimer] = {}
         """Started timers."""
         self.activities: dict[str, WorkflowJob[Any]] = {}
@@ -69,7 +76,7 @@ class Calls:
         self._fresh_steps: list[int] = []
         self._running: set[int] = set()
         self._stopped: list[int] = []
-        self._numbers = self._step_numbers = self._side_numbers = 0
+        self._numbers = self._step_numbers = 0
         self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
         self._signals: dict[str, asyncio.Queue[bytes]] = {}
         self.receivers: dict[str, int] = {}
@@ -111,21 +118,16 @@ class Calls:
         if job is not None:
             self._scheduled[event] = job
 
-    def close_activity(self, scheduled: int) -> WorkflowJob[Any] | None:
-        """Take an activity that has ended; None if it is unknown."""
+    def close_activity(self, scheduled: int, started: int) -> tuple[WorkflowJob[Any] | None, int]:
+        """Take an activity that has ended, and its last attempt; None if it is unknown."""
         job = self._scheduled.pop(scheduled, None)
         if job is not None:
             self.activities.pop(str(job.number), None)
-        return job
+        return job, self._attempts.pop(started, 1)
 
-    def start_activity(self, event: int, attempt: int) -> None:
-        """Note the attempt of an activity's started event."""
-        if attempt != 1:
-            self._attempts[event] = attempt
-
-    def attempt_of(self, started: int) -> int:
-        """Return the attempt of a started event."""
-        return self._attempts.pop(started, 1)
+    def repeat_activity(self, event: int, attempt: int) -> None:
+        """Note the started event of an activity whose first attempt failed."""
+        self._attempts[event] = attempt
 
     # ---- local steps ----
 
@@ -203,9 +205,9 @@ class Calls:
     def side_effect(self, function: Callable[[], Any]) -> Any:
         """Run a function once, and return its recorded result in each replay."""
         self._check_evicted()
-        number = self._side_numbers = self._side_numbers + 1
+        number = self.side_effects = self.side_effects + 1
         name = getattr(function, "__qualname__", "")
-        found = self.sides.pop(number, None)
+        found = self._sides.pop(number, None)
         if found is None:
             if self.state.complete:
                 self.difference = Mismatch("nothing", f"side effect #{number} {name}")

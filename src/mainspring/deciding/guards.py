@@ -171,7 +171,7 @@ _THROUGH: Final = frozenset(
 """Packages that act for their callers."""
 
 
-class _Activation:
+class _Guarding:
     """Whether workflow code runs, and in which thread."""
 
     __slots__ = ("installed", "lifted", "thread")
@@ -182,7 +182,7 @@ class _Activation:
         self.installed = False
 
 
-_active: Final = _Activation()
+_active: Final = _Guarding()
 ORIGINALS: Final[dict[Any, Any]] = {}
 """The guarded functions by the functions that replace them."""
 

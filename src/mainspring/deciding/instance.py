@@ -81,7 +81,7 @@ class Instance(RunState):
         """Whether the history records the close."""
         self._cancel_requested = False
         self._sides: dict[int, MarkerRecorded] = {}
-        """Recorded side effects, before the code has begun."""
+        """Recorded side effects that the code has not called yet, by number."""
         self._activation = Activation()
         self._parked: Parked | None = None
 
@@ -201,17 +201,18 @@ class Instance(RunState):
             first += 1
         if first < len(events) and events[first].id != self.position + 1:
             raise ValueError(f"run {self.run}: event {self.position + 1} is missing; got {events[first].id}")
-        sides: dict[int, MarkerRecorded] = {}
+        called = 0 if self._calls is None else self._calls.side_effects
         for event in events[first:] if first else events:
             kind = type(event)
             if kind is history.DecisionTaskCompleted:
                 self._complete_until = event.id
-            elif kind is MarkerRecorded and event.name == MarkerName.SIDE and event.native:  # type: ignore[union-attr]
-                sides[event.number] = event  # type: ignore[union-attr, assignment]
-        if self._calls is not None:
-            self._calls.sides.update(sides)
-        else:
-            self._sides = sides
+            elif (
+                isinstance(event, MarkerRecorded)
+                and event.native
+                and event.name == MarkerName.SIDE
+                and event.number > called
+            ):
+                self._sides[event.number] = event
         place = first
         try:
             for place in range(first, len(events)):
@@ -237,7 +238,7 @@ class Instance(RunState):
                 self._take_marker(event)
         elif kind is history.ActivityTaskStarted:
             if event.attempt != 1 and self._calls is not None:
-                self._calls.start_activity(event.id, event.attempt)
+                self._calls.repeat_activity(event.id, event.attempt)
         elif kind is history.DecisionTaskCompleted:
             self._resolve_markers()
             self._use_decision((event.seen, event.now_us), event.id)
@@ -312,8 +313,7 @@ class Instance(RunState):
         """Create the main task."""
         self.started = event
         loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer, self._check_timer)  # type: ignore[abstract] # set by name
-        self._calls = loop.workflow_calls = Calls(self, loop, event, self._commands.issue)
-        self._calls.sides.update(self._sides)
+        self._calls = loop.workflow_calls = Calls(self, loop, event, self._commands.issue, self._sides)
         self.size += len(event.input) * VALUE_FACTOR
         code = self.code
 

@@ -20,7 +20,7 @@ def resolve(calls: Calls, event: Any) -> int:
 
 
 def _completed(calls: Calls, event: history.ActivityTaskCompleted) -> int:
-    job = calls.close_activity(event.scheduled)
+    job, _ = calls.close_activity(event.scheduled, event.started)
     if job is None:
         return 0
     job.succeed(event.result)
@@ -28,16 +28,14 @@ def _completed(calls: Calls, event: history.ActivityTaskCompleted) -> int:
 
 
 def _failed(calls: Calls, event: history.ActivityTaskFailed) -> int:
-    attempt = calls.attempt_of(event.started)
-    job = calls.close_activity(event.scheduled)
+    job, attempt = calls.close_activity(event.scheduled, event.started)
     if job is not None:
         job.fail(error_of(job.handle, event.details, attempt, event.reason))
     return 0
 
 
 def _timed_out(calls: Calls, event: history.ActivityTaskTimedOut) -> int:
-    attempt = calls.attempt_of(event.started)
-    job = calls.close_activity(event.scheduled)
+    job, attempt = calls.close_activity(event.scheduled, event.started)
     if job is not None:
         found = read_failure(event.details, "Timeout")
         kind = event.timeout.value.lower()
@@ -47,7 +45,7 @@ def _timed_out(calls: Calls, event: history.ActivityTaskTimedOut) -> int:
 
 
 def _canceled(calls: Calls, event: history.ActivityTaskCanceled) -> int:
-    job = calls.close_activity(event.scheduled)
+    job, _ = calls.close_activity(event.scheduled, event.started)
     if job is not None:
         job.fail(JobCancelled(job.handle, f"{job.handle} was cancelled"))
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pytest
 from mainspring import App, workflow
 from mainspring.deciding.channels import Channel
 from mainspring.errors import JobError
+from mainspring.workflows.history import ActivityTaskScheduled, MarkerRecorded
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
@@ -234,3 +236,21 @@ def test_a_cycle_of_the_users_own_keeps_the_loop_alone() -> None:
     value, loop = kept
     assert value() is not None
     assert loop() is not None
+
+
+def test_the_record_of_a_side_effect_is_kept_until_the_code_has_called_it() -> None:
+    async def run() -> None:
+        workflow.side_effect(lambda: 1)
+        await act.submit(1)
+        workflow.side_effect(lambda: 2)
+        await asyncio.get_running_loop().create_future()
+
+    worker = FakeWorker(code_of(run), FakeNode())
+    worker.decide()
+    worker.node.end_activity("1", result=1)
+    worker.decide()
+    replaying = FakeWorker(code_of(run), worker.node)
+    replaying.decide_only()
+    commands = [one for one in worker.node.events if isinstance(one, (MarkerRecorded, ActivityTaskScheduled))]
+    assert len(commands) == 3
+    assert len({sys.getrefcount(one) for one in commands}) == 1
