@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.jobs.a_node import unexpected
 
 from mainspring.api import functions, jobs
-from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreFullError
 from mainspring.jobs.model import FUNCTION_LIMIT, Job
@@ -110,7 +110,8 @@ def test_decisions_of_a_workflow_are_named_as_they_are_listed() -> None:
             name = "order@2 (decisions)"
             function = decision_function("default", "order", "2")
             job = Job(node.service.next_id(), function, b"")
-            await Later[Any](lambda done, failed: node.service.submit([job], lambda *_: done(None), failed))
+            node.service.submit([job], lambda *_: None, unexpected)
+            await node.committed()
             handle = node.service.handle_of(job.id).decode()
             assert (await node.api.call(functions.Show(name))).function == name
             listed = await node.api.call(jobs.List(function=name))
