@@ -73,7 +73,9 @@ class CachedRuns:
         return cached.last if cached is not None and cached.worker is worker else 0
 
     def sent(self, run: int, worker: Worker, last: int) -> None:
-        """Record that a worker has a run up to an event."""
+        """Record that a worker has a run up to an event, unless its connection has ended meanwhile."""
+        if worker not in self._connections:
+            return
         cached = self._runs.get(run)
         mine = self._of.get(worker)
         if mine is None:
