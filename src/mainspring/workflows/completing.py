@@ -66,6 +66,8 @@ def complete(draft: Draft, completion: Completion) -> Ruling:
     why = _malformed(draft, completion)
     if why:
         return Ruling("refused", why)
+    # If the clock was stepped back, the code's time is ahead of it: timers run from the time that the code has read.
+    draft.now_us = max(draft.now_us, completion.now_us)
     decisions, steps = completion.decisions, completion.steps
     # One event each, a second for each cancelled activity, and the decision task's own three.
     if not ensure_room(draft, 3 + len(steps) + 2 * len(decisions)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.workflows.drafts import JOB, Run, ended
+from tests.unit.workflows.drafts import JOB, SECOND, Run, ended
 
 from mainspring.jobs.model import Options, encode_options
 from mainspring.workflows import history
@@ -462,3 +462,17 @@ def test_a_decision_job_is_named() -> None:
     run = Run()
     assert run.do(complete, Completion(17, 0, 2, decisions=[CHARGE])).verdict == "stale"
     assert run.do(complete, Completion(17, JOB, 2, decisions=[CHARGE])).verdict == "recorded"
+
+
+# ---- time ----
+
+
+def test_a_timer_runs_from_the_time_that_its_code_has_read_if_the_clock_was_stepped_back() -> None:
+    run = Run()
+    read = run.now_us + 3 * SECOND
+    run.decide(StartTimer(1, "1", 1.0), now_us=read)
+    run.now_us = read
+    run.ring(after=0.9)
+    assert run.recorded == []
+    run.ring(after=0.1)
+    assert run.recorded[0] == "6 TimerFired"
