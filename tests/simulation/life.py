@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.registry import Api
+from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
@@ -17,12 +19,14 @@ from mainspring.jobs.service import JobService
 from mainspring.server.build import run_slice
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
+from mainspring.workflows.model import Limits
 from mainspring.workflows.service import WorkflowService
 
 from .clockwork import Clockwork
 from .store import UNTIMED, History, SlowStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from mainspring.errors import StoreError
@@ -54,11 +58,12 @@ class Life:
         chance: Random,
         *,
         workflows: bool = False,
+        store: Callable[..., SlowStore] = SlowStore,
         **options: Any,
     ) -> None:
         self.clock = clock
         self.loop = Clockwork(clock)
-        self.store = SlowStore(engine, NoHistory() if workflows else history, clock, chance)
+        self.store = store(engine, NoHistory() if workflows else history, clock, chance)
         peers = Peers()
         self.commits = CommitQueue(
             self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=peers.pause
@@ -85,7 +90,11 @@ class Life:
         self.term = opened.term
         self.service.settling._chance = chance.random
         jobs = JobCalls(self.service)
-        self.api = Api(jobs.handlers)
+        handlers = [jobs.handlers]
+        if self.workflows is not None:
+            submits, limits = SubmitCalls(self.service, largest=engine.max_value), Limits(largest=engine.max_value)
+            handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
+        self.api = Api(*handlers)
         self.face = GearmanFace(
             self.service,
             peers,
@@ -148,18 +157,19 @@ class Life:
 
     def end(self) -> None:
         """Stop gracefully, as the server does: held jobs are released, and no worker is suspected."""
-        self.service.hand_back()
-        for worker in self.workers():
-            for held in list(worker.running.values()):
-                self.service.settling.released(held)
         while True:
             self.service.hand_back()
+            for worker in self.workers():
+                for held in list(worker.running.values()):
+                    self.service.settling.released(held)
             self.service.ends.retry_settlements()
             if self.commits.idle:
                 break
             self.commits.hurry()
             self.settle()
-        leased = {key: number for key, number in self.store.counts().items() if key[1] == State.LEASED and number}
+        roots = () if self.workflows is None else self.workflows.definitions.functions()
+        counts = self.store.counts().items()
+        leased = {key: number for key, number in counts if key[1] == State.LEASED and number and key[0] not in roots}
         assert not leased, f"a graceful stop left {leased} leased"
 
     # ---- inspection ----

@@ -185,9 +185,6 @@ class Node:
         if self.shutdown.broken is None:
             if running := self.running():
                 show_released(self.settings.log, running)
-            for worker in self.service.workers():
-                for held in list(worker.running.values()):
-                    self.service.released(held)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._commit_all(), COMMIT_TIMEOUT)
 
@@ -202,9 +199,15 @@ class Node:
             await asyncio.sleep(0.02)
 
     async def _commit_all(self) -> None:
-        """Commit until nothing is under way, and release jobs that arrive from the store meanwhile."""
+        """Release running jobs, and those that arrive from the store meanwhile, and commit until nothing is under way.
+
+        A worker that goes on with the run of a workflow gets its next decision with the commit of the one before.
+        """
         while self.shutdown.broken is None:
             self.service.hand_back()
+            for worker in self.service.workers():
+                for held in list(worker.running.values()):
+                    self.service.released(held)
             self.service.retry_settlements()
             if self.commits.idle:
                 return

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.simulation.wires import Wire
 
-from mainspring.jobs.model import Options, Retry, encode_options
+from mainspring.jobs.model import Options, Retry, State, encode_options
 from mainspring.wire.gearman.packets import Type, request
 from mainspring.workflows.decisions.model import (
     CompleteWorkflowExecution,
@@ -450,6 +450,17 @@ def test_an_unknown_history_is_empty(node: Node, decider: Decider) -> None:
     decider.peer.send(request(Type.HISTORY, b"99", b"1"))
     ((kind, args),) = decider.take()
     assert (kind, decode_events(args[2])) == (Type.EVENTS, [])
+
+
+def test_a_stop_of_the_node_releases_the_decision_that_follows_the_one_under_way(node: Node, decider: Decider) -> None:
+    start(node)
+    decider.send(report(decider.assigned(), StartTimer(1, "1", 60.0), more=True))
+    node.life.loop.soon.popleft()()  # the report is on its way to the store
+    node.life.end()
+    counts = node.life.store.counts()
+    assert [key for key, number in counts.items() if key[0][:1] == b"\x1f" and number] == [
+        (decision_function("default", "order", "1"), State.PENDING, 1)
+    ]
 
 
 # ---- packets of the network ----
