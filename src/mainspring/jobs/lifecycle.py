@@ -107,9 +107,14 @@ class NodeJobLifecycle:
             if self._hub.active:
                 self._hub.publish(job)
 
+    def _runs(self, gone: Withdrawn) -> bool:
+        held = self._table.find(gone.id)
+        return held is not None and held.worker is not None
+
     def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
         """Forget deleted jobs. A deleted job of this node that is not in memory has a settlement under way, which counts it."""
-        for gone in jobs:
+        # Those that run come last: the places that they leave must not be given to others of the list.
+        for gone in sorted(jobs, key=self._runs) if len(jobs) > 1 else jobs:
             queue = self._dispatch.queues.get(gone.function)
             held = self._table.find(gone.id)
             if held is not None and held.stored and held.job.term == gone.term:

@@ -463,6 +463,23 @@ def test_a_stop_of_the_node_releases_the_decision_that_follows_the_one_under_way
     ]
 
 
+def test_a_deleted_decision_is_not_assigned_while_another_one_is_forgotten(node: Node) -> None:
+    first = Decider(node, decisions=1)
+    runs = [start(node)]
+    first.ask(report(first.assigned(), StartTimer(1, "1", 60.0)))
+    runs.append(start(node))
+    first.assigned()
+    second = Decider(node, decisions=1)
+    client = node.connect(extended=True)
+    assert client.call("workflows.signal", key=runs[0], name="s")["status"] == "open"
+    assert second.take() == [], "the decision waits for the worker that has its run"
+    node.clock.advance(0.1)  # and now it would wait no longer
+    for number, run in enumerate(reversed(runs)):
+        client.request(Type.CALL, b"%d" % number, b"workflows.terminate", json.dumps({"key": run}).encode())
+    assert [kind for kind, _ in first.take()] == [Type.STOP]
+    assert second.take() == []
+
+
 # ---- packets of the network ----
 
 
