@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PAGE_EVENTS: Final = 2_000
 """Events that one EVENTS carries at most."""
+RETRY_DELAY: Final = 0.25
+"""Seconds until a definition that the store could not take is stored again."""
 HISTORY_COST: Final = 64
 """The number of unanswered requests that a HISTORY counts as."""
 MOST_REPORTS: Final = 10_000
@@ -59,7 +61,14 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
             peer.sides.append(side)
         side.register(definition, options.digest)
 
-    workflows.define([definition], defined, lambda error: peer.refuse(b"STORE", str(error).encode()))
+    def define() -> None:
+        if not peer.reading.ended:
+            workflows.define([definition], defined, not_defined)
+
+    def not_defined(_: Exception) -> None:
+        peer.service.later(RETRY_DELAY, define)  # a worker registers once for a connection
+
+    define()
 
 
 def _refused_name(function: bytes, version: str) -> str:

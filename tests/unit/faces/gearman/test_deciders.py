@@ -480,6 +480,17 @@ def test_a_deleted_decision_is_not_assigned_while_another_one_is_forgotten(node:
     assert second.take() == []
 
 
+def test_a_registration_that_the_store_cannot_take_is_repeated(node: Node) -> None:
+    peer = node.connect(extended=True)
+    peer.request(Type.REGISTER, ORDER, json.dumps(WORKFLOW).encode())
+    node.fail()
+    assert peer.received() == []
+    node.wait(1.0)
+    start(node)
+    node.commit()
+    assert [kind for kind, _ in peer.received()] == ["ASSIGN"]
+
+
 # ---- packets of the network ----
 
 
