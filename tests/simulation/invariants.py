@@ -50,7 +50,10 @@ def always(life: Sound) -> None:
         if not dispatch.holds_back():
             able = queue.startable(queue.woken + 1)
             assert queue.woken >= able or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
-            assert not able or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
+            patient = (
+                0 if queue.prefer is None else len(queue.prefer)
+            )  # jobs that wait a moment for the worker with their run
+            assert able <= patient or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
     if dispatch.paused:
         waiting = [held.handle for held in table.held.values() if held.stored and held.worker is None]
         assert not waiting, f"{waiting} wait at a node that assigns no jobs"
@@ -62,6 +65,8 @@ def _counters(queue: FunctionQueue, life: Sound, running: dict[bytes, Held]) -> 
     held_here = [held for held in life.service.table.held.values() if held.queue is queue]
     ready = [held for ready in queue.ready for held in ready if held.queued]
     waiting = ready if queue.admission is None else queue.queued()
+    if queue.prefer is not None:
+        waiting = waiting + queue.prefer.jobs()
     assert queue.size == len(waiting), f"size of {queue.name!r}"
     assert len(set(map(id, waiting))) == len(waiting)
     assert all(held in held_here for held in waiting), "a waiting job is not held"

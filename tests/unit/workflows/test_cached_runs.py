@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 class Connection:
     def __init__(self) -> None:
-        self.news: list[tuple[int, int]] = []
+        self.stops: list[tuple[int, int]] = []
 
     def has_news(self, run: int, last: int) -> None:
-        self.news.append((run, last))
+        self.stops.append((run, last))
 
 
 def worker() -> Worker:
@@ -27,9 +27,9 @@ def test_an_answer_after_the_end_of_the_connection_is_not_remembered() -> None:
     cached.connected(one, connection)
     cached.sent(7, one, 5)
     cached.appended(7, 6)
-    assert connection.news == [(7, 6)]
+    assert connection.stops == [(7, 6)]
     cached.gone(one)
     cached.sent(7, one, 6)  # the answer to a report that was under way
     assert cached.worker_of(7) is None
     cached.appended(7, 7)
-    assert connection.news == [(7, 6)]
+    assert connection.stops == [(7, 6)]

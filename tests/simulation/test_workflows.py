@@ -1,0 +1,33 @@
+"""Random but reproducible runs of a node with workflows and their deciders: `simulate_flows("memory", [seed])` repeats a seed.
+
+Workers decide by their real code, and die, lose connections and forget runs; the node crashes at any commit, and commits fail. At
+the end of each seed every run must have ended with the result that its recorded results give.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .workflows.running import simulate_flows
+
+
+def test_runs_on_a_node_in_memory_end_as_they_must() -> None:
+    assert simulate_flows("memory", range(60)) > 180
+
+
+def test_runs_on_a_node_on_disk_end_as_they_must() -> None:
+    assert simulate_flows("sqlite", range(10)) > 30
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 2000, 250))
+def test_runs_on_a_node_in_memory_end_as_they_must_in_many_seeds(first: int) -> None:
+    simulate_flows("memory", range(first, first + 250))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 1200, 100))
+def test_runs_on_a_node_on_disk_end_as_they_must_in_many_seeds(first: int) -> None:
+    simulate_flows("sqlite", range(first, first + 100))

@@ -1,0 +1,239 @@
+"""The simulation of workflows detects planted faults: each test removes one guard, and one of the first seeds must fail."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from mainspring.deciding.api import Calls
+from mainspring.engines.memory import jobs as memory_jobs
+from mainspring.engines.memory.workflows import MemoryRuns
+from mainspring.faces.gearman.decision_reports import DecisionReports
+from mainspring.jobs.owners import Ended, note
+from mainspring.workflows import completing, fold, history, reporting
+from mainspring.workflows.cache import RunCache
+from mainspring.workflows.changes import RunChanges
+from mainspring.workflows.deciders import CachedRuns, Deciders
+from mainspring.workflows.requests import Decided, Reached
+from mainspring.workflows.service import WorkflowService
+from mainspring.workflows.store import Begun
+
+from .stores import SimulationError
+from .workflows.running import simulate_flows
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.messages import DecideMessage
+    from mainspring.workflows.requests import Completion, Ruling
+
+Plant = pytest.MonkeyPatch
+
+
+def is_caught(seeds: int, *, by: str, store: str = "memory") -> None:
+    """Check that one of the seeds fails, the first one that does for the right reason."""
+    for seed in range(seeds):
+        try:
+            simulate_flows(store, [seed])
+        except SimulationError as error:
+            if not re.search(by, str(error)):
+                pytest.fail(f"another check has failed: {error}")
+            return
+    pytest.fail("no seed has detected the fault")
+
+
+# ---- decisions ----
+
+
+def test_taking_all_events_for_seen_is_detected(monkeypatch: Plant) -> None:
+    complete = completing.complete
+
+    def careless(draft: Draft, completion: Completion) -> Ruling:
+        return complete(draft, completion._replace(seen=draft.state.last) if completion.job else completion)
+
+    monkeypatch.setattr(reporting, "complete", careless)
+    is_caught(10, by="counts as seen|is recorded otherwise|after 150")
+
+
+def test_taking_a_stale_decision_is_detected(monkeypatch: Plant) -> None:
+    report = DecisionReports._report
+
+    def careless(self: DecisionReports, message: DecideMessage, held: Any, done: Any) -> None:
+        if message.handle and held is None:  # its lease has ended
+            message = replace(message, handle=b"", token=b"")
+        report(self, message, held, done)
+
+    monkeypatch.setattr(DecisionReports, "_report", careless)
+    monkeypatch.setattr(completing, "_fused_stale", _is_closed)
+    monkeypatch.setattr(completing, "_malformed_steps", lambda *_: "")
+    is_caught(30, by="is recorded otherwise|counts as seen|acknowledged and not recorded")
+
+
+def test_taking_a_stale_fused_decision_is_detected(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(completing, "_fused_stale", _is_closed)
+    is_caught(20, by="counts as seen")
+
+
+def _is_closed(draft: Draft, _: Completion) -> str:
+    return "the run is closed" if draft.state.status else ""
+
+
+def test_losing_the_record_of_a_step_is_detected(monkeypatch: Plant) -> None:
+    record = completing._record_steps
+
+    def forgetful(draft: Draft, completion: Completion, seen: int) -> None:
+        record(draft, completion._replace(steps=completion.steps[1:]), seen)
+
+    monkeypatch.setattr(completing, "_record_steps", forgetful)
+    is_caught(10, by="acknowledged and not recorded")
+
+
+def test_starting_steps_before_the_records_of_others_is_detected(monkeypatch: Plant) -> None:
+    take = Calls.take_started
+
+    def hasty(self: Calls, *, unrecorded: bool, each_unrecorded: bool) -> Any:
+        del unrecorded, each_unrecorded
+        return take(self, unrecorded=False, each_unrecorded=False)
+
+    monkeypatch.setattr(Calls, "take_started", hasty)
+    is_caught(20, by="begins before the records of all others")
+
+
+# ---- acknowledgements ----
+
+
+def test_acknowledging_a_start_before_the_commit_is_detected(monkeypatch: Plant) -> None:
+    start = WorkflowService.start
+
+    def hasty(self: WorkflowService, job: Job, version: str, timeout: float, done: Any, failed: Any) -> None:
+        done(Begun({}, {}))
+        start(self, job, version, timeout, lambda _: None, lambda _: None)
+        del failed
+
+    monkeypatch.setattr(WorkflowService, "start", hasty)
+    is_caught(10, by="acknowledged and not begun")
+
+
+def test_acknowledging_a_signal_before_the_commit_is_detected(monkeypatch: Plant) -> None:
+    signal = WorkflowService.signal
+
+    def hasty(self: WorkflowService, one: Any, done: Any, failed: Any) -> None:
+        done(Reached("recorded", one.key.job, one.key.job))
+        signal(self, one, lambda _: None, lambda _: None)
+        del failed
+
+    monkeypatch.setattr(WorkflowService, "signal", hasty)
+    is_caught(10, by="0 times there")
+
+
+def test_acknowledging_a_decision_before_the_commit_is_detected(monkeypatch: Plant) -> None:
+    report = Deciders.report
+
+    def hasty(self: Deciders, completion: Completion, decision: Any, endings: Any, done: Any, worker: Any) -> None:
+        early = completion.more
+        report(self, completion, decision, endings, (lambda _: None) if early else done, worker)
+        if early:
+            done(Decided("recorded"))
+
+    monkeypatch.setattr(Deciders, "report", hasty)
+    is_caught(20, by="acknowledged and not recorded")
+
+
+# ---- alarms and rows ----
+
+
+def test_ringing_an_alarm_twice_is_detected(monkeypatch: Plant) -> None:
+    folds: dict[Any, Any] = fold._FOLDS
+    fire = folds[history.TimerFired]
+
+    def twice(state: Any, event: Any) -> None:
+        timer = state.timers[event.timer_id]
+        fire(state, event)
+        if timer.fire_us % 2 == 0:  # for the first time
+            state.timers[event.timer_id] = replace(timer, fire_us=timer.fire_us | 1)
+
+    monkeypatch.setitem(folds, history.TimerFired, twice)
+    is_caught(10, by="the timer is not open")
+
+
+def test_keeping_the_rows_of_a_closed_run_is_detected(monkeypatch: Plant) -> None:
+    withdraw = RunChanges._withdraw
+
+    async def keep(self: RunChanges, changed: Any, jobs: Any) -> None:
+        for found in changed:
+            if not found.is_open:
+                found.draft.withdrawn.clear()
+                found.run.row.decision = 0
+        await withdraw(self, changed, jobs)
+
+    monkeypatch.setattr(RunChanges, "_withdraw", keep)
+    is_caught(10, by="is closed, and its job")
+
+
+def test_keeping_a_job_at_forget_is_detected(monkeypatch: Plant) -> None:
+    enter = memory_jobs.enter_end
+
+    def keep(tables: Any, job: Job, before: int, worker: str) -> None:
+        if job.options is not None and job.options.forget:
+            note(tables.notices, Ended.of(job, worker))
+            job.options = None
+        enter(tables, job, before, worker)
+
+    monkeypatch.setattr(memory_jobs, "enter_end", keep)
+    is_caught(10, by="is closed, and its job|ended jobs of runs are left")
+
+
+# ---- the node's memory ----
+
+
+def test_remembering_a_worker_that_is_gone_is_detected(monkeypatch: Plant) -> None:
+    sent = CachedRuns.sent
+
+    def late(self: CachedRuns, run: int, worker: Any, last: int) -> None:
+        gone = worker not in self._connections
+        if gone:
+            self._connections[worker] = None  # type: ignore[assignment]
+        sent(self, run, worker, last)
+        if gone:
+            del self._connections[worker]
+
+    monkeypatch.setattr(CachedRuns, "sent", late)
+    is_caught(20, by="KeyError")
+
+
+def plant_old_runs(monkeypatch: Plant) -> None:
+    """Let the cache of the node's engine have some runs as they were before a transaction."""
+    take, put = RunCache.take, RunCache.put
+    before: dict[int, Any] = {}
+
+    def copying(self: RunCache, run: int) -> Any:
+        found = take(self, run)
+        before[run] = deepcopy(found)
+        return found
+
+    def old(self: RunCache, runs: Any) -> None:
+        for run in runs:
+            row = run.row
+            stale = before.get(row.id)
+            put(self, [stale if row.events % 7 == 0 and row.status.open and stale is not None else run])
+
+    monkeypatch.setattr(RunCache, "take", copying)
+    monkeypatch.setattr(RunCache, "put", old)
+
+
+def test_the_number_of_events_guards_a_run_that_the_node_has_wrongly_in_memory(monkeypatch: Plant) -> None:
+    plant_old_runs(monkeypatch)
+    is_caught(10, by="the number of events guards a run")
+
+
+def test_dropping_the_guard_on_the_number_of_events_is_detected(monkeypatch: Plant) -> None:
+    def change(self: MemoryRuns, one: Any) -> None:
+        self._put(one.row, self._tables.workflows[one.row.id].due_us)
+
+    plant_old_runs(monkeypatch)
+    monkeypatch.setattr(MemoryRuns, "_change", change)
+    is_caught(10, by="the row counts|comes after")

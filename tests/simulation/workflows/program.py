@@ -1,0 +1,181 @@
+"""The workflows that the simulated workers decide, with their tasks, in two builds of which one differs in one command.
+
+Results are numbers that no two executions share. `results` computes the result of each kind of run from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mainspring import App, Retry, workflow
+from mainspring.errors import JobCancelled, JobError
+
+if TYPE_CHECKING:
+    from mainspring.client.job import Job
+    from mainspring.deciding.channels import Channel
+
+FAILED = "failed"
+TIMED_OUT = "timed out"
+DONE = "done"
+"""The signal that lets a run of ``inbox`` or ``until`` end."""
+KINDS = ("chain", "joint", "fan", "fused", "inbox", "until", "race", "careful", "sides")
+
+
+class Stage(Protocol):
+    """The part of the world that steps and activities use."""
+
+    async def execute(self, run: int, label: str, *, step: bool) -> int:
+        """Execute a step or an activity of a run; return a number that no other execution has returned."""
+
+    def side(self, run: int) -> int:
+        """Execute a side effect."""
+
+
+_stages: list[Stage] = []
+
+
+def enter(stage: Stage) -> None:
+    """Execute everything on this stage from now on."""
+    _stages[:] = [stage]
+
+
+async def settled(job: Job[int]) -> int | str:
+    """Return the result of an activity or a step, or that it has failed."""
+    try:
+        return await job
+    except JobCancelled:
+        raise
+    except JobError:
+        return FAILED
+
+
+def program(build: str) -> App:
+    """Return the App of a build, ``a`` or ``b``: in ``chain`` they differ."""
+    app = App()
+    mail: Channel[Any] = app.signal("mail", Any)
+
+    @app.task(retry=Retry(max_attempts=3, initial=0.2))
+    async def work(run: int, label: str) -> int:
+        return await _stages[0].execute(run, label, step=False)
+
+    @app.task
+    async def measure(run: int, label: str) -> int:
+        return await _stages[0].execute(run, label, step=True)
+
+    @app.workflow
+    async def chain(size: int) -> list[Any]:
+        """Decide on steps, each recorded before the next, and on one activity."""
+        run = workflow.info().run
+        log: list[Any] = []
+        for place in range(size):
+            log.append(await settled(measure.step(run, f"s{place + 1}")))
+            if build == "b" and not place:
+                log.append(await settled(work.submit(run, "extra")))
+        log.append(await settled(work.submit(run, "w1")))
+        return log
+
+    @app.workflow
+    async def joint(size: int) -> list[Any]:
+        """Decide on steps that are recorded together, on a timer, and on a step of its own."""
+        run = workflow.info().run
+        steps = (workflow.step(measure, run, f"s{place + 1}", record="together") for place in range(size))
+        log = [await settled(step) for step in steps]
+        await workflow.sleep(0.3)
+        log.append(await settled(measure.step(run, f"s{size + 1}")))
+        return log
+
+    @app.workflow
+    async def fan(size: int) -> list[Any]:
+        """Decide on many activities and steps at once."""
+        run = workflow.info().run
+        jobs = [work.submit(run, f"w{place + 1}") for place in range(2 * size)]
+        jobs += [measure.step(run, f"s{place + 1}") for place in range(size)]
+        return list(await asyncio.gather(*map(settled, jobs)))
+
+    @app.workflow
+    async def fused(size: int) -> list[Any]:
+        """Decide on activities one after the other."""
+        run = workflow.info().run
+        return [await settled(work.submit(run, f"w{place + 1}")) for place in range(size)]
+
+    @app.workflow
+    async def inbox(size: int) -> dict[str, Any]:
+        """Receive signals until the last one, with timeouts, steps and activities between them."""
+        run = workflow.info().run
+        got: list[int] = []
+        log: list[int | str] = []
+        while True:
+            try:
+                value = await mail.receive(timeout=timedelta(seconds=size))
+            except TimeoutError:
+                log.append(TIMED_OUT)
+                continue
+            if value == DONE:
+                return {"got": got, "log": log}
+            got.append(value)
+            if value % 3 == 1:
+                log.append(await settled(measure.step(run, f"s{sum(one % 3 == 1 for one in got)}")))
+            elif value % 3 == 2:
+                log.append(await settled(work.submit(run, f"w{sum(one % 3 == 2 for one in got)}")))
+
+    @app.workflow
+    async def until(size: int) -> dict[str, Any]:
+        """Wait for a number of signals that another task receives, or for a time."""
+        got: list[Any] = []
+
+        async def collect() -> None:
+            async for value in mail:
+                got.append(value)  # noqa: PERF401 - the condition looks at the list meanwhile
+
+        task = asyncio.create_task(collect())
+        try:
+            await workflow.wait_until(lambda: len(got) >= size or DONE in got, timeout=timedelta(seconds=20))
+            reached = True
+        except TimeoutError:
+            reached = False
+        task.cancel()
+        return {"got": got, "reached": reached}
+
+    @app.workflow
+    async def race(size: int) -> list[Any]:
+        """Let activities race against timers, while a slow step runs."""
+        run = workflow.info().run
+        log: list[Any] = []
+        slow = measure.step(run, "s1")
+        for place in range(size):
+            try:
+                async with asyncio.timeout(0.5):
+                    log.append(await settled(work.submit(run, f"w{place + 1}")))
+            except TimeoutError:
+                log.append(TIMED_OUT)
+        return [*log, await settled(slow)]
+
+    @app.workflow
+    async def careful(size: int) -> list[Any]:
+        """Sleep and work, and clean up if cancelled."""
+        run = workflow.info().run
+        log: list[Any] = []
+        try:
+            for place in range(size):
+                log.append(await settled(measure.step(run, f"s{place + 1}")))
+                await asyncio.gather(workflow.sleep(1), asyncio.sleep(0.5), settled(work.submit(run, f"w{place + 1}")))
+        except asyncio.CancelledError:
+            await settled(measure.step(run, "undo"))
+            await settled(work.submit(run, "undo"))
+            raise
+        return log
+
+    @app.workflow
+    async def sides(size: int) -> list[Any]:
+        """Use everything that replays repeat."""
+        run = workflow.info().run
+        log: list[Any] = []
+        for _ in range(size):
+            log += [workflow.side_effect(lambda: _stages[0].side(run)), str(workflow.uuid()), workflow.rng().random()]
+            log.append(workflow.now().timestamp())
+            await workflow.sleep(0.2)
+        return log
+
+    return app
