@@ -91,7 +91,7 @@ class WorkflowDecider:
         self._cache = RunCache(settings.workflow_cache)
         self._checks = ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
-        self._activities = Activities(self._cache)
+        self._activities = Activities(self._cache, self._node_us)
         self._turns = Turns(
             self._cache,
             self._reports,
@@ -326,9 +326,12 @@ class WorkflowDecider:
         """Decide about activities that have ended, or settle them alone."""
         fuses = run in self._cache and run.key is None and not self._turns.draining and run.may_fuse(run.ended)
         if fuses and not self._checks.prevent_fusing(run):
-            self._turns.decide_fused(run, to_us(self._wall()) + self._ahead_us)
+            self._turns.decide_fused(run, self._node_us())
         else:
             self._activities.settle(run)
+
+    def _node_us(self) -> int:
+        return to_us(self._wall()) + self._ahead_us
 
     # ---- eviction ----
 

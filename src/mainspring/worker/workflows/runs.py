@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.clock import to_us
 from mainspring.deciding.instance import Instance
 from mainspring.workflows.history import (
     ActivityTaskCanceled,
@@ -72,6 +73,7 @@ class Run:
         "assigned",
         "batch",
         "check",
+        "close_by",
         "decisions",
         "eager",
         "ended",
@@ -106,6 +108,8 @@ class Run:
         """Bytes of its instance when it was last counted."""
         self.open: set[int] = set()
         """The open activities, by the events that scheduled them."""
+        self.close_by: dict[int, int] = {}
+        """The times by which open activities must end, if they are limited, in microseconds since 1970."""
         self.activities: set[int] = set()
         """The activities of the run that this worker holds, by the events that scheduled them."""
         self.key: Key | None = None
@@ -206,8 +210,11 @@ class Run:
         for event in events:
             if isinstance(event, ActivityTaskScheduled):
                 self.open.add(event.id)
+                if event.schedule_to_close:
+                    self.close_by[event.id] = event.at_us + to_us(event.schedule_to_close)
             elif isinstance(event, _ENDS):
                 self.open.discard(event.scheduled)
+                self.close_by.pop(event.scheduled, None)
 
     def may_fuse(self, ended: Sequence[EndedActivity]) -> bool:
         """Return whether the ends of activities may be reported with a decision: no other activity is open elsewhere."""

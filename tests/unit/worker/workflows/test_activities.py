@@ -307,6 +307,29 @@ def test_an_activity_that_is_about_to_time_out_is_settled_alone(
     Host(charges.app).run(test)
 
 
+@pytest.mark.parametrize(("seconds", "fused"), [(3.9, True), (4.1, False)])
+def test_an_activity_that_must_end_soon_is_settled_alone(seconds: float, fused: bool) -> None:
+    app = App()
+    go = asyncio.Event()
+
+    @app.task
+    async def charge() -> None:
+        await go.wait()
+
+    @app.workflow
+    async def order() -> None:
+        await charge.options(schedule_to_close=5).submit()
+
+    async def test(host: Host) -> None:
+        await scheduled(host)
+        host.advance(seconds)
+        go.set()
+        assert len(await host.reports()) == fused
+        assert len(host.settled) == (not fused)
+
+    Host(app).run(test)
+
+
 @pytest.mark.parametrize(("info", "seconds"), [({}, 1.0), ({"timeout": 60.0}, 1.0), ({"timeout": 1.7}, 0.7)])
 def test_an_end_waits_for_an_answer_up_to_a_second_and_not_until_its_time_out(
     info: dict[str, float], seconds: float
