@@ -8,11 +8,13 @@ import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import RUNS, Job, Options, Priority, State, StopRequest
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.rules import Event
 from mainspring.testing.conformance.driver import NOW, Store, done
+from mainspring.testing.conformance.holding import ENDS
 
 from .ground import Do, InMemory, InSqlite
 
@@ -114,6 +116,21 @@ class RootsSuite:
         ]
         assert store.wake(NOW + 5) == ops.Woken({}, [], 0)
         assert [job.id for job in store.claim()] == [left.id]
+
+    @pytest.mark.parametrize("state", State)
+    def test_a_job_becomes_a_root_job_from_the_states_in_the_table(self, store: Store, state: State) -> None:
+        if state in {State.SCHEDULED, State.PENDING}:
+            job = store.submitted(state=state, due_us=NOW + 1 if state is State.SCHEDULED else 0)
+        else:
+            job = store.leased()
+            if state is State.RUNNING:
+                store.assign(job)
+            elif state.ended:
+                store.end(job, next(event for event in ENDS if rules.target(event) is state))
+        assert store.state(job.id) is state
+        taken = do(store, lambda ground: ground.take_waiting([job.id], NOW))
+        assert bool(taken) == (state in rules.sources(Event.BEGIN))
+        assert store.state(job.id) is (rules.step(state, Event.BEGIN) if taken else state)
 
     # ---- guards against the other operations ----
 

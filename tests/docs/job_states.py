@@ -13,7 +13,7 @@ _MEANINGS = {
     State.SCHEDULED: "it is not due yet",
     State.PENDING: "it is due, and no node holds it",
     State.LEASED: "a node holds it and has not recorded that it runs",
-    State.RUNNING: "a node has recorded that a worker runs it",
+    State.RUNNING: "a node has recorded that a worker runs it; or it is a workflow's, and its run is open",
     State.SUCCEEDED: "it has a result",
     State.FAILED: "all its attempts failed: a dead letter",
     State.CANCELLED: "a client, an operator or its schedule cancelled it",
@@ -33,6 +33,7 @@ _CAUSES = {
     Event.CANCEL: "a client, an operator or its schedule cancels it",
     Event.EXPIRE: "the time in which it had to start is over",
     Event.REDRIVE: "an operator or a client tries it again, and its attempts count from zero",
+    Event.BEGIN: "its function is a workflow, and a run of the workflow begins",
 }
 
 _TEMPLATE = """\
@@ -43,8 +44,9 @@ again. -->
 
 A job is in one of eight states. It *waits* (scheduled, pending), is *held* by a node under the node's lease (leased, running),
 or has *ended* (succeeded, failed, cancelled, expired). A submit stores it as scheduled or pending, or as leased if a worker
-already waits for it. Every change of state is a row of one table in the code. The stores check each change against this table,
-this page is generated from it, and the tests walk through it. A change that is not in the table cannot happen.
+already waits for it. The job of a workflow is stored as running, or begins to run once it is due. Every change of state is a
+row of one table in the code. The stores check each change against this table, this page is generated from it, and the tests
+walk through it. A change that is not in the table cannot happen.
 
 ```mermaid
 {diagram}
@@ -65,6 +67,10 @@ this page is generated from it, and the tests walk through it. A change that is 
 A node records that a job runs only after about a second. Most jobs end sooner, and recording each of them would double the
 writes. So a job that ends may be *leased* or *running* in the store, and all events that end a run are legal from both states.
 The record matters when a node is lost: a job that was recorded as running then counts an attempt, and the others do not.
+
+The job of a workflow is the *root job* of a [run](workflows.md#one-run-event-by-event). While the run is open, the root job is
+running, but no node holds it, no recovery returns it, and no worker gets it. Only the end of the run ends it: the events are
+succeed, fail and cancel. A root job that has ended cannot be redriven.
 """
 
 
@@ -72,7 +78,7 @@ def mermaid() -> str:
     """Return the diagram; transitions of both held states are drawn once."""
     held = {State.LEASED, State.RUNNING}
     lines = ["stateDiagram-v2", "    state held {", "        leased --> running: assign", "    }"]
-    edges = {("[*]", after): ["submit"] for after in ("scheduled", "pending", "leased")}
+    edges = {("[*]", after): ["submit"] for after in ("scheduled", "pending", "leased", "running")}
     for (before, event), after in TRANSITIONS.items():
         if before in held and after in held:
             continue

@@ -42,6 +42,7 @@ class Event(StrEnum):
     CANCEL = "cancel"
     EXPIRE = "expire"
     REDRIVE = "redrive"
+    BEGIN = "begin"
 
 
 class Outcome(StrEnum):
@@ -75,6 +76,9 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (_S.FAILED, _E.REDRIVE): _S.PENDING,
     (_S.CANCELLED, _E.REDRIVE): _S.PENDING,
     (_S.EXPIRED, _E.REDRIVE): _S.PENDING,
+    # The job of a workflow becomes a root job (``model.RUNS``), which no node holds.
+    (_S.SCHEDULED, _E.BEGIN): _S.RUNNING,
+    (_S.PENDING, _E.BEGIN): _S.RUNNING,
 } | {
     # Running is recorded only after a while, so every end of a run must be legal from both held states.
     (held, event): target

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
+from mainspring.jobs import rules
 from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.rules import Event
 from mainspring.jobs.store import Submit, Withdrawn
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
 
-_RUNNING = int(State.RUNNING)
+_RUNNING = int(rules.target(Event.BEGIN))
 
 
 def begin_roots(tables: Tables, jobs: list[Job]) -> dict[int, Found]:
@@ -40,7 +42,7 @@ def take_pending(tables: Tables, function: bytes, limit: int, now_us: int) -> li
 def take_waiting(tables: Tables, ids: Iterable[int], now_us: int) -> list[Job]:
     """Turn waiting jobs into root jobs; see ``RunGround.take_waiting``."""
     jobs = [tables.jobs[job_id] for job_id in ids if job_id in tables.jobs]
-    return [_take(tables, job, now_us) for job in jobs if job.state <= PENDING]
+    return [_take(tables, job, now_us) for job in jobs if State(job.state) in rules.sources(Event.BEGIN)]
 
 
 def _take(tables: Tables, job: Job, now_us: int) -> Job:

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from mainspring.engines.sqlite import rows, submitting
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.jobs.model import RUNS, State
+from mainspring.jobs import rules
+from mainspring.jobs.model import RUNS
 from mainspring.jobs.owners import Ended, note
+from mainspring.jobs.rules import Event
 from mainspring.jobs.store import Submit, Withdrawn
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
 
-_RUNNING = int(State.RUNNING)
+_RUNNING = int(rules.target(Event.BEGIN))
 
 
 def begin_roots(tx: Transaction, jobs: list[Job]) -> dict[int, Found]:
