@@ -39,9 +39,9 @@ SIGNALS_PER_RUN = 15_000
 """Signals that one history has room for."""
 CHUNK = 5_000
 """Runs that start before the client awaits their decisions."""
-SAFETY = 1.5
+SAFETY = 2.0
 """Runs may start this many times slower than in a sample, before timers are due."""
-MARGIN = 5.0
+MARGIN = 10.0
 """Seconds between the last start of a run and the first timer, at least."""
 
 

@@ -41,6 +41,8 @@ LONG_STEPS = 24_900
 """Steps of a run with about 25,000 events."""
 LONG_SLEEP = 8.0
 """Seconds in which the worker of the long run is replaced."""
+PAGE_CACHE_JOBS = 600_000
+"""Queued jobs with random uniques, whose pages are more than a node's page cache."""
 TIMER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
 
@@ -61,11 +63,25 @@ class Runs:
     def __call__(self, server: Server, scale: Scale) -> Run:
         runs = scale.count(self.runs, self.quick)
         with worker_processes(server, self.workers) as workers:
-            before = [processor_time.seconds(pid) for pid in (server.pids()[0], *workers)]
+            cpu = _Cpu(server, workers)
             figures = client(server, "runs", self.workflow, runs, self.clients)
-            after = [processor_time.seconds(pid) for pid in (server.pids()[0], *workers)]
-        used = [end - start for start, end in zip(before, after, strict=True)]
-        return Run(figures["rate"] * self.each, {**figures, "node_cpu_s": used[0], "workers_cpu_s": used[1:]})
+            return Run(figures["rate"] * self.each, {**figures, **cpu.used()})
+
+
+class _Cpu:
+    """The processor seconds of a node and of workers since this object was created."""
+
+    def __init__(self, server: Server, workers: Sequence[int]) -> None:
+        self._pids = (server.pids()[0], *workers)
+        self._before = self._now()
+
+    def _now(self) -> list[float]:
+        return [processor_time.seconds(pid) for pid in self._pids]
+
+    def used(self) -> dict[str, Any]:
+        """Return the seconds of the node, and those of each worker."""
+        node, *workers = (now - before for now, before in zip(self._now(), self._before, strict=True))
+        return {"node_cpu_s": node, "workers_cpu_s": workers}
 
 
 @dataclass(frozen=True)
@@ -76,9 +92,10 @@ class Signals:
     seconds: float = 5.0
 
     def __call__(self, server: Server, scale: Scale) -> Run:
-        with worker_processes(server):
+        with worker_processes(server) as workers:
+            cpu = _Cpu(server, workers)
             figures = client(server, "signals", scale.count(self.runs, min(self.runs, 100)), self.seconds)
-        return Run(figures["rate"], figures)
+            return Run(figures["rate"], {**figures, **cpu.used()})
 
 
 @dataclass
@@ -133,26 +150,40 @@ def cold_decision(server: Server, scale: Scale) -> dict[str, Any]:
 
 
 def sleepers(server: Server, scale: Scale) -> dict[str, Any]:
-    """Return the costs of many sleeping runs: memory of the node in MB, disk in KB for each, and seconds of a restart."""
+    """Return the costs of many sleeping runs: memory of the node in MB, disk in KB for each, and seconds of a restart.
+
+    Queued jobs first fill the page cache of SQLite, which belongs to a node without workflows, too.
+    """
     runs = scale.count(scenarios.MILLION, 10_000)
+    started_with = server.rss_kib()
+    load(server, "submit", jobs=scale.count(PAGE_CACHE_JOBS, 2_000), unique="random", **scenarios.WIDE)
+    disk = _disk(server)  # without the log of the running node: its jobs count for the runs
     with worker_processes(server):
-        fresh = server.rss_kib()
+        before = server.rss_kib()
         started = client(server, "sleepers", runs)
-    load(server, "submit", jobs=1)  # the first job after the restart
     time.sleep(SETTLE_SECONDS)
     at_work = server.rss_kib()
     server.stop()
-    disk = sum(file.stat().st_size for file in server.directory.glob("jobs.db*"))
+    disk = _disk(server) - disk
     os.sync()
     restart = scenarios.time_to_first_job(server, runs)
     time.sleep(SETTLE_SECONDS)
     return {
-        "memory_mb": (max(at_work, server.rss_kib()) - fresh) * 1024 / 1e6,
+        "memory_mb": (max(at_work, server.rss_kib()) - before) * 1024 / 1e6,
         "disk_kb": disk / 1e3 / runs,
         "restart_s": restart.figure,
-        "rss_kib": {"fresh": fresh, "with all runs": at_work, "after the restart": server.rss_kib()},
+        "rss_kib": {
+            "at the start": started_with,
+            "with queued jobs": before,
+            "with all runs": at_work,
+            "after the restart": server.rss_kib(),
+        },
         **started,
     }
+
+
+def _disk(server: Server) -> int:
+    return (server.directory / "jobs.db").stat().st_size
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from mainspring.workflows.state import State
     from mainspring.workflows.store import RunRow
 
-CACHE_BYTES: Final = 32 * 2**20
+CACHE_BYTES: Final = 16 * 2**20
 """The default size."""
 
-# Measured on CPython 3.11.
-RUN_BYTES: Final = 1_400
+# Measured on CPython 3.11, for runs that were read from the store.
+RUN_BYTES: Final = 2_000
 ACTIVITY_BYTES: Final = 300
 TIMER_BYTES: Final = 200
 EVENT_BYTES: Final = 90
