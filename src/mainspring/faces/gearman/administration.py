@@ -88,6 +88,9 @@ def _page(
 
 def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
     total, running, workers = queue.total(), queue.running, sum(queue.workers.values())
+    if queue.is_root:
+        # Open runs need no worker for days. Monitors take the jobs that do not run as waiting ones.
+        running += queue.away
     if peer.face.remote_load is not None:
         others = peer.face.remote_load(queue.name)
         total, workers = total + others.foreground, workers + others.workers

@@ -430,7 +430,7 @@ def test_lists_name_the_functions_of_decisions_for_people(node: Node) -> None:
     Decider(node, b"charge").assigned()
     client = node.connect()
     assert client.text("status").splitlines()[:-1] == [
-        "order\t1\t0\t0",
+        "order\t1\t1\t0",
         "charge\t0\t0\t1",
         "order@1 (decisions)\t1\t1\t1",
     ]
