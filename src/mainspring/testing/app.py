@@ -35,7 +35,6 @@ from mainspring.testing.clock import ManualClock
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
-from mainspring.worker.session import DECISIONS
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflow_lint import check_workflows
 
@@ -137,7 +136,7 @@ class InMemory:
                 wall=self.clock.wall,
             )
             working = asyncio.create_task(worker.run())
-            if await self._until(lambda: worker.links[0].session.agreed or working.done()):
+            if await self._until(lambda: self._is_registered() or working.done()):
                 self._ready.set()
             try:
                 await working
@@ -145,6 +144,14 @@ class InMemory:
                 server.close()
         finally:
             await node.close()
+
+    def _is_registered(self) -> bool:
+        """Return whether the node has recorded the worker's workflows; before that, a submission begins no run."""
+        workflows = self._node.workflows
+        return self._worker.links[0].session.agreed and (
+            workflows is None
+            or all(workflows.definitions.is_workflow(name.encode()) for name, _ in self._app.registry.workflows)
+        )
 
     async def _declare(self, node: Node) -> None:
         """Create the App's schedules."""
@@ -183,14 +190,11 @@ class InMemory:
         node, worker = self._node, self._worker
         if not node.commits.idle or node.running():
             return False
-        if worker.held or worker.deciding or any(link.session.unsettled for link in worker.links):
+        # A decision is running at the node until it is reported, so the work of the decider need not be asked for.
+        if worker.held or any(link.session.unsettled for link in worker.links):
             return False
         names = {function.name.encode() for function in self._app.registry}
-        return not any(
-            queue.waiting()
-            for queue in node.service.queues()
-            if queue.name in names or queue.name.startswith(DECISIONS)
-        )
+        return not any(queue.waiting() for queue in node.service.queues() if queue.name in names)
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         """Poll a condition in real time, because no single component reports it; return whether it became true in time."""

@@ -144,11 +144,6 @@ class Worker:
         return self._places.running + self._places.extra
 
     @property
-    def deciding(self) -> bool:
-        """Whether a decision of a workflow's run, or a step of one, is under way."""
-        return self._decider is not None and self._decider.busy
-
-    @property
     def jobs_done(self) -> int:
         """The number of jobs that this worker has run to their end."""
         return self._held_jobs.done
@@ -371,7 +366,8 @@ class Worker:
 
     def _working(self) -> bool:
         """Return whether jobs or a decision are under way, or jobs that were requested before the drain may still arrive."""
-        return bool(self.running) or self.deciding or any(link.session.pausing for link in self._all_links)
+        deciding = self._decider is not None and self._decider.busy
+        return bool(self.running) or deciding or any(link.session.pausing for link in self._all_links)
 
     async def _until(self, done: Callable[[], bool], seconds: float, *, is_grace: bool = False) -> None:
         """Wait until ``done`` returns true, at most for ``seconds``; a grace also ends when the owner skips it."""

@@ -21,6 +21,7 @@ from mainspring import (
     workflow,
 )
 from mainspring.testing import in_memory
+from mainspring.workflows.service import WorkflowService
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,6 +100,17 @@ def test_a_run_from_its_start_to_its_result(fleet: InMemory) -> None:
     fleet.advance("3d")
     assert run.result(5) == {"payment": "700 for 7", "labels": ["label cat", "label owl"]}
     assert (run.state, run.details()["status"]) == ("succeeded", "completed")
+
+
+def test_a_submission_right_after_the_start_begins_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    define = WorkflowService.define
+
+    def define_later(*args: Any) -> None:
+        asyncio.get_running_loop().call_later(0.05, define, *args)
+
+    monkeypatch.setattr(WorkflowService, "define", define_later)
+    with in_memory(app):
+        assert order.submit(7, []).details()["status"] == "open"
 
 
 def test_a_workflow_id_has_one_open_run(fleet: InMemory) -> None:
