@@ -55,6 +55,13 @@ def test_an_activity_s_end_fits_or_terminates(left: int) -> None:
     assert len(run.events) <= run.limits.events
 
 
+@pytest.mark.parametrize(("asked", "lasts"), [(0, 60), (10, 10), (100, 60)])
+def test_a_run_lasts_at_most_as_long_as_its_node_allows(asked: float, lasts: float) -> None:
+    started = Run(limits=Limits(timeout=60), timeout=asked).events[0]
+    assert isinstance(started, history.WorkflowExecutionStarted)
+    assert started.execution_timeout == lasts
+
+
 def test_open_activities_are_limited() -> None:
     run = Run(limits=Limits(open_activities=2))
     run.decide(*(ScheduleActivityTask(n, str(n), b"f") for n in range(3)))
