@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PAGE_EVENTS: Final = 2_000
 """Events that one EVENTS carries at most."""
 RETRY_DELAY: Final = 0.25
-"""Seconds until a definition that the store could not take is stored again."""
+"""Seconds until a definition is stored again that the store could not take, or a history is read again."""
 HISTORY_COST: Final = 64
 """The number of unanswered requests that a HISTORY counts as."""
 MOST_REPORTS: Final = 10_000
@@ -121,11 +121,14 @@ def _history(peer: Peer, args: list[bytes]) -> None:
         peer.outbox.write(response(Type.EVENTS, run, first, body))
         peer.unanswered.remove(HISTORY_COST)
 
-    def failed(error: Exception) -> None:
-        peer.refuse(b"STORE", f"the history of run {int(run)} cannot be read: {error}".encode())
-        peer.unanswered.remove(HISTORY_COST)
+    def read() -> None:
+        if not peer.reading.ended:
+            workflows.history(int(run), int(first), PAGE_EVENTS, lambda page: send(_page(page)), failed)
 
-    workflows.history(int(run), int(first), PAGE_EVENTS, lambda page: send(_page(page)), failed)
+    def failed(_: Exception) -> None:
+        peer.service.later(RETRY_DELAY, read)  # the worker keeps the decision, and waits for its events
+
+    read()
 
 
 def _page(page: Page[Event]) -> bytes:

@@ -491,6 +491,16 @@ def test_a_registration_that_the_store_cannot_take_is_repeated(node: Node) -> No
     assert [kind for kind, _ in peer.received()] == ["ASSIGN"]
 
 
+def test_a_history_that_the_store_cannot_give_is_read_again(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    decider.peer.request(Type.HISTORY, b"%d" % decision.run, b"2")
+    node.fail()
+    assert decider.take() == []
+    node.wait(1.0)
+    assert [kind for kind, _ in decider.take()] == [Type.EVENTS]
+
+
 # ---- packets of the network ----
 
 
