@@ -98,10 +98,13 @@ class RunClient(Actor):
             for _ in range(self.chance.choice((1, 1, 2))):  # a client may repeat a request without need
                 params = {"key": key, "name": "mail", "input": value, "request": request}
                 self.ask(Asked("workflows.signal", params))
-        elif number < 0.8:
+        elif number < 0.77:
             self.ask(Asked("workflows.cancel", {"key": key, "request": request}))
-        elif number < 0.83:
+        elif number < 0.78:
             self.ask(Asked("workflows.terminate", {"key": key}))
+        elif number < 0.82:
+            job = self.world.some_job()
+            self.ask(Asked("jobs.cancel", {"handle": job}))
         elif number < 0.88:
             self.ask(Asked("workflows.unpark", {"all": True}))
         elif number < 0.92:

@@ -222,6 +222,9 @@ class DeciderHost(Actor):
 
     def receive(self, kind: int, args: list[bytes]) -> None:
         assert self._transport is not None
+        if kind == Type.ASSIGN and self.world.deadly and not self.world.calm and self.chance.random() < 0.5:
+            self.kill()
+            return
         data = response(kind, *args)
         with self.loop.running():
             self._transport.protocol.data_received(data)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mainspring.deciding.channels import Channel
 
 FAILED = "failed"
+CANCELLED = "cancelled"
 TIMED_OUT = "timed out"
 DONE = "done"
 """The signal that lets a run of ``inbox`` or ``until`` end."""
@@ -42,11 +43,11 @@ def enter(stage: Stage) -> None:
 
 
 async def settled(job: Job[int]) -> int | str:
-    """Return the result of an activity or a step, or that it has failed."""
+    """Return the result of an activity or a step, or that it has failed or was cancelled by hand."""
     try:
         return await job
     except JobCancelled:
-        raise
+        return CANCELLED
     except JobError:
         return FAILED
 
@@ -56,7 +57,7 @@ def program(build: str) -> App:
     app = App()
     mail: Channel[Any] = app.signal("mail", Any)
 
-    @app.task(retry=Retry(max_attempts=3, initial=0.2))
+    @app.task(retry=Retry(max_attempts=2, initial=0.2), timeout=timedelta(seconds=3))
     async def work(run: int, label: str) -> int:
         return await _stages[0].execute(run, label, step=False)
 
@@ -179,3 +180,6 @@ def program(build: str) -> App:
         return log
 
     return app
+
+
+APPS = {build: program(build) for build in "ab"}

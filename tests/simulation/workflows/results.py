@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainspring.deciding.instance import Instance
 from mainspring.workflows import history
 
-from .program import DONE, FAILED, TIMED_OUT
+from .program import APPS, CANCELLED, DONE, FAILED, TIMED_OUT
 
 if TYPE_CHECKING:
     from .accounts import Account
@@ -25,7 +26,7 @@ class Recorded:
         self.signals = [_json(event.input) for event in account.of(history.WorkflowExecutionSignaled)]
         self.fired = len(account.of(history.TimerFired))
         self.activities: dict[str, Any] = {}
-        """Absent: not closed; None: cancelled."""
+        """None: not closed."""
         for event in account.events:
             if isinstance(event, history.ActivityTaskScheduled):
                 self.activities.setdefault(_label(event))
@@ -35,6 +36,8 @@ class Recorded:
                 self.activities[_label(scheduled)] = _json(event.result)
             elif isinstance(event, (history.ActivityTaskFailed, history.ActivityTaskTimedOut)):
                 self.activities[_label(scheduled)] = FAILED
+            elif isinstance(event, history.ActivityTaskCanceled):
+                self.activities[_label(scheduled)] = CANCELLED
 
     def step(self, number: int) -> Any:
         marker = self.account.steps[number]
@@ -68,6 +71,18 @@ def check_result(account: Account) -> None:
     else:
         assert isinstance(close, history.WorkflowExecutionTerminated), f"a run has failed: {close}"
         assert close.cause == "OPERATOR_INITIATED"
+
+
+def check_replay(account: Account) -> None:
+    """Check that the code of one of the builds makes the recorded decisions."""
+    parked = []
+    for app in APPS.values():
+        instance = Instance(app.registry.workflows[account.kind, "1"].code, account.run)
+        parked.append(instance.deliver(account.events, account.events[-1].at_us).parked)
+        instance.evict()
+        if parked[-1] is None:
+            return
+    raise AssertionError(f"no code makes the decisions of run {account.run}: {parked}")
 
 
 def _chain(recorded: Recorded, result: Any) -> None:

@@ -25,14 +25,14 @@ from . import program
 from .accounts import Accounts
 from .clients import Closer, RunClient
 from .deciders import DeciderHost
-from .results import check_result
+from .program import APPS
+from .results import check_replay, check_result
 from .store import FlowStore
 from .virtual_loop import VirtualLoop
 
 if TYPE_CHECKING:
     from .store import Make
 
-APPS = {build: program.program(build) for build in "ab"}
 _json = msgspec.json.decode
 CALM_SECONDS = 150.0
 """Seconds without faults after which every run must have ended."""
@@ -61,6 +61,8 @@ class FlowWorld:
         self.crashes = chance.random() < 0.5
         self.pauses = chance.random() < 0.3
         """Whether workers stand still at times."""
+        self.deadly = chance.random() < 0.1
+        """Whether decisions often kill their workers."""
         self.slow_activations = chance.random() < 0.2
         self.brief_steps = chance.random() < 0.5
         self._make = make
@@ -97,7 +99,7 @@ class FlowWorld:
     def _begin(self) -> Life:
         def store(*args: Any) -> FlowStore:
             self._store = FlowStore(*args)
-            self.accounts.read = self._store.read
+            self.accounts.read = self._store.look
             return self._store
 
         engine = self._make(self.accounts, self._cache)
@@ -120,6 +122,15 @@ class FlowWorld:
 
     def handle_of(self, run: int) -> str:
         return f"H:n:{run}"
+
+    def some_job(self) -> str:
+        """Return the handle of a job that does something for a run, or did: operators may cancel it by hand."""
+        accounts = list(self.accounts.runs.values())
+        account = self.chance.choice(accounts) if accounts else None
+        if account is None:
+            return self.handle_of(7_000_000_000_001)
+        jobs = [account.decision, *(activity.job for activity in account.activities.values())]
+        return self.handle_of(self.chance.choice(jobs))
 
     def signal_value(self) -> int:
         self._number += 1
@@ -297,6 +308,8 @@ class FlowWorld:
             self._store.fails = True
         elif number < 0.5:
             life.store.full = not life.store.full
+        elif number < 0.53:
+            life.store.away = not life.store.away
         elif number < 0.6:
             seconds = chance.choice((-3.0, 3.0))
             self.accounts.step(seconds)
@@ -304,7 +317,7 @@ class FlowWorld:
         elif number < 0.75 and self.crashes:
             self.crash()
         elif number < 0.8 and self.crashes and not life.store.full:
-            self._store.fails = False
+            self._store.fails = self._store.away = False
             life.end()
             self.crash()
 
@@ -378,7 +391,7 @@ class FlowWorld:
     def run_without_faults(self) -> None:
         """Run without faults until all runs have ended, and check what is left."""
         self.calm = True
-        self._store.full = self._store.fails = False
+        self._store.full = self._store.fails = self._store.away = False
         if not any(host.functions for host in self.hosts) and not any(
             isinstance(one, PlainWorker) for one in self.actors
         ):
@@ -428,7 +441,7 @@ class FlowWorld:
 
     def _check_run(self, account: Any) -> None:
         shown: list[Any] = []
-        self.life.store.read(ShowRun(Key(run=account.run)), UNTIMED, shown.append)
+        self._store.look(ShowRun(Key(run=account.run)), UNTIMED, shown.append)
         row, state = shown[0]
         assert state == account.state, "the state is not the fold of all events"
         assert (row.decision, row.due_us, row.parked) == (0, 0, None)
@@ -438,6 +451,7 @@ class FlowWorld:
         if row.status is Status.COMPLETED:
             assert job.result == account.close.result
         check_result(account)
+        check_replay(account)
 
 
 def _id(handle: bytes) -> int:
