@@ -12,9 +12,13 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.testing.conformance import RunJobSuite
 
+from .test_engines import out_of_pages
+
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from mainspring.storage.engine import Engine
     from mainspring.testing.conformance import Make
 
 
@@ -33,6 +37,9 @@ class TestSqlite(RunJobSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: SqliteEngine(tmp_path / "jobs.db")
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return out_of_pages(engine)
 
 
 class TestPostgres(RunJobSuite):
