@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.postgres.server import name_of
-from tests.upgrades.old import unpack_source, with_source
+from tests.upgrades.old import SQLITE, unpack, unpack_source, with_source
 
 from mainspring.engines.postgres.migrate import MIGRATIONS
 
@@ -16,6 +17,7 @@ from .fleet import Fleet, ForkServer
 from .ledger import STOP_DELAY
 from .processes import mainspring, node
 from .schedule_workers import ScheduleWorkers, add, end_and_check
+from .servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,3 +155,27 @@ def test_workers_and_commands_of_one_version_use_a_node_of_the_other(source: Pat
         assert (done.returncode, done.stdout) == (0, b"3"), done
         failed = mainspring("submit", "fail", "--server", server.address, cwd=tmp_path, **of_worker)
         assert b"ValueError: twice" in failed.stderr, failed
+
+
+UNDER_WAY = {b"held": 1, b"runs": 2, b"queues": 1, b"waiting": 3}
+"""The jobs that the old node held, or that waited, by function; one each of "runs" and "queues" is for a fire time."""
+
+
+def test_a_node_goes_on_with_a_store_of_the_version_before(tmp_path: Path) -> None:
+    """Jobs under way end once, and schedules go on; `tests/upgrades/test_stores.py` compares what the store has."""
+    (tmp_path / "jobs.db").write_bytes(unpack(SQLITE))
+    with serving(tmp_path) as server, server.extended() as worker, server.extended() as tool:
+        for function in UNDER_WAY:
+            worker.register(function)
+        handles = set()
+        done = Counter[bytes]()
+        while not done >= Counter(UNDER_WAY):
+            worker.ready()
+            job = worker.job()
+            assert worker.settle_as(job, b"succeeded") == b"recorded"
+            done[job.function] += job.handle.startswith(b"H:old:")
+            assert job.handle not in handles
+            handles.add(job.handle)
+        assert done == Counter(UNDER_WAY)
+        (newest,) = tool.call("schedules.history", name="runs", limit=1)["runs"]
+        assert newest["fire_time"] > "2023-11-15", "its schedule goes on"
