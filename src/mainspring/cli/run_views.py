@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from mainspring.cli.display import print_fields, print_table
+from mainspring.jobs.failures import JobFailure
 from mainspring.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -77,9 +80,12 @@ class EventRows:
             yield scheduled
         if (workflow := attributes.get("workflowType")) is not None:
             yield f"{workflow['name']}@{workflow['version']}"
+        error = _error(attributes.get("details"))
         for name, write in _SHOWN.items():
+            if error and name == "reason":
+                continue  # the error begins with it
             if attributes.get(name) not in (None, "") and (text := write(attributes[name])):
-                yield text
+                yield error if error and name == "details" else text
 
 
 def _time(seconds: float) -> str:
@@ -89,6 +95,15 @@ def _time(seconds: float) -> str:
 def _short(text: Any) -> str:
     line = str(text)
     return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]}…"
+
+
+def _error(details: object) -> str:
+    """Return the error that details describe, without its traceback; empty if they are none."""
+    try:
+        found = msgspec.json.decode(str(details), type=JobFailure)
+    except msgspec.DecodeError:
+        return ""
+    return _short(f"{found.type}: {found.message}")
 
 
 _SHOWN: Final[Mapping[str, Callable[[Any], str]]] = {

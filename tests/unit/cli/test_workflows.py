@@ -15,6 +15,7 @@ from mainspring.cli.main import main
 from mainspring.cli.workflows import COLUMNS
 from mainspring.client.blocking import Client
 from mainspring.client.outcomes import Outcome
+from mainspring.jobs.failures import failure
 from mainspring.workflows import history
 from mainspring.workflows.swf_events import swf_event
 
@@ -66,6 +67,8 @@ EVENTS: list[history.Event] = [
     history.ActivityTaskCompleted(8, TIME_US, 5, 7, b"9" * 300),
     history.WorkflowExecutionSignaled(9, TIME_US, "approved", b'{"by": "\x1beva"}'),
     history.MarkerRecorded(10, TIME_US, 0, "step", b"900", native=True, number=1, function="price"),
+    history.ActivityTaskFailed(11, TIME_US, 5, 7, "OSError", failure("OSError", "away")),
+    history.WorkflowExecutionFailed(12, TIME_US, 4, "why", b"[1]"),
 ]
 WHAT = [
     "order@2 [17]",
@@ -78,6 +81,8 @@ WHAT = [
     f"charge #1 {'9' * 200}…",
     r'approved {"by": "\x1beva"}',
     "step price 900",
+    "charge #1 OSError: away",
+    "why [1]",
 ]
 
 
@@ -204,7 +209,7 @@ def test_a_history_has_a_line_per_event(server: Server, capsys: pytest.CaptureFi
 def test_the_json_of_a_history_is_that_of_swf(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers["workflows.history"] = [page(*EVENTS)]
     assert main(["workflows", "history", "order-17", "--from", "3", "--json"]) == 0
-    assert [event["eventId"] for event in json.loads(capsys.readouterr().out)] == list(range(1, 11))
+    assert [event["eventId"] for event in json.loads(capsys.readouterr().out)] == list(range(1, 13))
     assert server.calls == [("workflows.history", {"key": "order-17", "from": 3})]
 
 
