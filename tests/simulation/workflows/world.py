@@ -228,7 +228,7 @@ class FlowWorld:
             self.step()
             self._check()
             if number % 16 == 0:
-                invariants.always(self.life)
+                self._check_memory()
             if number % 150 == 149:
                 self.accounts.whole()
         self.run_without_faults()
@@ -242,6 +242,14 @@ class FlowWorld:
             for job_id in (account.decision, *(activity.job for activity in account.activities.values())):
                 found = self.life.store.find(job_id)
                 assert found is None, f"run {account.run} is closed, and its job {found} is left"
+
+    def _check_memory(self) -> None:
+        """Check the node's memory."""
+        invariants.always(self.life)
+        assert self.life.workflows is not None
+        cached = self.life.workflows.deciders.cached
+        for run, at in cached._runs.items():
+            assert at.worker in cached._connections, f"run {run} counts as cached by a worker that has gone"
 
     def step(self) -> None:
         """Do one random action."""
@@ -280,7 +288,8 @@ class FlowWorld:
     def _some(self) -> None:
         """Let the node and all others do everything that they can at once."""
         life = self.life
-        life.settle()
+        if self.chance.random() < 0.7:
+            life.settle()  # else the packets come while a group is in progress
         for wire in [wire for wire in life.wires if wire.can_deliver]:
             wire.deliver()
         for actor in self.actors:
@@ -300,8 +309,10 @@ class FlowWorld:
         life, chance = self.life, self.chance
         if number < 0.15:
             chance.choice(self.hosts).leave()
+            self._end_left()
         elif number < 0.3:
             chance.choice(self.hosts).kill()
+            self._end_left()
         elif number < 0.35:
             chance.choice(self.hosts).stop()
         elif number < 0.45:
@@ -386,7 +397,7 @@ class FlowWorld:
         else:
             raise AssertionError("the node does not come to rest")
         self._check()
-        invariants.always(life)
+        self._check_memory()
 
     def run_without_faults(self) -> None:
         """Run without faults until all runs have ended, and check what is left."""
