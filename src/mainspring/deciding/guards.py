@@ -37,24 +37,23 @@ _UUID: Final = f"use `workflow.uuid()`, {_STEP}"
 _THREAD: Final = "do it in a step, `await workflow.step(f, …)`, which runs in a thread"
 _BYTES: Final = f"use `workflow.rng().randbytes(…)`, {_STEP}"
 
+CLOCK: Final = (
+    "time",
+    "time_ns",
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "process_time",
+    "process_time_ns",
+    "thread_time",
+    "thread_time_ns",
+    "clock_gettime",
+    "clock_gettime_ns",
+)
+"""The functions of ``time`` that read a clock."""
 GUARDED: Final[dict[ModuleType, dict[str, str]]] = {
-    time: dict.fromkeys(
-        [
-            "time",
-            "time_ns",
-            "monotonic",
-            "monotonic_ns",
-            "perf_counter",
-            "perf_counter_ns",
-            "process_time",
-            "process_time_ns",
-            "thread_time",
-            "thread_time_ns",
-            "clock_gettime",
-            "clock_gettime_ns",
-        ],
-        _NOW,
-    )
+    time: dict.fromkeys(CLOCK, _NOW)
     | dict.fromkeys(("localtime", "gmtime", "ctime", "asctime", "strftime"), _NOW)
     | {"sleep": f"use `await workflow.sleep(…)`, {_STEP}"},
     random: dict.fromkeys(

@@ -16,7 +16,7 @@ import textwrap
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mainspring.deciding.guards import ORIGINALS
+from mainspring.deciding.guards import CLOCK, ORIGINALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,20 +60,6 @@ _SET: Final = "its order is another one in each process: iterate over `sorted(â€
 _AWAIT: Final = "write `await`, or keep the job and await it later; it is dropped when the workflow returns"
 
 _CLOCK_METHODS: Final = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today")}
-_CLOCK_TIME: Final = frozenset(
-    {
-        "time",
-        "time_ns",
-        "monotonic",
-        "monotonic_ns",
-        "perf_counter",
-        "perf_counter_ns",
-        "process_time",
-        "process_time_ns",
-        "thread_time",
-        "thread_time_ns",
-    }
-)
 _CLOCK_WITHOUT_ARGUMENT: Final = frozenset({"localtime", "gmtime", "ctime", "asctime"})
 _CHANCE_MODULES: Final = frozenset({"secrets"})
 _IO_MODULES: Final = frozenset(
@@ -266,7 +252,7 @@ def _judge(target: Any, node: ast.Call) -> str:
         bare = "datetime" if issubclass(owner, dt.datetime) else "date"
         return f"reads the clock: {_CLOCK}" if (bare, name) in _CLOCK_METHODS else ""
     if module == "time":
-        if name in _CLOCK_TIME or (name in _CLOCK_WITHOUT_ARGUMENT and not node.args):
+        if name in CLOCK or (name in _CLOCK_WITHOUT_ARGUMENT and not node.args):
             return f"reads the clock: {_CLOCK}"
         return f"blocks the worker: use `await workflow.sleep(â€¦)`, {_STEP}" if name == "sleep" else ""
     if (isinstance(owner, random.Random) and owner is getattr(random, "_inst", None)) or module in _CHANCE_MODULES:

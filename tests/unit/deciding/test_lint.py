@@ -47,6 +47,10 @@ async def clock() -> float:
     return time.monotonic()
 
 
+async def clock_of_the_system() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 async def blocking() -> None:
     time.sleep(1)  # noqa: ASYNC251
 
@@ -147,6 +151,7 @@ async def by_helper() -> float:
         (clock_of_date, "workflow.now()"),
         (clock_by_name, "workflow.now()"),
         (clock, "workflow.now()"),
+        (clock_of_the_system, "workflow.now()"),
         (blocking, "workflow.sleep("),
         (chance, "workflow.rng()"),
         (chance_of_uuid, "workflow.uuid()"),
