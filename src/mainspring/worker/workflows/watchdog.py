@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.worker.workflows.runs import Run
 
 LIMIT: Final = 1.0
@@ -21,9 +23,10 @@ _log = structlog.get_logger("mainspring.workflows")
 
 
 class Watchdog:
-    """Watches the activations of one thread."""
+    """Watches the activations of one thread. ``clock`` returns seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._run: Run | None = None
         self._begun = 0.0
         self._reported = False
@@ -41,7 +44,7 @@ class Watchdog:
 
     def begin(self, run: Run) -> None:
         """An activation begins."""
-        self._begun = time.monotonic()
+        self._begun = self._clock()
         self._reported = False
         self._run = run
 
@@ -51,16 +54,20 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._stopped.wait(INTERVAL):
-            run = self._run
-            if run is None or self._reported or time.monotonic() - self._begun < LIMIT:
-                continue
-            self._reported = True
-            frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to another thread's stack
-            stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-            _log.warning(
-                "the code of a workflow blocks its worker",
-                run=run.id,
-                seconds=round(time.monotonic() - self._begun, 1),
-                do="move the computation into a task, and await task.step(…) or task.submit(…)",
-                stack=stack,
-            )
+            self.look()
+
+    def look(self) -> None:
+        """Log the stack of an activation that takes too long, once. The watching thread calls this."""
+        run, seconds = self._run, self._clock() - self._begun
+        if run is None or self._reported or seconds < LIMIT:
+            return
+        self._reported = True
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to another thread's stack
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        _log.warning(
+            "the code of a workflow blocks its worker",
+            run=run.id,
+            seconds=round(seconds, 1),
+            do="move the computation into a task, and await task.step(…) or task.submit(…)",
+            stack=stack,
+        )

@@ -1,0 +1,268 @@
+"""Local steps on the executors of their worker: their attempts, time-outs and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from tests.unit.worker.workflows.host import Host
+
+from mainspring import App, Retry, Snooze, current_job, workflow
+
+
+def flow(app: App, task: Any) -> None:
+    """Define a workflow that makes one step."""
+
+    @app.workflow
+    async def order() -> Any:
+        return await task.step()
+
+
+async def recorded(host: Host) -> tuple[bytes, bool, int]:
+    """Return the result of the only step that was reported, whether it has failed, and its attempts."""
+    (step,) = (await host.report()).only.steps
+    return step.result, step.failed, step.attempt
+
+
+def test_a_failed_step_is_tried_again_after_its_delay() -> None:
+    app = App()
+    attempts: list[int] = []
+
+    @app.task(retry=Retry(max_attempts=3, initial=10.0, factor=2, jitter=0))
+    async def price() -> int:
+        attempts.append(current_job().attempt)
+        if len(attempts) < 3:
+            raise OSError("busy")
+        return 7
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.advance(9.9)
+        await host.settle()
+        assert attempts == [1]
+        host.advance(0.2)
+        await host.settle()
+        assert attempts == [1, 2]
+        assert not await host.reports()
+        host.advance(20.1)
+        assert await recorded(host) == (b"7", False, 3)
+
+    Host(app).run(test)
+
+
+def test_the_error_of_the_last_attempt_is_recorded() -> None:
+    app = App()
+
+    @app.task(retry=Retry(max_attempts=2, initial=1.0, jitter=0))
+    async def price() -> None:
+        raise OSError("busy")
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.advance(1.1)
+        result, failed, attempt = await recorded(host)
+        assert (msgspec.json.decode(result)["message"], failed, attempt) == ("busy", True, 2)
+
+    Host(app).run(test)
+
+
+def test_a_step_that_snoozes_starts_later_without_another_attempt() -> None:
+    app = App()
+    attempts: list[int] = []
+
+    @app.task
+    async def price() -> int:
+        attempts.append(current_job().attempt)
+        if len(attempts) == 1:
+            raise Snooze(timedelta(seconds=30))
+        return 7
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.advance(29)
+        assert not await host.reports()
+        host.advance(1.1)
+        assert await recorded(host) == (b"7", False, 1)
+        assert attempts == [1, 1]
+
+    Host(app).run(test)
+
+
+def test_a_step_that_takes_too_long_fails_with_the_reason() -> None:
+    app = App()
+    ended: list[str] = []
+
+    @app.task(timeout=5.0)
+    async def price() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("price")
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.advance(4.9)
+        assert not await host.reports()
+        host.advance(0.2)
+        result, failed, _ = await recorded(host)
+        error = msgspec.json.decode(result)
+        assert (error["type"], failed) == ("Timeout", True)
+        assert error["message"] == "the attempt of step price ran for longer than 5 s"
+        assert ended == ["price"]
+
+    Host(app).run(test)
+
+
+def test_a_step_that_ends_in_time_does_not_time_out_later() -> None:
+    app = App()
+
+    @app.task(timeout=5.0)
+    async def price() -> int:
+        return 7
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        host.answer(await host.report())
+        host.advance(6)
+        assert not await host.reports()
+        assert host.node.closed.result == b"7"
+
+    Host(app).run(test)
+
+
+def with_timeout(app: App, task: Any) -> None:
+    """Define a workflow that waits 10 s for a step."""
+
+    @app.workflow
+    async def order() -> str:
+        try:
+            async with asyncio.timeout(10):
+                return str(await task.step())
+        except TimeoutError:
+            return "too late"
+
+
+async def time_out(host: Host) -> None:
+    """Let the timer of the run fire while its step runs."""
+    host.assign()
+    host.answer(await host.report())
+    await host.settle()
+    host.advance(10)
+    host.node.fire()
+    host.stop(host.lease, b"events")
+    host.answer(await host.report())
+    host.answer(await host.report())
+    assert host.node.closed.result == b'"too late"'
+
+
+def test_a_step_that_is_not_awaited_any_more_has_no_further_attempt() -> None:
+    app = App()
+    attempts: list[int] = []
+
+    @app.task(retry=Retry(max_attempts=2, initial=60.0, jitter=0))
+    async def price() -> None:
+        attempts.append(current_job().attempt)
+        raise OSError("busy")
+
+    with_timeout(app, price)
+
+    async def test(host: Host) -> None:
+        await time_out(host)
+        host.advance(100)
+        await host.settle()
+        assert attempts == [1]
+
+    Host(app).run(test)
+
+
+def test_a_thread_that_does_not_stop_has_no_further_attempt() -> None:
+    app = App()
+    begun, go, done = threading.Event(), threading.Event(), threading.Event()
+    asked: list[bool] = []
+
+    @app.task(retry=Retry(max_attempts=2, initial=1.0, jitter=0))
+    def price() -> int:
+        begun.set()
+        assert go.wait(10)
+        asked.append(current_job().cancel_requested)
+        done.set()
+        raise OSError("busy")
+
+    with_timeout(app, price)
+
+    async def test(host: Host) -> None:
+        await time_out(host)
+        assert begun.wait(10)
+        go.set()
+        await asyncio.to_thread(done.wait, 10)
+        await host.settle()
+        host.advance(2)
+        assert not await host.reports()
+        assert asked == [True]
+
+    Host(app).run(test)
+
+
+def test_each_attempt_has_its_own_time_out() -> None:
+    app = App()
+    attempts: list[int] = []
+
+    @app.task(retry=Retry(max_attempts=2, initial=3.0, jitter=0), timeout=5.0)
+    async def price() -> None:
+        attempts.append(current_job().attempt)
+        if len(attempts) == 1:
+            raise OSError("busy")
+        await asyncio.Event().wait()
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.advance(3.1)
+        await host.settle()
+        host.advance(4.8)
+        assert not await host.reports()
+        assert attempts == [1, 2]
+        host.advance(0.3)
+        result, failed, attempt = await recorded(host)
+        assert (msgspec.json.decode(result)["type"], failed, attempt) == ("Timeout", True, 2)
+
+    Host(app).run(test)
+
+
+def test_a_step_gets_its_own_copies_of_its_arguments() -> None:
+    app = App()
+
+    async def add(numbers: list[int]) -> int:
+        numbers.append(4)
+        return len(numbers)
+
+    @app.workflow
+    async def order() -> list[int]:
+        numbers = [1, 2, 3]
+        return [await workflow.step(add, numbers), len(numbers)]
+
+    async def test(host: Host) -> None:
+        host.assign()
+        host.answer(await host.report())
+        assert host.node.closed.result == b"[4,3]"
+
+    Host(app).run(test)

@@ -1,0 +1,81 @@
+"""Code of a workflow that blocks its worker is reported, with its stack."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from structlog.testing import capture_logs
+from tests.unit.worker.workflows.host import RUN, Host
+
+from mainspring import App
+from mainspring.worker.workflows import watchdog
+from mainspring.worker.workflows.watchdog import Watchdog
+
+
+class Blocked:
+    """A run, a clock, and the lines that a watchdog logs."""
+
+    id = RUN
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.watchdog = Watchdog(lambda: self.now)
+
+    def look(self, seconds: float) -> list[Any]:
+        """Look some seconds later."""
+        self.now += seconds
+        with capture_logs() as lines:
+            self.watchdog.look()
+        return lines
+
+
+def test_an_activation_of_more_than_a_second_is_logged_once() -> None:
+    blocked = Blocked()
+    blocked.watchdog.begin(blocked)  # type: ignore[arg-type] # all that it uses of a run
+    assert not blocked.look(0.9)
+    (line,) = blocked.look(0.2)
+    assert (line["run"], line["seconds"], line["log_level"]) == (RUN, 1.1, "warning")
+    assert "task.step" in line["do"]
+    assert not blocked.look(5)
+
+
+def test_each_activation_has_its_own_time() -> None:
+    blocked = Blocked()
+    for _ in range(2):
+        blocked.watchdog.begin(blocked)  # type: ignore[arg-type] # all that it uses of a run
+        assert not blocked.look(0.9)
+        blocked.watchdog.end()
+        assert not blocked.look(0.9)
+    for _ in range(2):
+        blocked.watchdog.begin(blocked)  # type: ignore[arg-type] # all that it uses of a run
+        assert len(blocked.look(2)) == 1
+
+
+def test_the_stack_of_the_blocking_code_is_logged(monkeypatch: Any) -> None:
+    monkeypatch.setattr(watchdog, "LIMIT", 0.0)
+    monkeypatch.setattr(watchdog, "INTERVAL", 0.001)
+    logged = threading.Event()
+    lines: list[dict[str, Any]] = []
+
+    class Log:
+        def warning(self, event: str, **fields: Any) -> None:
+            lines.append(fields)
+            logged.set()
+
+    monkeypatch.setattr(watchdog, "_log", Log())
+    app = App()
+
+    @app.workflow
+    async def order() -> None:
+        blocking_code()
+
+    def blocking_code() -> None:
+        assert logged.wait(10)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.report()
+        assert "blocking_code" in lines[0]["stack"]
+
+    Host(app).run(test)
