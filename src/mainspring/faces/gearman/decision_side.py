@@ -76,8 +76,12 @@ class DecisionSide:
         self._reports.decide(number, messages)
 
     def forgotten(self, runs: Sequence[int]) -> None:
-        """Forget runs that the worker has dropped from its cache."""
-        self._cached.forget(self.worker, runs)
+        """Forget runs that the worker has dropped from its cache, but not those whose next decision was on its way to it."""
+        self._cached.forget(self.worker, [run for run in runs if not self._is_deciding(run)])
+
+    def _is_deciding(self, run: int) -> bool:
+        held = self._reports.leased.get(run)
+        return held is not None and self.worker.running.get(held.handle) is held
 
     # ---- changes of the connection ----
 

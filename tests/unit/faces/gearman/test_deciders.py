@@ -292,6 +292,19 @@ def test_a_forgotten_run_is_assigned_with_its_tail_alone(node: Node, decider: De
     assert following.info["first"] == following.info["last"] + 1 == decode_events(answer.events)[-1].id + 3
 
 
+def test_a_run_whose_decision_crosses_its_forgetting_is_still_the_workers(node: Node, decider: Decider) -> None:
+    """The worker reads the history again, and a signal must reach it while its steps run."""
+    start(node, b"w-1")
+    decision = decider.assigned()
+    decider.ask(report(decision, StartTimer(1, "1", 1.0)))
+    node.wait(1.1)
+    following = decider.assigned()
+    decider.peer.request(Type.FORGOTTEN, encode_runs([decision.run]))
+    node.connect(extended=True).call("workflows.signal", key="w-1", name="go")
+    ((kind, args),) = decider.take()
+    assert (kind, args) == (Type.STOP, [following.handle, following.token, b"events"])
+
+
 def test_a_run_whose_code_is_missing_is_parked(node: Node, decider: Decider) -> None:
     start(node)
     decision = decider.assigned()
