@@ -70,6 +70,10 @@ class Meter:
         self._has_begun = True
         return max(min(self._part, self._remaining), 0)
 
+    def is_late(self) -> bool:
+        """Return whether the time is spent."""
+        return self._monotonic() >= self._until
+
     def spend(self, rows: int) -> None:
         """Subtract rows from the budget."""
         self._remaining -= rows

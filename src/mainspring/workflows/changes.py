@@ -368,6 +368,7 @@ def _changed(found: RunDraft) -> Changed:
         row.events - found.guard,
         row.history_bytes - found.size,
         row.parked if row.parked_us != found.parked_us else None,
+        found.parked_us > 0,
     )
 
 

@@ -30,6 +30,8 @@ class Changed(NamedTuple):
     new_bytes: int = 0
     parked: Parked | None = None
     """Why the transaction has parked it; None if it has not."""
+    was_parked: bool = False
+    """Whether it was parked before the transaction."""
 
 
 class RunObserver(Protocol):

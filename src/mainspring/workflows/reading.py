@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.storage.query import Page
 from mainspring.workflows.cache import Run
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import Key
     from mainspring.workflows.store import ListRuns, ReadHistory, RunRow, Shown, ShowRun
     from mainspring.workflows.tables import Runs, StoredRun
+
+
+PAGE_BYTES: Final = 2**20
+"""Bytes of events after which a page of a history ends."""
+FIRST_BLOCKS: Final = 4
+"""The blocks that a page reads first; their size gives the number of others."""
 
 
 async def load(runs: Runs, stored: StoredRun) -> Run:
@@ -83,16 +89,22 @@ async def _show(runs: Runs, run: int) -> ShownRun | None:
 
 
 async def read_history(runs: Runs, query: ReadHistory, meter: Meter) -> Page[Event]:
-    """Return a page of a run's events."""
+    """Return a page of a run's events. It ends once it has a certain size."""
     events: list[Event] = []
     after: int = query.after or 0
-    while len(events) < query.limit and (rows := meter.part()):
-        number = min(rows, query.limit - len(events))
-        blocks = await runs.blocks(query.run, after + 1, number)
+    size = 0
+    step = FIRST_BLOCKS
+    while len(events) < query.limit and size < PAGE_BYTES and (rows := meter.part()):
+        number = min(rows, query.limit - len(events), step)
+        blocks = await runs.blocks(query.run, after + 1, number + 1)
+        is_last = len(blocks) <= number
+        blocks = blocks[:number]
         meter.spend(number)
+        size += sum(map(len, blocks))
+        step = max(1, step * (PAGE_BYTES - size) // max(size, 1))
         found = [event for block in blocks for event in decode_events(block) if event.id > after]
         events += found[: query.limit - len(events)]
-        if len(blocks) < number and (not found or events[-1].id == found[-1].id):
+        if is_last and (not found or events[-1].id == found[-1].id):
             return Page(events)
         after = events[-1].id
     return Page(events, after)
@@ -120,7 +132,13 @@ async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, met
     elif len(found) > query.limit:
         found = found[: query.limit]
         place = found[-1]
-    return Page([shown for run in found if (shown := await _show(runs, run)) is not None], place)
+    shown: list[ShownRun] = []
+    for run in found:
+        if shown and meter.is_late():  # the states of some runs take long to read
+            return Page(shown, shown[-1].row.id)
+        if (one := await _show(runs, run)) is not None:
+            shown.append(one)
+    return Page(shown, place)
 
 
 async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tuple[list[int], int | None]:

@@ -188,7 +188,7 @@ class WorkflowService:
 
     def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
         """Read what the service needs before the node serves."""
-        self.definitions.load(then, failed)
+        self.definitions.load(lambda: self._watch.load(then, failed), failed)
 
     def fetch(self) -> None:
         """Fetch the first alarms, once the node serves."""
@@ -204,10 +204,12 @@ class WorkflowService:
     # ---- the store's notes after a commit ----
 
     def appended(self, runs: Sequence[Changed]) -> None:
-        """See `workflows.observer.RunObserver`: add the alarms of the runs, and forget the closed ones."""
+        """See `workflows.observer.RunObserver`: add the alarms of the runs, count parked ones, and forget the closed ones."""
         alarms = []
         cached = self.deciders.cached
         for one in runs:
+            if one.parked_us or one.was_parked:
+                self._watch.changed(one)
             if one.status:
                 cached.closed(one.run)
                 continue
@@ -381,8 +383,8 @@ class WorkflowService:
         self._reads.ask(ShowRun(key), found, failed)
 
     def history(self, run: int, first: int, limit: int, done: Callable[[Page[Event]], None], failed: Failed) -> None:
-        """Read events of a run from a number on."""
-        self._reads.gather(ReadHistory(run=run, after=first - 1, limit=limit), done, failed)
+        """Read events of a run from a number on: fewer than ``limit`` if they are large."""
+        self._reads.ask(ReadHistory(run=run, after=first - 1, limit=limit), done, failed)
 
     def stranded(self) -> Collection[tuple[str, str]]:
         """Return types and versions of runs that have waited for a minute, because no worker with their code is connected."""

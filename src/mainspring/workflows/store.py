@@ -357,6 +357,8 @@ class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
     status: tuple[int, ...] = ()
     """Empty: any."""
     parked: bool = False
+    needs_decision: bool = False
+    """Only runs whose decision task has a job."""
     type: str | None = None
     workflow_id: str | None = None
     since_us: int = 0

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Build
+    from mainspring.workflows.observer import Changed
 
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks for parked runs."""
@@ -84,11 +85,11 @@ class Watch:
         self._paused = paused
         self._retention = retention
         self.parked: dict[tuple[str, str], int] = {}
-        """The parked runs by type and version, as of the last look."""
+        """The parked runs by type and version."""
         self.open: dict[str, int] = {}
         """The open runs by type, as of the last look."""
         self._looked = clock.monotonic()
-        self._looking = self._forgetting = False
+        self._forgetting = False
         self._forget_at = clock.monotonic() + FORGET_DELAY
         self._alone: dict[bytes, float] = {}
         """The functions of decisions that wait without a worker, with the monotonic time since which they do."""
@@ -97,7 +98,7 @@ class Watch:
     def tick(self) -> None:
         """Check, as due; call it about every second."""
         now = self._clock.monotonic()
-        if now - self._looked >= LOOK_INTERVAL and not self._looking:
+        if now - self._looked >= LOOK_INTERVAL:
             self._looked = now
             self._look()
         if self._paused():
@@ -110,24 +111,34 @@ class Watch:
 
     # ---- parked runs ----
 
+    def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+        """Count the parked runs once; later, `changed` counts. There may be very many."""
+
+        def counted(parked: dict[tuple[str, str], int]) -> None:
+            self.parked = parked
+            then()
+
+        self._reads.ask(CountParked(), counted, failed)
+
+    def changed(self, run: Changed) -> None:
+        """Count a run that a transaction has parked, or that is parked no longer."""
+        is_parked = run.parked_us > 0
+        if is_parked is not run.was_parked:
+            version = (run.type, run.version)
+            number = self.parked.get(version, 0) + (1 if is_parked else -1)
+            if number > 0:
+                self.parked[version] = number
+            else:
+                self.parked.pop(version, None)
+
     def _look(self) -> None:
-        self._looking = True
-        self._reads.ask(CountParked(), self._counted, self._not_counted)
-
-    def _not_counted(self, error: StoreError) -> None:
-        del error  # the next look repeats it
-        self._looking = False
-
-    def _counted(self, parked: dict[tuple[str, str], int]) -> None:
         """Let parked runs go on for which another build is connected."""
-        self._looking = False
-        self.parked = parked
         self._count_open()
         self._check_stranded()
         if self._paused() or not self._first(LOOK_KEY):
             return
         for namespace, name, version, build in set(self._builds()):
-            if parked.get((name, version)):
+            if self.parked.get((name, version)):
                 self._unpark((namespace, name, version), build)
 
     def _unpark(self, definition: tuple[str, str, str], build: str) -> None:

@@ -113,6 +113,16 @@ PLANS = {
     "forget_run": [RUN_BY_ID],
     "mark_run": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid<?)"],
     "list_runs": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
+    "list_these_runs": [RUN_BY_ID, "LIST SUBQUERY 1", "SCAN json_each VIRTUAL TABLE INDEX 1:"],
+    "few_named": [
+        "COMPOUND QUERY",
+        "LEFT-MOST SUBQUERY",
+        "SEARCH runs USING COVERING INDEX runs_open (namespace=? AND workflow_id=?)",
+        "UNION ALL",
+        "CO-ROUTINE (subquery-2)",
+        "SEARCH runs USING INDEX runs_named (namespace=? AND workflow_id=?)",
+        "SCAN (subquery-2)",
+    ],
     "few_parked": ["SEARCH runs USING INDEX runs_parked (namespace=?)"],
 }
 

@@ -174,6 +174,7 @@ class WorkflowCalls:
             query = ListRuns(
                 status=statuses,
                 parked=request.parked,
+                needs_decision=request.stranded,
                 type=request.type,
                 workflow_id=request.id,
                 since_us=to_us(request.since or 0),

@@ -259,6 +259,7 @@ class _Searchable:
             and row.started_us >= query.since_us
             and (query.workflow_id is None or row.workflow_id == query.workflow_id)
             and (not query.parked or row.parked_us > 0)
+            and (not query.needs_decision or row.decision > 0)
         )
 
 

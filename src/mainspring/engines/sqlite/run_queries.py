@@ -56,8 +56,8 @@ class _Searchable:
     def _list(self, statement: str, before: int | None, among: object, most: int) -> list[int]:
         query = self._query
         statuses = sum(1 << status for status in set(query.status))
-        values = (query.namespace, statuses, query.type, query.since_us, query.workflow_id, query.parked, most)
-        return self._ids(statement, _id(before), among, *values)
+        filters = (query.namespace, statuses, query.type, query.since_us, query.workflow_id, query.parked)
+        return self._ids(statement, _id(before), among, *filters, query.needs_decision, most)
 
     def _ids(self, statement: str, *values: Any) -> list[int]:
         return [run for (run,) in self._tx.cursor.execute(SQL[statement], values)]

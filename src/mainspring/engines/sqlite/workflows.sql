@@ -130,7 +130,8 @@ SELECT id FROM runs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
 SELECT id FROM runs
 WHERE id < ?1 AND id >= ?2 AND namespace = ?3 AND (?4 = 0 OR ?4 >> status & 1)
     AND (?5 IS NULL OR type = ?5) AND started_us >= ?6 AND (?7 IS NULL OR workflow_id = ?7) AND (?8 = 0 OR parked_us IS NOT NULL)
-ORDER BY id DESC LIMIT ?9;
+    AND (?9 = 0 OR decision <> 0)
+ORDER BY id DESC LIMIT ?10;
 
 -- Few runs have one workflow id or are parked: an index returns all of them sooner.
 -- name: few_named
@@ -146,4 +147,5 @@ SELECT id FROM runs
 WHERE id IN (SELECT value FROM json_each(?2))
     AND id < ?1 AND namespace = ?3 AND (?4 = 0 OR ?4 >> status & 1)
     AND (?5 IS NULL OR type = ?5) AND started_us >= ?6 AND (?7 IS NULL OR workflow_id = ?7) AND (?8 = 0 OR parked_us IS NOT NULL)
-ORDER BY id DESC LIMIT ?9;
+    AND (?9 = 0 OR decision <> 0)
+ORDER BY id DESC LIMIT ?10;

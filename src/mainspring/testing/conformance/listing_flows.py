@@ -9,7 +9,7 @@ from mainspring.storage.query import Budget
 from mainspring.testing.conformance.flows import SECOND
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import WorkflowExecutionSignaled
-from mainspring.workflows.model import Definition, Key, Status
+from mainspring.workflows.model import Definition, Key, Parked, Status
 from mainspring.workflows.requests import Signal
 
 if TYPE_CHECKING:
@@ -36,6 +36,31 @@ class ListingFlows:
         assert flows.list(workflow_id="a", status=(Status.COMPLETED,)) == [first]
         assert flows.list(since_us=flows.now_us) == [third, second]
         assert flows.list(namespace="other") == flows.list(workflow_id="b") == flows.list(parked=True) == []
+
+    def test_runs_that_need_a_decision_are_listed(self, flows: Flows) -> None:
+        first, second = flows.start(), flows.start()
+        flows.running(first, flows.timer(60))
+        parked = flows.start()
+        flows.park(parked, Parked("defect", "no"))
+        assert flows.list(needs_decision=True) == [second]
+        flows.signal(Signal(Key(run=first), "a", b""))
+        assert flows.list(needs_decision=True, status=(Status.OPEN,)) == [second, first]
+
+    def test_a_page_ends_when_its_time_is_spent(self, flows: Flows) -> None:
+        runs = [flows.start() for _ in range(5)][::-1]
+        page = flows.store.read(ops.ListRuns(limit=3), Budget(seconds=0.0))
+        assert ([one.row.id for one in page.items], page.next) == (runs[:1], runs[0])
+        found = flows.store.all_of(ops.ListRuns(limit=4), Budget(seconds=0.0))
+        assert [one.row.id for one in found] == runs[:4]
+
+    def test_a_page_of_large_events_is_short(self, flows: Flows) -> None:
+        run = flows.start()
+        for number in range(12):
+            flows.signal(Signal(Key(run=run), f"s{number}", b"x" * 300_000))
+        page = flows.store.read(ops.ReadHistory(run=run, limit=1000))
+        assert len(page.items) < 7
+        assert page.next == page.items[-1].id
+        assert len(flows.history(run)) == 14
 
     def test_lists_have_pages(self, flows: Flows) -> None:
         runs = [flows.start() for _ in range(10)][::-1]

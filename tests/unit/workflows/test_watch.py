@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from mainspring.testing.clock import ManualClock
+from mainspring.workflows.model import Status
+from mainspring.workflows.observer import Changed
+from mainspring.workflows.store import ForgetRuns, SweepEarlySignals, UnparkRuns
+from mainspring.workflows.watch import BATCH, FORGET_DELAY, FORGET_INTERVAL, LOOK_INTERVAL, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.storage.operation import Operation
+
+BUILD = ("default", "order", "1", "b2")
+
+
+class Store:
+    """Answers operations and queries at once."""
+
+    def __init__(self, **parked: int) -> None:
+        self.parked = {("order", version[1:]): number for version, number in parked.items()}
+        self.queries = 0
+        self.operations: list[Operation] = []
+        self.answers: list[int] = []
+
+    def ask(self, _: object, done: Callable[[Any], None], __: object) -> None:
+        self.queries += 1
+        done(dict(self.parked))
+
+    def put(self, operation: Operation, done: Callable[[Any], None], *_: object) -> None:
+        self.operations.append(operation)
+        done(self.answers.pop(0) if self.answers else 0)
+
+
+def opened(store: Store) -> tuple[Watch, ManualClock]:
+    clock = ManualClock()
+    port = cast("Any", store)
+    watch = Watch(
+        port, port, clock, builds=lambda: [BUILD], functions=list, queues=list, first=lambda _: True, paused=lambda: False,
+        retention=60.0,
+    )  # fmt: skip
+    watch.load(lambda: None, lambda _: None)
+    return watch, clock
+
+
+def changed(version: str, parked_us: int, *, was_parked: bool) -> Changed:
+    return Changed(17, 17, "default", "order", version, Status.OPEN, 9, 1, 0, parked_us, 0, was_parked=was_parked)
+
+
+def test_parked_runs_are_counted_once_and_then_by_their_changes() -> None:
+    store = Store(v1=2)
+    watch, clock = opened(store)
+    for run in (
+        changed("2", 5, was_parked=False),
+        changed("1", 0, was_parked=True),
+        changed("1", 7, was_parked=True),
+        changed("1", 0, was_parked=False),
+    ):
+        watch.changed(run)
+    assert watch.parked == {("order", "1"): 1, ("order", "2"): 1}
+    watch.changed(changed("1", 0, was_parked=True))
+    assert watch.parked == {("order", "2"): 1}
+    clock.advance(LOOK_INTERVAL)
+    watch.tick()
+    assert store.queries == 1
+    assert store.operations == [], "no parked run of the version has a worker"
+
+
+def test_parked_runs_go_on_in_batches() -> None:
+    store = Store(v1=BATCH + 5)
+    watch, clock = opened(store)
+    store.answers = [BATCH, 5]
+    clock.advance(LOOK_INTERVAL)
+    watch.tick()
+    assert [type(operation) for operation in store.operations] == [UnparkRuns] * 2
+
+
+def test_old_runs_and_then_early_signals_are_deleted_until_none_are_left() -> None:
+    store = Store()
+    watch, clock = opened(store)
+    store.answers = [BATCH, 3, 0, 1_000, 0]
+    clock.advance(FORGET_DELAY)
+    watch.tick()
+    assert [type(operation) for operation in store.operations] == [ForgetRuns] * 3 + [SweepEarlySignals] * 2
+    sweeps = [operation.after for operation in store.operations if isinstance(operation, SweepEarlySignals)]
+    assert sweeps == [0, 1_000]
+    watch.tick()
+    assert len(store.operations) == 5
+    clock.advance(FORGET_INTERVAL)
+    watch.tick()
+    assert len(store.operations) == 7
