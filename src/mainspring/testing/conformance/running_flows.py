@@ -255,6 +255,20 @@ class RunningFlows:
         flows.store.settle(flows.settled(job, event=Event.LOSE))
         assert flows.kinds(run)[-3:] == ["ActivityTaskStarted", "ActivityTaskCanceled", "DecisionTaskScheduled"]
 
+    def test_an_activity_that_is_to_stop_is_not_executed_again_after_the_end_of_its_node(self, flows: Flows) -> None:
+        run = flows.start()
+        activity = flows.activity()
+        flows.running(run, activity)
+        (job,) = flows.store.claim(b"charge")
+        flows.signal(Signal(Key(job=run), "stop", b""))
+        flows.decide(run, flows.task(run), RequestCancelActivityTask(9, activity.activity_id))
+        flows.store.reopen()
+        assert flows.kinds(run)[-1] == "ActivityTaskCancelRequested"
+        flows.store.recover()
+        assert flows.kinds(run)[-3:] == ["ActivityTaskStarted", "ActivityTaskCanceled", "DecisionTaskScheduled"]
+        assert flows.store.claim(b"charge") == []
+        assert flows.store.find(job.id) is None
+
     def test_a_close_deletes_the_jobs_of_the_run(self, flows: Flows) -> None:
         run = flows.start()
         flows.running(run, flows.activity(), flows.activity(b"ship"), flows.timer(60))

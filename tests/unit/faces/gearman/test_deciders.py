@@ -312,6 +312,45 @@ def test_a_run_whose_code_is_missing_is_parked(node: Node, decider: Decider) -> 
     assert answer.verdict == "parked"
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_parked_run_goes_to_another_build_that_connects_before_or_after(node: Node, early: bool) -> None:
+    """The other one connects while the request to park is under way, or when it is on disk."""
+    first = Decider(node)
+    start(node)
+    decision = first.assigned()
+    first.send(report(decision, parked=Parked("mismatch", "differs"), build="d"))
+    if not early:
+        node.commit()
+    second = Decider(node, workflow={"version": "1", "digest": "e"})
+    node.wait(5.1)
+    assert second.assigned().run == decision.run
+    assert [kind for kind, _ in first.take()] == [Type.DECIDED]
+
+
+def test_a_timer_within_the_look_ahead_fires_at_its_time(node: Node, decider: Decider) -> None:
+    """The node looks for alarms some seconds ahead, and has looked when the timer starts: it rings its own alarms itself."""
+    node.wait(1)
+    start(node)
+    decider.ask(report(decider.assigned(), StartTimer(1, "1", 0.2)))
+    node.wait(0.19)
+    assert decider.take() == []
+    node.wait(0.02)
+    assert kinds(decider.assigned().events) == ["TimerFired", "DecisionTaskScheduled"]
+
+
+def test_a_plain_worker_of_a_workflows_function_gets_no_run(node: Node, decider: Decider) -> None:
+    worker = node.worker(ORDER)
+    start(node)
+    decider.assigned()
+    assert worker.ask(Type.GRAB_JOB) == ("NO_JOB", [])
+    worker.request(Type.PRE_SLEEP)
+    start(node)
+    node.commit()
+    assert worker.received() == []
+    worker.request(Type.GRAB_JOB)
+    assert worker.answer() == ("NO_JOB", [])
+
+
 # ---- what a stranger may send ----
 
 STEP = StepResult(1, 1, "price", b"5", 7)
