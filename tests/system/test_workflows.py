@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from base64 import b64encode
 from datetime import timedelta
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -708,3 +709,76 @@ def test_parked_and_stranded_runs_are_counted_and_reported(tmp_path: Path, monke
     parked = [line for line in lines if line["event"] == "a run is parked"]
     assert [(line["type"], line["kind"], line["log_level"]) for line in parked] == [("broken", "defect", "warning")]
     assert "NameError: nobody knows it" in parked[0]["problem"]
+
+
+def test_two_workers_share_a_large_fan_out_with_few_evictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that decided at each end of an activity would evict the run of the other one a thousand times."""
+    evicted: list[int] = []
+    evict = deciding.WorkflowDecider._evict
+
+    def counted(decider: deciding.WorkflowDecider, run: Any) -> None:
+        evicted.append(run.id)
+        evict(decider, run)
+
+    monkeypatch.setattr(deciding.WorkflowDecider, "_evict", counted)
+
+    def build() -> tuple[App, Any]:
+        app = App()
+
+        @app.task
+        async def work(number: int) -> int:
+            return number
+
+        @app.workflow
+        async def order() -> int:
+            return sum(await asyncio.gather(*(work.submit(i) for i in range(1000))))
+
+        return app, order
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            app, order = build()
+            async with fleet.worker(app, concurrency=10), fleet.worker(build()[0], concurrency=10):
+                assert await (await order.asubmit()).aresult(TIMEOUT) == 999 * 500
+                assert len(evicted) < 10, evicted
+
+    asyncio.run(main())
+
+
+def test_a_schedule_that_replaces_runs_of_a_workflow_waits_for_their_clean_up(tmp_path: Path) -> None:
+    """A cancel is a request: the next run begins once the one before has ended."""
+    app = App()
+    did: list[str] = []
+    cleaned = asyncio.Event()
+
+    @app.task
+    async def begin() -> int:
+        did.append("begin")
+        return len(did)
+
+    @app.task
+    async def clean(number: int) -> None:
+        await asyncio.sleep(0.05)
+        did.append("end")
+        if number > 2:
+            cleaned.set()
+
+    @app.workflow
+    async def order() -> None:
+        number = await begin.step()
+        try:
+            await workflow.sleep(timedelta(minutes=5))
+        finally:
+            await clean.submit(number)
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            schedule = {"name": "often", "function": "order", "every": 0.2, "overlap": "replace"}
+            await fleet.call(app, "schedules.add", **schedule, payload=b64encode(b"[]").decode())
+            await asyncio.wait_for(cleaned.wait(), TIMEOUT)
+            assert did[:4] == ["begin", "end", "begin", "end"]
+            first, second = (await fleet.call(app, "workflows.list", type="order"))["runs"][:-3:-1]
+            assert first["status"] == "canceled"
+            assert first["closed_at"] <= second["started_at"]
+
+    asyncio.run(main())
