@@ -712,7 +712,7 @@ def test_parked_and_stranded_runs_are_counted_and_reported(tmp_path: Path, monke
 
 
 def test_two_workers_share_a_large_fan_out_with_few_evictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that decided at each end of an activity would evict the run of the other one a thousand times."""
+    """A worker that decided at the end of each of its activities would lose most of these decisions, and evict the run."""
     evicted: list[int] = []
     evict = deciding.WorkflowDecider._evict
 
@@ -727,6 +727,7 @@ def test_two_workers_share_a_large_fan_out_with_few_evictions(tmp_path: Path, mo
 
         @app.task
         async def work(number: int) -> int:
+            await asyncio.sleep(0.001 * (number % 7))
             return number
 
         @app.workflow
@@ -740,7 +741,7 @@ def test_two_workers_share_a_large_fan_out_with_few_evictions(tmp_path: Path, mo
             app, order = build()
             async with fleet.worker(app, concurrency=10), fleet.worker(build()[0], concurrency=10):
                 assert await (await order.asubmit()).aresult(TIMEOUT) == 999 * 500
-                assert len(evicted) < 10, evicted
+                assert len(evicted) < 10
 
     asyncio.run(main())
 
