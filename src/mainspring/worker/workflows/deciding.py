@@ -29,7 +29,7 @@ from mainspring.clock import to_us
 from mainspring.deciding.instance import Instance
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.code_digest import code_digest
-from mainspring.worker.execution import CANCELLED, RELEASED
+from mainspring.worker.execution import CANCELLED, RELEASED, failure
 from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.decide_reports import DecideReports
@@ -277,11 +277,13 @@ class WorkflowDecider:
     def _answered(self, run: Run, message: DecideMessage, answer: DecidedMessage) -> None:
         """Process the answer to a report, and everything that waited for it."""
         if answer.verdict != "recorded" or answer.status:
+            settlement = RELEASED
             if answer.verdict == "refused":
                 _log.error("a decision was refused", run=run.id, why=answer.why)
+                settlement = failure("RefusedDecision", answer.why, final=True)  # counts: the replay makes the same one
             key = self._cache.release(run)
             if key is not None and message.more:
-                run.link.session.settle(key, RELEASED)  # if the lease has ended, this changes nothing
+                run.link.session.settle(key, settlement)  # if the lease has ended, this changes nothing
             self._evict(run)
             return
         events = decode_events(answer.events)

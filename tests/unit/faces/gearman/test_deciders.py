@@ -305,6 +305,20 @@ def test_a_run_whose_decision_crosses_its_forgetting_is_still_the_workers(node: 
     assert (kind, args) == (Type.STOP, [following.handle, following.token, b"events"])
 
 
+def test_a_run_whose_decision_fails_five_times_is_parked(node: Node, decider: Decider) -> None:
+    """A worker fails a decision if the node refuses a report of it while the worker goes on with the run."""
+    start(node)
+    decision = decider.assigned()
+    for _ in range(5):
+        decider.peer.request(Type.SETTLE, decision.handle, decision.token, b"failed", b'{"final":true}', b"")
+        assigned = [args for kind, args in decider.take() if kind == Type.ASSIGN]
+        if assigned:
+            decision = Assigned(assigned[0])
+    assert not assigned
+    answer, _ = decider.ask(report(decision, StartTimer(1, "1", 1.0)))
+    assert answer.verdict == "stale"
+
+
 def test_a_run_whose_code_is_missing_is_parked(node: Node, decider: Decider) -> None:
     start(node)
     decision = decider.assigned()
