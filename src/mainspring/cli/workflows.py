@@ -255,7 +255,7 @@ def signal(
         str | None,
         Parameter(
             name="JSON",
-            help="The value of the signal as JSON, by default null; - for standard input.",
+            help="The value of the signal as JSON, by default none, which the code receives as None; - for standard input.",
             show_default=False,
             allow_leading_hyphen=True,
         ),

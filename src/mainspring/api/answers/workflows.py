@@ -252,7 +252,7 @@ class WorkflowCalls:
 
     async def _signal(self, request: Signal) -> Reached:
         signal = requests.Signal(
-            self._key(request.key), request.name, _bytes(request, b"null"), _request_key(request.request)
+            self._key(request.key), request.name, _bytes(request, b""), _request_key(request.request)
         )
         if (problem := size_problem(signal.input, self._limits.largest)) is not None:
             raise ApiError(problem.code, problem.message)
