@@ -76,8 +76,12 @@ class DecisionSide:
         self._reports.decide(number, messages)
 
     def forgotten(self, runs: Sequence[int]) -> None:
-        """Forget runs that the worker has dropped from its cache, but not those whose next decision was on its way to it."""
+        """Forget runs that the worker has dropped from its cache, but not those whose next decision was on its way to it.
+
+        It drops runs whose decisions it has lost, or whose jobs were deleted: it has room for others then.
+        """
         self._cached.forget(self.worker, [run for run in runs if not self._is_deciding(run)])
+        self.refill()
 
     def _is_deciding(self, run: int) -> bool:
         held = self._reports.leased.get(run)

@@ -269,6 +269,29 @@ def test_a_worker_takes_as_many_decisions_as_it_has_declared(node: Node) -> None
     assert [kind for kind, _ in decider.take()] == [Type.SETTLED, Type.ASSIGN]
 
 
+def test_a_worker_gets_another_decision_for_one_that_was_deleted(node: Node) -> None:
+    decider = Decider(node, decisions=1)
+    start(node, b"first")
+    start(node)
+    first = decider.assigned()
+    node.connect(extended=True).call("workflows.terminate", key="first")
+    ((kind, args),) = decider.take()
+    assert (kind, args) == (Type.STOP, [first.handle, first.token, b"cancelled"])
+    decider.peer.request(Type.FORGOTTEN, encode_runs([first.run]))
+    assert decider.assigned().run != first.run
+
+
+def test_a_worker_gets_another_decision_for_one_that_it_has_lost(node: Node) -> None:
+    decider = Decider(node, decisions=1)
+    start(node)
+    first = decider.assigned()
+    node.wait(10.1)
+    ((kind, args),) = decider.take()
+    assert (kind, args) == (Type.STOP, [first.handle, first.token, b"lost"]), "a silent worker gets none"
+    decider.peer.request(Type.FORGOTTEN, encode_runs([first.run]))
+    assert decider.assigned().token != first.token
+
+
 def test_a_history_is_read_in_pages(node: Node, decider: Decider) -> None:
     start(node)
     decision = decider.assigned()
