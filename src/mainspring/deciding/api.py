@@ -268,6 +268,8 @@ class Calls:
 
     def about(self) -> bytes:
         """Return the things that the run waits for, as ``Turn.about``; empty if it waits for activities and timers alone."""
+        if not (self._steps or self._signals or self._conditions):
+            return b""
         about = About(
             channels=tuple(name for name, count in self.receivers.items() if count),
             unread={name: queue.qsize() for name, queue in self._signals.items() if queue.qsize()},
