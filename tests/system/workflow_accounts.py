@@ -1,0 +1,87 @@
+"""The account of one run: what its client knows, what its history has, and what was executed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainspring import JobCancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLOCKS = 0.001
+"""Seconds by which the times of an execution and of its record may be wrong: both are rounded."""
+
+
+class Account:
+    """One run: what its client knows, and what its history has."""
+
+    def __init__(self, name: str, plan: list[str]) -> None:
+        self.name = name
+        self.plan = plan
+        self.signals = [f"{name}:{place}" for place, kind in enumerate(plan) if kind == "signal"]
+        """The values of its signals, in their order."""
+        self.status = ""
+        self.outcome: Any = None
+        """The result; or the type of the error."""
+        self.signaled: list[str] = []
+        """The values of the signals in the history."""
+        self.recorded: dict[str, float] = {}
+        """The times of the results in the history, by token."""
+        self.events = 0
+
+    @property
+    def cancelled(self) -> bool:
+        return self.plan[-1] == "wait"
+
+    def kind(self, place: str) -> str:
+        """Return the kind of an execution."""
+        return "step" if place == "end" else self.plan[int(place.rstrip("abc"))]
+
+
+class Execution(NamedTuple):
+    """A line in the file of executions."""
+
+    run: str
+    place: str
+    before: str
+    token: str
+    at: float
+
+
+def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
+    """Yield the promises that a run has broken."""
+    if account.signaled != account.signals:
+        yield f"its signals are {account.signaled}"
+    places = {one.token: one.place for one in executions}
+    if unknown := account.recorded.keys() - places.keys():
+        yield f"it has results of no execution: {unknown}"
+    by_place = {places[token]: token for token in account.recorded if token in places}
+    if len(by_place) != len(account.recorded):
+        yield "a step or activity has two results"
+    for one in executions:
+        token = by_place.get(one.place)
+        if token is not None and one.at > account.recorded[token] + CLOCKS:
+            yield f"{account.kind(one.place)} {one.place} was executed again after its result was recorded"
+        if account.kind(one.place) == "together":
+            continue  # it may begin before earlier results are recorded
+        for before in filter(None, one.before.split(",")):
+            if before not in account.recorded and before not in account.signals:
+                yield f"{one.place} has used a result that was lost: {account.kind(places.get(before, 'end'))}"
+    if account.cancelled:
+        if account.status != "canceled" or not str(account.outcome).startswith(JobCancelled.__name__):
+            yield f"it is {account.status}, and its root job {account.outcome}"
+        return
+    expected: list[str] = []
+    for number, kind in enumerate(account.plan):
+        match kind:
+            case "gather":
+                expected.append(",".join(by_place.get(f"{number}{part}", "") for part in "abc"))
+            case "signal":
+                expected.append(f"{account.name}:{number}")
+            case "sleep":
+                expected.append(expected[-1] if expected else "")
+            case _:
+                expected.append(by_place.get(str(number), ""))
+    if account.status != "completed" or account.outcome != expected:
+        yield f"it is {account.status} with {account.outcome} for {expected}"
