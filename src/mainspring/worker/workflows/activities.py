@@ -9,25 +9,23 @@ from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.runs import EndedActivity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
     from mainspring.worker.session import Key
+    from mainspring.worker.workflows.node_clock import NodeClock
     from mainspring.worker.workflows.run_cache import RunCache
     from mainspring.worker.workflows.runs import Run
 
 
 class Activities:
-    """The activities of the runs in ``cache``, and of others whose decisions another worker makes.
+    """The activities of the runs in ``cache``, and of others whose decisions another worker makes."""
 
-    ``node_us`` returns the time of the node in microseconds since 1970.
-    """
-
-    def __init__(self, cache: RunCache, node_us: Callable[[], int]) -> None:
+    def __init__(self, cache: RunCache, clock: NodeClock) -> None:
         self._cache = cache
-        self._node_us = node_us
+        self._clock = clock
         self._held: dict[tuple[Link, Key], tuple[int, int]] = {}
         """The run and the scheduling event of each activity that the worker has."""
         self._ended: dict[Run, None] = {}
@@ -63,7 +61,7 @@ class Activities:
         now = asyncio.get_running_loop().time()
         latest = fusing.latest(delivery, now)
         if ref in run.close_by:
-            latest = min(latest, now + (run.close_by[ref] - self._node_us()) / 1_000_000 - fusing.TIME_LEFT)
+            latest = min(latest, now + (run.close_by[ref] - self._clock.now_us()) / 1_000_000 - fusing.TIME_LEFT)
         if latest <= now or len(settlement.data) > _largest_fused(run):
             run.activities.discard(ref)
             return False

@@ -5,12 +5,12 @@ happens to its run waits for the answer.
 
 | module | its part |
 |---|---|
-| `deciding` | packets: decisions, answers, stops; activities; the drain |
+| `deciding` | the parts together: answers, stops, evictions, the drain |
+| `assignments`, `histories` | decisions, and the events that the worker lacks for them |
 | `turns`, `progress` | activations of code, and the worker's acts after them |
 | `steps` | local steps on their executors |
 | `activities`, `fusing` | activities of runs that this worker executes, and decisions fused with their ends |
 | `decide_reports` | reports on their way to a server, up to their answers |
-| `histories` | events that the worker lacks |
 | `run_cache`, `runs` | the runs in memory |
 | `replay_checks` | decisions that are made by a replay, to compare the code with the whole history |
 | `watchdog` | code that blocks the worker |
@@ -25,24 +25,22 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from mainspring.clock import to_us
-from mainspring.deciding.instance import Instance
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.code_digest import code_digest
 from mainspring.worker.execution import CANCELLED, RELEASED, failure
 from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.activities import Activities
+from mainspring.worker.workflows.assignments import Assignments
 from mainspring.worker.workflows.decide_reports import DecideReports
-from mainspring.worker.workflows.histories import Histories
+from mainspring.worker.workflows.node_clock import NodeClock
 from mainspring.worker.workflows.replay_checks import ReplayChecks
 from mainspring.worker.workflows.run_cache import RunCache
-from mainspring.worker.workflows.runs import Run
 from mainspring.worker.workflows.steps import Steps
 from mainspring.worker.workflows.turns import Turns
 from mainspring.worker.workflows.watchdog import Watchdog
 from mainspring.workflows.history import decode_events
-from mainspring.workflows.messages import DecideMessage, Lease, decode_decision_info, encode_message, encode_runs
-from mainspring.workflows.model import YEAR, Limits, Parked, decisions_of
+from mainspring.workflows.messages import Lease, encode_runs
+from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +52,8 @@ if TYPE_CHECKING:
     from mainspring.worker.registry import WorkflowFunction
     from mainspring.worker.session import Assigned, Extended, Key
     from mainspring.worker.settings import WorkerSettings
-    from mainspring.workflows.history import Event
-    from mainspring.workflows.messages import DecidedMessage, DecisionInfo
+    from mainspring.worker.workflows.runs import Run
+    from mainspring.workflows.messages import DecidedMessage, DecideMessage
 
 DECISIONS: Final = 100
 """Decisions that a worker takes at a time."""
@@ -83,15 +81,14 @@ class WorkflowDecider:
         chance: Callable[[], float] = random,
     ) -> None:
         self._workflows = workflows
-        self._wall = wall
+        self._clock = NodeClock(wall)
         self._build = code_digest(one.code.call.__module__.partition(".")[0] for one in workflows.values())
         self._steps = Steps(settings, self._steps_ended, selector=selector, task_process=task_process)
         self._watchdog = Watchdog()
-        self._histories = Histories(self._history_read)
         self._cache = RunCache(settings.workflow_cache)
         self._checks = ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
-        self._activities = Activities(self._cache, self._node_us)
+        self._activities = Activities(self._cache, self._clock)
         self._turns = Turns(
             self._cache,
             self._reports,
@@ -102,8 +99,17 @@ class WorkflowDecider:
             flush=self.flush,
             clock=clock,
         )
-        self._ahead_us = 0
-        """The wall clock of the last decision's node, relative to this process's."""
+        self._assignments = Assignments(
+            workflows,
+            self._build,
+            self._cache,
+            self._activities,
+            self._turns,
+            self._checks,
+            self._clock,
+            evict=self._evict,
+            flush=self.flush,
+        )
 
     # ---- worker.decider.Decider ----
 
@@ -137,37 +143,7 @@ class WorkflowDecider:
 
     def assigned(self, link: Link, decision: Assigned) -> None:
         """Decide a run, now or after the answer that is under way."""
-        key = (decision.handle, decision.token)
-        if self._turns.draining:
-            link.session.settle(key, RELEASED)
-            return
-        info = decode_decision_info(decision.info)
-        self._ahead_us = info.now_us - to_us(self._wall())
-        number = int(info.run)
-        run = self._cache.get(number)
-        if run is not None and run.link is not link:
-            self._evict(run)
-            run = None
-        if run is not None and run.reporting:
-            run.assigned = decision
-            return
-        events = decode_events(decision.payload)
-        if run is None:
-            code = self._code_of(decision)
-            if code is None:
-                self._park_unknown(number, link, decision)
-                return
-            run = self._begin(number, link, code, info)
-        elif self._checks.choose(run, info.last):
-            run.restart()
-        position = run.instance.position
-        if events and events[0].id <= position + 1:
-            self._turns.decide(run, key, info.now_us, events)
-        elif position >= info.last:
-            self._turns.decide(run, key, info.now_us, ())
-        else:
-            self._cache.hold(run, key)
-            self._histories.ask(run, position + 1, info.last, info.now_us)
+        self._assignments.assigned(link, decision)
 
     def stop(self, link: Link, key: Key, reason: str) -> None:
         """Stop a decision that was cancelled, or whose lease has ended; or report it, because the run has newer events."""
@@ -193,9 +169,7 @@ class WorkflowDecider:
                 if run in self._cache:  # else it was evicted
                     self._answered(run, message, answer)
         elif packet.kind == Type.EVENTS:
-            asked = self._cache.get(int(packet.args[0]))
-            if asked is not None and asked.link is link:
-                self._histories.received(asked, decode_events(packet.args[2]))
+            self._assignments.events(link, int(packet.args[0]), packet.args[2])
 
     def drain(self) -> None:
         """Begin no more decisions and steps. Give decisions back whose steps do not run."""
@@ -235,44 +209,6 @@ class WorkflowDecider:
             link.flush()
 
     # ---- decisions ----
-
-    def _code_of(self, decision: Assigned) -> WorkflowFunction | None:
-        named = decisions_of(decision.function)
-        return None if named is None else self._workflows.get(named[1:])
-
-    def _begin(self, number: int, link: Link, workflow: WorkflowFunction, info: DecisionInfo) -> Run:
-        """Take a run into memory, with the limits of its node."""
-        limits = Limits(open_activities=info.open, open_timers=info.open, largest=info.largest)
-        run = Run(number, link, Instance(workflow.code, number, limits=limits))
-        self._cache.add(run)
-        self._activities.begun(run)
-        return run
-
-    def _park_unknown(self, number: int, link: Link, decision: Assigned) -> None:
-        """Ask to park a run whose code the App does not have."""
-        name = decision.function.decode("utf-8", "backslashreplace").rpartition("\x1f")[2]
-        parked = Parked("missing", f"the App of this worker has no workflow {name}")
-        info = decode_decision_info(decision.info)
-        message = DecideMessage(
-            number,
-            decision.handle,
-            decision.token,
-            info.last,
-            info.now_us,
-            0,
-            more=False,
-            parked=parked,
-            build=self._build,
-        )
-        link.session.drop((decision.handle, decision.token))
-        link.session.send(Type.DECIDE, b"0", encode_message([message]))
-        link.flush()
-
-    def _history_read(self, run: Run, events: Sequence[Event], now_us: int) -> None:
-        """Go on with a decision whose missing events have come."""
-        assert run.key is not None  # a run that loses its delivery is evicted, and its request is forgotten
-        self._turns.decide(run, run.key, now_us, events)
-        self.flush()
 
     def _answered(self, run: Run, message: DecideMessage, answer: DecidedMessage) -> None:
         """Process the answer to a report, and everything that waited for it."""
@@ -328,12 +264,9 @@ class WorkflowDecider:
         """Decide about activities that have ended, or settle them alone."""
         fuses = run in self._cache and run.key is None and not self._turns.draining and run.may_fuse(run.ended)
         if fuses and not self._checks.prevent_fusing(run):
-            self._turns.decide_fused(run, self._node_us())
+            self._turns.decide_fused(run, self._clock.now_us())
         else:
             self._activities.settle(run)
-
-    def _node_us(self) -> int:
-        return to_us(self._wall()) + self._ahead_us
 
     # ---- eviction ----
 
@@ -341,7 +274,7 @@ class WorkflowDecider:
         """Drop a run from memory; its history has all that was recorded."""
         self._cache.drop(run)
         self._steps.stop(run)
-        self._histories.drop(run)
+        self._assignments.drop(run)
         if run.timer is not None:
             run.timer.cancel()
             run.timer = None

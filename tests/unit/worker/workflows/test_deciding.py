@@ -457,6 +457,19 @@ def test_events_that_a_lost_decision_requested_are_ignored() -> None:
     Host(app).run(test)
 
 
+def test_a_decision_with_its_events_replaces_one_whose_events_are_being_read() -> None:
+    app, _ = sleeper()
+
+    async def test(host: Host) -> None:
+        host.assign(events=False)
+        assert await host.taken(Type.HISTORY)
+        host.has = 0
+        host.assign()
+        assert len((await host.report()).only.decisions) == 1
+
+    Host(app).run(test)
+
+
 def test_newer_events_do_not_end_a_decision_whose_events_are_being_read() -> None:
     app, _ = sleeper()
 
