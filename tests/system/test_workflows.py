@@ -309,6 +309,12 @@ def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> N
             await order.get("order-2").asignal(approved, {"by": "eva"})
             await order.get("order-1").asignal(approved, {"by": "ann"})
             assert (await first.aresult(TIMEOUT))["by"] == "ann"
+            listed = (await fleet.call(app, "workflows.list"))["runs"]
+            assert [(one["workflow_id"], one["status"]) for one in listed] == [
+                ("order-3", "pending"),
+                ("order-2", "pending"),
+                ("order-1", "completed"),
+            ]
             for key in ("order-2", started["handle"]):
                 shown = await fleet.call(app, "workflows.show", key=key)
                 assert (shown["status"], shown["waits_for"]) == ("pending", "mainspring functions resume order")

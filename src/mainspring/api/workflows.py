@@ -21,6 +21,7 @@ StatusName = Literal["open", "completed", "failed", "canceled", "terminated", "c
 """The keys of `STATUS_BY_NAME`."""
 UnbegunStatus = Literal["scheduled", "pending"]
 """The state of a job whose run has not begun."""
+AnyStatus = Literal[StatusName, UnbegunStatus]
 SIGNAL_NAME_LIMIT = 256
 """Characters in the name of a signal, as in Amazon SWF."""
 REQUEST_LIMIT = 256
@@ -39,7 +40,7 @@ class RunInfo(msgspec.Struct):
     type: str
     version: str
     """Empty if the run has not begun."""
-    status: StatusName | UnbegunStatus
+    status: AnyStatus
     started_at: str | None
     closed_at: str | None
     events: int
@@ -145,7 +146,7 @@ class Events(msgspec.Struct):
     """As in the answers of Amazon SWF's ``GetWorkflowExecutionHistory``."""
     next: int | None
     """The value of ``from`` for the next page; None: there are no more events now."""
-    status: StatusName | UnbegunStatus
+    status: AnyStatus
     """Of the run. A closed run gets no more events."""
 
 
@@ -189,7 +190,7 @@ class List(Request[Listed]):
     stranded: bool = False
     type: str | None = None
     id: str | None = None
-    status: StatusName | None = None
+    status: AnyStatus | None = None
     since: float | None = None
     """The earliest start, in seconds since 1970."""
     limit: int = 100

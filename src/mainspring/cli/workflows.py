@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from mainspring.api.workflows import Cancel, History, List, Show, Signal, Start, StatusName, Terminate, Unpark
+from mainspring.api.workflows import AnyStatus, Cancel, History, List, Show, Signal, Start, Terminate, Unpark
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_json, print_rows, print_table, printable
 from mainspring.cli.failures import EXIT_DONE
@@ -152,7 +152,14 @@ def list_runs(
     ] = False,
     type: Annotated[str | None, plain("--type", "List only runs of this workflow.")] = None,  # noqa: A002
     id: Annotated[str | None, plain("--id", "List only runs with this workflow id.")] = None,  # noqa: A002
-    status: Annotated[StatusName | None, plain("--status", "List only runs with this status.")] = None,
+    status: Annotated[
+        AnyStatus | None,
+        plain(
+            "--status",
+            "List only runs with this status; scheduled and pending runs have not begun, because their start is delayed or"
+            " the workflow is paused.",
+        ),
+    ] = None,
     since: Annotated[
         float | None,
         plain(

@@ -368,6 +368,10 @@ class WorkflowService:
 
     # ---- queries ----
 
+    def functions(self) -> Iterable[bytes]:
+        """Return the functions that are workflows."""
+        return self.definitions.functions()
+
     def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed) -> None:
         """Read a page of runs."""
         self._reads.gather(query, done, failed)

@@ -72,6 +72,9 @@ class FakeWorkflows:
     def stranded(self) -> Collection[tuple[str, str]]:
         return self.without_worker
 
+    def functions(self) -> list[bytes]:
+        return [b"order"]
+
     def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], _: object) -> None:
         self.requests.append(query)
         newest = sorted(
@@ -417,6 +420,54 @@ def test_a_run_that_has_not_begun_is_shown() -> None:
             assert shown.waits_for == "its start in 2d4h"
             fake.unbegun *= 2
             assert await node.code(workflows.Show("order-17")) is Code.CONFLICT
+
+    run(test())
+
+
+def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
+    async def test() -> None:
+        async with with_runs() as (node, fake):
+            handles = [await node.submit(b"order", unique=f"u{number}".encode()) for number in range(4)]
+            await node.submit(b"charge")
+            ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
+            fake.runs.extend(a_run(number) for number in (ids[1], ids[3] + 7, ids[0] - 7))
+            await node.api.call(jobs.Cancel(handles[1]))
+            expected = [f"order-{ids[3] + 7}", "u3", "u2", f"order-{ids[1]}", "u0", f"order-{ids[0] - 7}"]
+            for limit in (1, 2, 3, 100):
+                seen: list[str] = []
+                after: str | None = None
+                while True:
+                    page = await node.api.call(workflows.List(limit=limit, after=after))
+                    assert len(page.runs) <= limit
+                    seen += [row.workflow_id for row in page.runs]
+                    after = page.next
+                    if after is None:
+                        break
+                assert seen == expected
+            fake.runs.clear()
+            fake.unbegun = [waiting(ids[2], unique=b"u2")._replace(is_workflow=True), waiting(9, function=b"charge")]
+            for request, ids_found in (
+                (workflows.List(status="pending"), ["u3", "u2", "u0"]),
+                (workflows.List(status="pending", limit=2), ["u3", "u2"]),
+                (workflows.List(type="order"), ["u3", "u2", "u0"]),
+                (workflows.List(id="u2"), ["u2"]),
+                (workflows.List(id="u2", status="scheduled"), []),
+                *(
+                    (request, [])
+                    for request in (
+                        workflows.List(type="refund"),
+                        workflows.List(status="scheduled"),
+                        workflows.List(status="open"),
+                        workflows.List(open=True),
+                        workflows.List(closed=True),
+                        workflows.List(parked=True),
+                        workflows.List(since=1.0),
+                    )
+                ),
+            ):
+                found = (await node.api.call(request)).runs
+                assert [row.workflow_id for row in found] == ids_found
+                assert {row.status for row in found} <= {"pending"}
 
     run(test())
 

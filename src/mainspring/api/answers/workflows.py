@@ -17,6 +17,7 @@ from mainspring.api.answers.run_rows import (
     unbegun_details,
     unbegun_info,
 )
+from mainspring.api.answers.unbegun_runs import STATES, UnbegunRuns
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code, check_number
 from mainspring.api.submitting import JobOptions, size_problem
@@ -47,7 +48,7 @@ from mainspring.workflows.store import ListRuns, Unbegun
 from mainspring.workflows.swf_events import swf_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Handlers
@@ -94,6 +95,9 @@ class Workflows(Protocol):
     def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
         """Let a parked run go on; without a key, all of them. ``done`` is called with their number."""
 
+    def functions(self) -> Iterable[bytes]:
+        """Return the functions that are workflows."""
+
     def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed) -> None:
         """Read runs."""
 
@@ -119,6 +123,7 @@ class WorkflowCalls:
         limits: Limits,
     ) -> None:
         self._workflows = workflows
+        self._unbegun = UnbegunRuns(service, workflows)
         self._service = service
         self._jobs = jobs
         self._submits = submits
@@ -160,6 +165,11 @@ class WorkflowCalls:
         check_number("limit", request.limit)
         if sum((request.open, request.closed, request.parked, request.stranded, request.status is not None)) > 1:
             raise ApiError(Code.INVALID, "give one of open, closed, parked, stranded and status")
+        after = None if request.after is None else self._run_id(request.after)
+        unbegun = await self._unbegun.matching(request, after)
+        if request.status in STATES:
+            waiting = [self._unbegun_info(one) for one in unbegun]
+            return Listed(waiting, waiting[-1].run if len(waiting) == request.limit else None)
         statuses: tuple[int, ...] = ()
         if request.status is not None:
             statuses = (STATUS_BY_NAME[request.status],)
@@ -167,7 +177,6 @@ class WorkflowCalls:
             statuses = CLOSED
         elif request.open or request.parked or request.stranded:
             statuses = (Status.OPEN,)
-        after = None if request.after is None else self._run_id(request.after)
         stranded = frozenset(self._workflows.stranded())
         found: list[ShownRun] = []
         while stranded or not request.stranded:
@@ -186,8 +195,11 @@ class WorkflowCalls:
             after = page.next
             if after is None or len(found) >= request.limit:
                 break
-        runs = [self._info(one, stranded) for one in found[: request.limit]]
-        return Listed(runs, runs[-1].run if runs and (after is not None or len(found) > len(runs)) else None)
+        rows = {one.row.id: self._info(one, stranded) for one in found}
+        last = found[-1].row.id if found and after is not None else 0
+        rows |= {one.job.id: self._unbegun_info(one) for one in unbegun if one.job.id > last}
+        runs = [rows[run] for run in sorted(rows, reverse=True)[: request.limit]]
+        return Listed(runs, runs[-1].run if runs and (after is not None or len(rows) > len(runs)) else None)
 
     async def _show(self, request: Show) -> RunDetails:
         shown = await self._find(request.key)

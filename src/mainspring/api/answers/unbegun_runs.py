@@ -1,0 +1,82 @@
+"""Lists of runs that have not begun: the waiting jobs of workflows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mainspring.api.answers.waiting import Later, read_page
+from mainspring.jobs.model import State
+from mainspring.jobs.store import CountLive
+from mainspring.queries.jobs import ListJobs
+from mainspring.workflows.model import Key
+from mainspring.workflows.store import Unbegun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.api.workflows import List
+    from mainspring.errors import MainspringError
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.service import JobService
+    from mainspring.jobs.store import Counted
+    from mainspring.storage.query import Page
+    from mainspring.workflows.store import Shown
+
+    Failed = Callable[[MainspringError], None]
+
+STATES: Final = {"scheduled": State.SCHEDULED, "pending": State.PENDING}
+"""The statuses of runs that have not begun, with the states of their jobs."""
+
+
+class Workflows(Protocol):
+    """The workflows of a node; `workflows.service` implements it."""
+
+    def functions(self) -> Iterable[bytes]:
+        """Return the functions that are workflows."""
+
+    def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
+        """Read one run; without one, the jobs that the key may name, whose runs have not begun."""
+
+
+class UnbegunRuns:
+    """The jobs of workflows whose runs have not begun."""
+
+    def __init__(self, service: JobService, workflows: Workflows) -> None:
+        self._service = service
+        self._workflows = workflows
+
+    async def matching(self, request: List, before: int | None) -> list[Unbegun]:
+        """Return those that match a request, with ids below ``before``, newest first, at most its limit."""
+        if request.since is not None or request.open or request.closed or request.parked or request.stranded:
+            return []
+        if request.status is not None and request.status not in STATES:
+            return []
+        states = [state for name, state in STATES.items() if request.status in {None, name}]
+        jobs = await (self._named(request.id, states) if request.id is not None else self._all(request, states, before))
+        found = [
+            job
+            for job in jobs
+            if (before is None or job.id < before) and (request.type is None or job.function == request.type.encode())
+        ]
+        found.sort(key=lambda job: -job.id)
+        return [Unbegun(job, is_workflow=True) for job in found[: request.limit]]
+
+    async def _named(self, workflow_id: str, states: list[State]) -> list[Job]:
+        key = Key(workflow_id=workflow_id)
+        shown: Shown = await Later(lambda done, failed: self._workflows.show(key, done, failed))
+        return (
+            [one.job for one in shown if one.is_workflow and one.job.state in states] if isinstance(shown, list) else []
+        )
+
+    async def _all(self, request: List, states: list[State], before: int | None) -> list[Job]:
+        """Read the jobs of each function that has any by the store's counts: usually none."""
+        functions = [name for name in self._workflows.functions() if request.type in {None, name.decode()}]
+        if not functions:
+            return []
+        counted: Counted = await Later(lambda done, failed: self._service.put(CountLive(functions), done, failed))
+        jobs: list[Job] = []
+        for function, state in sorted({(function, state) for function, state, _ in counted.counts if state in states}):
+            query = ListJobs(state=State(state), function=function, after=before, limit=request.limit)
+            page: Page[Job] = await read_page(self._service.gather, query)
+            jobs += page.items
+        return jobs
