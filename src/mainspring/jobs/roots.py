@@ -90,6 +90,13 @@ class RootJobs:
             job.input_size = len(job.payload)
         self._roots.begin(jobs, done, failed)
 
+    def begin_counted(self) -> None:
+        """Begin runs for the jobs that are pending at the start of the node, once they are counted."""
+        for function in self.functions:
+            queue = self._queues.get(function)
+            if queue is not None and queue.claimable():
+                self.begin_waiting(queue)
+
     def begin_waiting(self, queue: FunctionQueue) -> None:
         """Begin runs for the pending jobs of a function until no more are pending, unless the function is paused."""
         if self.are_paused(queue.name):

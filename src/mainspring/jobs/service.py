@@ -245,6 +245,7 @@ class JobService:
 
         def counted(number: int) -> None:
             self._due_jobs.wake()
+            self._roots.begin_counted()
             ready(number)
 
         self.functions.load(loaded, failed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.simulation.store import execute
 from tests.simulation.wires import Wire
 
 from mainspring.jobs.model import Options, Retry, State, encode_options
@@ -28,8 +29,9 @@ from mainspring.workflows.messages import (
     encode_message,
     encode_runs,
 )
-from mainspring.workflows.model import Parked, decision_function
+from mainspring.workflows.model import Definition, Parked, decision_function
 from mainspring.workflows.report_checks import refusal
+from mainspring.workflows.store import SaveDefinitions
 
 from .a_face import Node
 
@@ -588,6 +590,17 @@ def test_a_history_that_the_store_cannot_give_is_read_again(node: Node, decider:
     assert decider.take() == []
     node.wait(1.0)
     assert [kind for kind, _ in decider.take()] == [Type.EVENTS]
+
+
+def test_a_job_that_was_pending_before_a_restart_begins_its_run(node: Node) -> None:
+    start(node)
+    execute(node.engine, [SaveDefinitions([Definition("order")], 1)])  # and the node crashed before it began the run
+    second = Node(node, workflows=True)
+    counts = second.life.store.counts()
+    assert [key[:2] for key, number in counts.items() if number] == [
+        (ORDER, State.LEASED),
+        (decision_function("default", "order", "1"), State.PENDING),
+    ]
 
 
 # ---- packets of the network ----
