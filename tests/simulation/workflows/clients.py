@@ -39,6 +39,10 @@ class RunClient(Actor):
         self._calls = itertools.count()
         self.started: list[str] = []
         """Handles of the runs that it has started."""
+        self.submitted: list[tuple[bytes, bytes]] = []
+        """Submissions of plain Gearman whose answers have not come: function and unique."""
+        self.expected = 0
+        """The number of those that it has not read."""
         self.results: set[bytes] = set()
         """Handles whose outcome it waits for."""
         self._keys = itertools.count()
@@ -46,13 +50,15 @@ class RunClient(Actor):
     @property
     def asks(self) -> bool:
         """Whether an answer is missing."""
-        return bool(self.asked or self.unsent)
+        return bool(self.asked or self.unsent or self.expected)
 
     def lost(self) -> None:
         super().lost()
         self.unsent += self.asked.values()
         self.asked.clear()
         self.results.clear()
+        self.submitted.clear()
+        self.expected = 0
 
     def act(self) -> bool:
         chance, calm = self.chance, self.world.calm
@@ -66,8 +72,10 @@ class RunClient(Actor):
             self.ask(self.unsent.pop(0))
             return True
         number = chance.random()
-        if number < 0.3:
+        if number < 0.24:
             self._start()
+        elif number < 0.3:
+            self._submit()
         elif number < 0.4:
             self.leave()
         elif self.started:
@@ -91,6 +99,17 @@ class RunClient(Actor):
             params["timeout"] = chance.uniform(1, 10)
         self.ask(Asked("workflows.start", params))
 
+    def _submit(self) -> None:
+        """Start a run as programs without this client do; nobody repeats it."""
+        chance = self.chance
+        if len(self.world.accounts.runs) >= self.world.most_runs:
+            return
+        function = chance.choice(self.world.kinds).encode()
+        unique = chance.choice((b"", b"", b"%b u" % function))
+        self.submitted.append((function, unique))
+        self.expected += 1
+        self.send(Type.SUBMIT_JOB_BG, function, unique, b"[%d]" % chance.randint(1, 4))
+
     def _request(self, key: str, number: float) -> None:
         request = f"{self.name} {next(self._keys)}"
         if number < 0.75:
@@ -108,7 +127,7 @@ class RunClient(Actor):
         elif number < 0.88:
             self.ask(Asked("workflows.unpark", {"all": True}))
         elif number < 0.92:
-            self.ask(Asked("workflows.show", {"key": key}))
+            self.ask(Asked(self.chance.choice(("workflows.show", "workflows.history")), {"key": key}))
         elif number < 0.95:
             self.ask(Asked("workflows.list", {"open": True}))
         elif number < 0.98 and not self.world.calm:
@@ -120,6 +139,11 @@ class RunClient(Actor):
     def receive(self, kind: int, args: list[bytes]) -> None:
         if kind == Type.RESULT:
             self.results.discard(args[0])
+            return
+        if kind in {Type.JOB_CREATED, Type.ERROR}:
+            self.expected -= 1
+            if kind == Type.JOB_CREATED:
+                self.started.append(args[0].decode())
             return
         if kind not in {Type.ANSWER, Type.FAULT}:
             assert kind == Type.OPTION_RES, f"{self.name} receives {kind}: {args}"
@@ -134,13 +158,17 @@ class RunClient(Actor):
             self.started.append(json.loads(args[1])["handle"])
 
     def see(self, kind: int, args: list[bytes]) -> None:
+        if kind in {Type.JOB_CREATED, Type.ERROR}:
+            function, unique = self.submitted.pop(0)
+            if kind == Type.JOB_CREATED:
+                self.world.acknowledged(args[0], function, unique)
         if kind == Type.RESULT:
             self.world.outcome_sent(args[0], args[1], args[4])
         if kind != Type.ANSWER or args[0] not in self.asked:
             return
         asked, answer = self.asked[args[0]], json.loads(args[1])
         if asked.method == "workflows.start":
-            self.world.start_acknowledged(Handles.parse(answer["handle"].encode()), asked.params)
+            self.world.start_acknowledged(Handles.parse(answer["handle"].encode()) or 0, asked.params)
         elif asked.method in {"workflows.signal", "workflows.cancel"}:
             self.world.request_acknowledged(int(answer["run"].rpartition("@")[2]), asked.params)
 

@@ -1,4 +1,4 @@
-"""The workflows that the simulated workers decide, with their tasks, in two builds of which one differs in one command.
+"""The workflows that the simulated workers decide, with their tasks, in builds that differ in one command or in the version.
 
 Results are numbers that no two executions share. `results` computes the result of each kind of run from them.
 """
@@ -21,6 +21,8 @@ CANCELLED = "cancelled"
 TIMED_OUT = "timed out"
 DONE = "done"
 """The signal that lets a run of ``inbox`` or ``until`` end."""
+VERSIONS = {"a": "1", "b": "1", "c": "2"}
+"""The builds, with the version of their workflows."""
 KINDS = ("chain", "joint", "fan", "fused", "inbox", "until", "race", "careful", "sides")
 
 
@@ -53,8 +55,9 @@ async def settled(job: Job[int]) -> int | str:
 
 
 def program(build: str) -> App:
-    """Return the App of a build, ``a`` or ``b``: in ``chain`` they differ."""
+    """Return the App of a build. ``b`` differs from ``a`` in ``chain``, and ``c`` in the version of all workflows."""
     app = App()
+    define = app.workflow(version=VERSIONS[build])
     mail: Channel[Any] = app.signal("mail", Any)
 
     @app.task(retry=Retry(max_attempts=2, initial=0.2), timeout=timedelta(seconds=3))
@@ -65,7 +68,7 @@ def program(build: str) -> App:
     async def measure(run: int, label: str) -> int:
         return await _stages[0].execute(run, label, step=True)
 
-    @app.workflow
+    @define
     async def chain(size: int) -> list[Any]:
         """Decide on steps, each recorded before the next, and on one activity."""
         run = workflow.info().run
@@ -77,7 +80,7 @@ def program(build: str) -> App:
         log.append(await settled(work.submit(run, "w1")))
         return log
 
-    @app.workflow
+    @define
     async def joint(size: int) -> list[Any]:
         """Decide on steps that are recorded together, on a timer, and on a step of its own."""
         run = workflow.info().run
@@ -87,7 +90,7 @@ def program(build: str) -> App:
         log.append(await settled(measure.step(run, f"s{size + 1}")))
         return log
 
-    @app.workflow
+    @define
     async def fan(size: int) -> list[Any]:
         """Decide on many activities and steps at once."""
         run = workflow.info().run
@@ -95,13 +98,13 @@ def program(build: str) -> App:
         jobs += [measure.step(run, f"s{place + 1}") for place in range(size)]
         return list(await asyncio.gather(*map(settled, jobs)))
 
-    @app.workflow
+    @define
     async def fused(size: int) -> list[Any]:
         """Decide on activities one after the other."""
         run = workflow.info().run
         return [await settled(work.submit(run, f"w{place + 1}")) for place in range(size)]
 
-    @app.workflow
+    @define
     async def inbox(size: int) -> dict[str, Any]:
         """Receive signals until the last one, with timeouts, steps and activities between them."""
         run = workflow.info().run
@@ -121,7 +124,7 @@ def program(build: str) -> App:
             elif value % 3 == 2:
                 log.append(await settled(work.submit(run, f"w{sum(one % 3 == 2 for one in got)}")))
 
-    @app.workflow
+    @define
     async def until(size: int) -> dict[str, Any]:
         """Wait for a number of signals that another task receives, or for a time."""
         got: list[Any] = []
@@ -139,7 +142,7 @@ def program(build: str) -> App:
         task.cancel()
         return {"got": got, "reached": reached}
 
-    @app.workflow
+    @define
     async def race(size: int) -> list[Any]:
         """Let activities race against timers, while a slow step runs."""
         run = workflow.info().run
@@ -153,7 +156,7 @@ def program(build: str) -> App:
                 log.append(TIMED_OUT)
         return [*log, await settled(slow)]
 
-    @app.workflow
+    @define
     async def careful(size: int) -> list[Any]:
         """Sleep and work, and clean up if cancelled."""
         run = workflow.info().run
@@ -168,7 +171,7 @@ def program(build: str) -> App:
             raise
         return log
 
-    @app.workflow
+    @define
     async def sides(size: int) -> list[Any]:
         """Use everything that replays repeat."""
         run = workflow.info().run
@@ -182,4 +185,4 @@ def program(build: str) -> App:
     return app
 
 
-APPS = {build: program(build) for build in "ab"}
+APPS = {build: program(build) for build in VERSIONS}

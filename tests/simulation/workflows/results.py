@@ -9,7 +9,7 @@ import msgspec
 from mainspring.deciding.instance import Instance
 from mainspring.workflows import history
 
-from .program import APPS, CANCELLED, DONE, FAILED, TIMED_OUT
+from .program import APPS, CANCELLED, DONE, FAILED, TIMED_OUT, VERSIONS
 
 if TYPE_CHECKING:
     from .accounts import Account
@@ -76,8 +76,9 @@ def check_result(account: Account) -> None:
 def check_replay(account: Account) -> None:
     """Check that the code of one of the builds makes the recorded decisions."""
     parked = []
-    for app in APPS.values():
-        instance = Instance(app.registry.workflows[account.kind, "1"].code, account.run)
+    version = account.events[0].version
+    for app in [APPS[build] for build, its in VERSIONS.items() if its == version]:
+        instance = Instance(app.registry.workflows[account.kind, version].code, account.run)
         parked.append(instance.deliver(account.events, account.events[-1].at_us).parked)
         instance.evict()
         if parked[-1] is None:

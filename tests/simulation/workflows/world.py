@@ -72,6 +72,8 @@ class FlowWorld:
         """The errors of checks inside the code of users."""
         self._started: dict[int, dict[str, Any]] = {}
         """Acknowledged starts."""
+        self._submitted: dict[int, str] = {}
+        """Acknowledged jobs of workflows, whose runs may begin later, with the names of their workflows."""
         self._requests: list[tuple[int, dict[str, Any]]] = []
         """Acknowledged signals and requests to cancel."""
         self._cache = chance.choice((2**20, 2**20, 3_000, 0))
@@ -85,10 +87,10 @@ class FlowWorld:
 
     def _hosts(self) -> list[DeciderHost]:
         chance = self.chance
-        other = chance.random() < 0.3
+        other = chance.choice("aaaabbc")
         hosts = []
         for number in range(chance.randint(1, 3)):
-            build = "b" if other and number == 1 else "a"
+            build = other if number == 1 else "a"
             registry = APPS[build].registry
             if chance.random() < 0.3:
                 registry = registry.subset(program.KINDS)  # it only decides
@@ -192,29 +194,46 @@ class FlowWorld:
         assert job is None or State(job.state).ended, f"{handle!r}: {why}"
 
     def acknowledged(self, handle: bytes, function: bytes, unique: bytes) -> None:
-        """See `actors.Stage`: no client here submits plain jobs."""
-        raise NotImplementedError
+        """Check that a job of a workflow is stored: its run begins at once if a worker has registered the workflow."""
+        del unique
+        job = self.life.store.find(_id(handle))
+        assert job is not None, f"{handle!r} is acknowledged and not stored"
+        assert job.function == function, f"{handle!r} is another job's answer"
+        self._submitted[job.id] = function.decode()
 
     def outcome_sent(self, handle: bytes, state: bytes, result: bytes) -> None:
         """Check that an outcome is that of a run, and committed."""
-        account = self.accounts.runs[_id(handle)]
+        account = self.accounts.runs.get(_id(handle))
+        if account is None:
+            assert state == b"cancelled", f"{handle!r} is reported as {state!r}, and has not begun"
+            return
         assert account.close is not None, f"{handle!r} is reported as {state!r}, and its run is open"
         if state == b"succeeded":
             assert account.close.result == result, f"{handle!r} has the result of another run"
 
     # ---- acknowledgements ----
 
-    def start_acknowledged(self, run: int | None, params: dict[str, Any]) -> None:
-        assert run in self.accounts.runs, f"{run} is acknowledged and not begun"
-        self._started[run] = params
+    def start_acknowledged(self, run: int, params: dict[str, Any]) -> None:
+        if run in self.accounts.runs:
+            self._started[run] = params
+        else:  # it has joined a job that waits
+            job = self.life.store.find(run)
+            assert job is not None, f"{run} is acknowledged and not begun"
+            assert not State(job.state).ended, f"{run} is acknowledged and not begun"
+            self._submitted[run] = params["function"]
 
     def request_acknowledged(self, run: int, params: dict[str, Any]) -> None:
         self._requests.append((run, params))
-        self._check_request(run, params)
+        if run in self.accounts.runs:
+            self._check_request(run, params)
 
     def _check_request(self, run: int, params: dict[str, Any]) -> None:
-        account = self.accounts.runs[run]
-        if "input" in params:
+        account = self.accounts.runs.get(run)
+        if account is None:
+            job = self.life.store.find(run)
+            assert job is not None, f"the run of {params} is lost"
+            assert job.state == State.CANCELLED, f"{params} is acknowledged, and its run has not begun"
+        elif "input" in params:
             values = [_json(event.input) for event in account.of(history.WorkflowExecutionSignaled)]
             assert values.count(params["input"]) == 1, f"signal {params} is {values.count(params['input'])} times there"
         else:
@@ -413,24 +432,31 @@ class FlowWorld:
             self.come_to_rest()
             waits = [client.name for client in (*self.clients, self.closer) if client.asks or client.results]
             live = [account for account in self.accounts.runs.values() if account.close is None]
-            if not (live or waits or self.life.service.table.held):
+            unbegun = self._unbegun()
+            if not (live or unbegun or waits or self.life.service.table.held):
                 break
             seconds = self.clock.monotonic() - begun
             if seconds >= end and not any(client.asks for client in self.clients):
                 end = seconds + END_INTERVAL
                 self.closer.close()
             shown = [(account.run, account.kind, account.events[-3:], account.changed) for account in live]
-            assert seconds < CALM_SECONDS, f"after {seconds} s: {shown}, {waits}"
+            assert seconds < CALM_SECONDS, f"after {seconds} s: {shown}, {unbegun}, {waits}"
             following = min(self.life.next(), *(host.loop.next() or math.inf for host in self.hosts if host.running))
             self._advance(min(max(following - self.clock.monotonic(), 0.001), 1.0))
         self._check_end()
 
+    def _unbegun(self) -> list[int]:
+        """Return the acknowledged jobs whose runs have not begun."""
+        jobs = [self.life.store.find(job) for job in self._submitted if job not in self.accounts.runs]
+        assert None not in jobs, "an acknowledged job is lost"
+        return [job.id for job in jobs if job is not None and not State(job.state).ended]
+
     def _keep_out(self, seconds: float) -> None:
         """Let the builds take turns, so that each makes the decisions that only it can make."""
-        builds = {host.build for host in self.hosts}
+        both = {host.build for host in self.hosts} >= {"a", "b"}
         turn = "ab"[int(seconds / 12) % 2]
         for host in self.hosts:
-            host.kept_out = len(builds) > 1 and host.build != turn
+            host.kept_out = both and host.build != turn
 
     def _check_end(self) -> None:
         life = self.life
@@ -439,6 +465,8 @@ class FlowWorld:
             self._check_request(run, params)
         for run, params in self._started.items():
             assert self.accounts.runs[run].kind == params["function"]
+        for run, kind in self._submitted.items():
+            assert run not in self.accounts.runs or self.accounts.runs[run].kind == kind
         for account in self.accounts.runs.values():
             self._check_run(account)
         live = {key: number for key, number in life.store.counts().items() if not State(key[1]).ended and number}
