@@ -92,8 +92,9 @@ class Turns:
 
         Large results are reported in several batches, since a packet cannot carry all of them.
         """
+        most = min(BATCH_SIZE, run.instance.limits.largest // 2)
         while run.outcomes and run.key is not None and not run.reporting:
-            outcomes = run.take_outcomes(BATCH_SIZE)
+            outcomes = run.take_outcomes(most)
             for outcome in outcomes:
                 step = run.running.pop(outcome.number, None)
                 run.eager = run.eager or step is None or step.call.record == "each"

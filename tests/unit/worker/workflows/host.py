@@ -170,6 +170,8 @@ class Host:
         self.settled: list[tuple[bytes, bytes]] = []
         """Handles and outcomes of the jobs that the worker has settled."""
         self.server: Server
+        self.limits: dict[str, int] = {}
+        """The limits in the info of decisions."""
         self._tokens = 0
 
     def run(self, test: Callable[[Host], Coroutine[Any, Any, None]]) -> None:
@@ -280,6 +282,7 @@ class Host:
             "first": self.has + 1 if events else last + 1,
             "last": last,
             "now_us": self.node.now_us,
+            **self.limits,
         }
         self.has = last
         function = decision_function("default", self.workflow, self.version)

@@ -144,8 +144,11 @@ def test_a_report_ends_the_wait_of_the_results_that_it_carries() -> None:
     Host(steps.app).run(test)
 
 
-def test_large_results_that_arrive_together_are_reported_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "BATCH_SIZE", 1000)
+@pytest.mark.parametrize(("batch", "limits"), [(1_000, {}), (turns.BATCH_SIZE, {"largest": 2_000})])
+def test_large_results_that_arrive_together_are_reported_in_batches(
+    monkeypatch: pytest.MonkeyPatch, batch: int, limits: dict[str, int]
+) -> None:
+    monkeypatch.setattr(turns, "BATCH_SIZE", batch)
     app = App()
 
     @app.workflow
@@ -160,6 +163,7 @@ def test_large_results_that_arrive_together_are_reported_in_batches(monkeypatch:
         return "x" * size
 
     async def test(host: Host) -> None:
+        host.limits = limits
         host.assign()
         await host.settle()
         released.set()
