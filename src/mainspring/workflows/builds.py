@@ -24,11 +24,12 @@ class Builds:
         """Return all connected builds, each once."""
         return [(*definition, digest) for definition, digests in self._workers.items() for digest in digests]
 
-    def connected(self, build: Build, worker: Worker) -> None:
-        """Note that a worker has a build."""
-        *definition, digest = build
-        namespace, name, version = definition
-        self._workers.setdefault((namespace, name, version), {}).setdefault(digest, {})[worker] = None
+    def connected(self, build: Build, worker: Worker) -> bool:
+        """Note that a worker has a build; return whether it is the first one."""
+        namespace, name, version, digest = build
+        workers = self._workers.setdefault((namespace, name, version), {}).setdefault(digest, {})
+        workers[worker] = None
+        return len(workers) == 1
 
     def disconnected(self, build: Build, worker: Worker) -> None:
         """Note that a worker with a build has gone."""

@@ -232,8 +232,9 @@ class WorkflowService:
         self.definitions.define(definitions, done, failed)
 
     def connected(self, build: Build, worker: Worker) -> None:
-        """Note a connected worker's code."""
-        self._builds.connected(build, worker)
+        """Note a connected worker's code, and let parked runs try it."""
+        if self._builds.connected(build, worker):
+            self._watch.build_connected(build)
 
     def disconnected(self, build: Build, worker: Worker) -> None:
         """Forget it."""

@@ -137,9 +137,17 @@ class Watch:
         self._check_stranded()
         if self._paused() or not self._first(LOOK_KEY):
             return
-        for namespace, name, version, build in set(self._builds()):
-            if self.parked.get((name, version)):
-                self._unpark((namespace, name, version), build)
+        for build in set(self._builds()):
+            self.build_connected(build)
+
+    def build_connected(self, build: Build) -> None:
+        """Let the parked runs of a build's version go on with it at once, unless it has failed at them.
+
+        The look repeats it, for runs that are parked while their next build connects.
+        """
+        namespace, name, version, digest = build
+        if self.parked.get((name, version)) and not self._paused():
+            self._unpark((namespace, name, version), digest)
 
     def _unpark(self, definition: tuple[str, str, str], build: str) -> None:
         def unparked(number: int) -> None:

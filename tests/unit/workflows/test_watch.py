@@ -77,6 +77,17 @@ def test_parked_runs_go_on_in_batches() -> None:
     assert [type(operation) for operation in store.operations] == [UnparkRuns] * 2
 
 
+def test_parked_runs_go_on_with_a_build_as_soon_as_it_connects() -> None:
+    store = Store(v1=1)
+    watch, _ = opened(store)
+    watch.build_connected(("default", "order", "2", "b1"))
+    assert store.operations == []
+    watch.build_connected(BUILD)
+    (operation,) = store.operations
+    assert isinstance(operation, UnparkRuns)
+    assert (operation.definition, operation.build) == (BUILD[:3], BUILD[3])
+
+
 def test_old_runs_and_then_early_signals_are_deleted_until_none_are_left() -> None:
     store = Store()
     watch, clock = opened(store)
