@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import json
 from base64 import b64encode
 from datetime import timedelta
 from itertools import repeat
@@ -13,7 +15,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from mainspring import App, ConflictError, JobCancelled, JobFailed, JobTimedOut, NotFoundError, UsageError, workflow
+from mainspring.cli import main as cli
+from mainspring.cli.options import ServerOptions
 from mainspring.cli.submit import parse_time
+from mainspring.client.addresses import parse_address
+from mainspring.client.blocking import Client
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.server.build import build_engine, open_node
@@ -715,6 +721,48 @@ def test_parked_and_stranded_runs_are_counted_and_reported(tmp_path: Path, monke
     parked = [line for line in lines if line["event"] == "a run is parked"]
     assert [(line["type"], line["kind"], line["log_level"]) for line in parked] == [("broken", "defect", "warning")]
     assert "NameError: nobody knows it" in parked[0]["problem"]
+
+
+def test_stranded_runs_are_listed_and_reported_each_minute_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_INTERVAL", 0.02)
+    monkeypatch.setattr(watch, "STRANDED_AFTER", 0.1)
+    monkeypatch.setattr(watch, "WARNING_INTERVAL", 0.2)
+    app = App()
+
+    @app.workflow
+    async def order() -> str:
+        await workflow.sleep(0.01)
+        return "done"
+
+    def listed(address: str) -> list[dict[str, Any]]:
+        client = Client([parse_address(address)])
+        out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        try:
+            with monkeypatch.context() as patch, contextlib.redirect_stdout(out):
+                patch.setattr(ServerOptions, "client", lambda _: client)
+                assert cli.main(["workflows", "list", "--stranded", "--json"]) == 0
+        finally:
+            client.close()
+        out.flush()
+        rows: list[dict[str, Any]] = json.loads(out.buffer.getvalue())
+        return rows
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            run = await order.asubmit()
+            await fleet.until(app, run.handle, timers=True)
+        with capture_logs() as lines:
+            async with node(tmp_path) as fleet:
+                await eventually(lambda: sum("no worker of their version" in line["event"] for line in lines) >= 2)
+                (row,) = await asyncio.to_thread(listed, fleet.address)
+                assert (row["handle"], row["waits_for"]) == (run.handle, "a worker with order@1")
+                async with fleet.worker(app):
+                    assert await order.get(run.handle).aresult(TIMEOUT) == "done"
+                assert await asyncio.to_thread(listed, fleet.address) == []
+
+    asyncio.run(main())
 
 
 def test_two_workers_share_a_large_fan_out_with_few_evictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
