@@ -9,7 +9,7 @@ import structlog
 from mainspring.clock import to_us
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
-from mainspring.workflows.model import decisions_of
+from mainspring.workflows.model import decision_function
 from mainspring.workflows.store import CountParked, ForgetRuns, SweepEarlySignals, UnparkRuns
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.store import Counted
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Build
+    from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import Changed
 
 LOOK_INTERVAL: Final = 5.0
@@ -57,7 +57,7 @@ class Stranded(NamedTuple):
 class Watch:
     """Looks after the runs of a node.
 
-    ``builds`` returns the code of the connected workers, ``functions`` those of workflows, ``queues`` all functions of the node.
+    ``builds`` returns the code of the connected workers, ``definitions`` all versions of workflows.
     ``first`` returns whether this node is the first in line for a name; ``paused`` whether nothing may be written. ``retention``
     is in seconds.
     """
@@ -69,8 +69,7 @@ class Watch:
         clock: Clock,
         *,
         builds: Callable[[], Iterable[Build]],
-        functions: Callable[[], Iterable[bytes]],
-        queues: Callable[[], Iterable[FunctionQueue]],
+        definitions: Callable[[], Iterable[Definition]],
         first: Callable[[str], bool],
         paused: Callable[[], bool],
         retention: float,
@@ -79,8 +78,7 @@ class Watch:
         self._reads = reads
         self._clock = clock
         self._builds = builds
-        self._functions = functions
-        self._queues = queues
+        self._definitions = definitions
         self._first = first
         self._paused = paused
         self._retention = retention
@@ -91,8 +89,8 @@ class Watch:
         self._looked = clock.monotonic()
         self._forgetting = False
         self._forget_at = clock.monotonic() + FORGET_DELAY
-        self._alone: dict[bytes, float] = {}
-        """The functions of decisions that wait without a worker, with the monotonic time since which they do."""
+        self._unserved: dict[bytes, Stranded] = {}
+        """Runs that need a decision, without a worker, by the function of their decisions: since just now or for long."""
         self._warned = -WARNING_INTERVAL
 
     def tick(self) -> None:
@@ -133,8 +131,7 @@ class Watch:
 
     def _look(self) -> None:
         """Let parked runs go on for which another build is connected."""
-        self._count_open()
-        self._check_stranded()
+        self._count()
         if self._paused() or not self._first(LOOK_KEY):
             return
         for build in set(self._builds()):
@@ -160,45 +157,47 @@ class Watch:
         operation.urgent = False
         self._commits.put(operation, unparked)
 
-    def _count_open(self) -> None:
-        """Count the open runs: a held job of a workflow's function is the root job of one."""
-        functions = list(self._functions())
+    # ---- open and stranded runs ----
+
+    def _count(self) -> None:
+        """Count open runs, and decisions without a worker: those of versions that no connected worker has."""
+        connected = {build[:3] for build in self._builds()}
+        functions: set[bytes] = set()
+        unserved: dict[bytes, Definition] = {}
+        for one in self._definitions():
+            functions.add(one.name.encode())
+            if (one.namespace, one.name, one.version) not in connected:
+                unserved[decision_function(one.namespace, one.name, one.version)] = one
 
         def counted(outcome: Counted) -> None:
             self.open = {function.decode(): 0 for function in functions}
+            pending: dict[bytes, int] = {}
             for (function, state, _), number in outcome.counts.items():
-                if state == State.LEASED:
+                if function in functions and state == State.LEASED:  # a held job is the root job of an open run
                     self.open[function.decode()] += number
+                elif function in unserved and state == State.PENDING:
+                    pending[function] = pending.get(function, 0) + number
+            now, before = self._clock.monotonic(), self._unserved
+            self._unserved = {
+                function: Stranded(one.name, one.version, number, before[function].since if function in before else now)
+                for function, one in unserved.items()
+                if (number := pending.get(function, 0))
+            }
+            self._warn()
 
         if functions:
-            operation = CountLive(functions)
+            operation = CountLive([*functions, *unserved])
             operation.urgent = False
             self._commits.put(operation, counted)
-
-    # ---- stranded runs ----
 
     def stranded(self) -> list[Stranded]:
         """Return the stranded runs, as of the last look."""
         now = self._clock.monotonic()
-        found = []
-        for queue in self._queues():
-            since = self._alone.get(queue.name)
-            if since is None or now - since < STRANDED_AFTER:
-                continue
-            decided = decisions_of(queue.name)
-            number = queue.waiting()
-            if decided is not None and number:
-                found.append(Stranded(decided[1], decided[2], number, since))
-        return found
+        return [one for one in self._unserved.values() if now - one.since >= STRANDED_AFTER]
 
-    def _check_stranded(self) -> None:
+    def _warn(self) -> None:
         now = self._clock.monotonic()
-        alone = {}
-        for queue in self._queues():
-            if queue.name[:1] == b"\x1f" and not queue.workers and queue.waiting():
-                alone[queue.name] = self._alone.get(queue.name, now)
-        self._alone = alone
-        if not alone or now - self._warned < WARNING_INTERVAL:
+        if now - self._warned < WARNING_INTERVAL:
             return
         for one in self.stranded():
             self._warned = now

@@ -2,11 +2,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from structlog.testing import capture_logs
+
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Counted, CountLive
 from mainspring.testing.clock import ManualClock
-from mainspring.workflows.model import Status
+from mainspring.workflows.model import Definition, Status, decision_function
 from mainspring.workflows.observer import Changed
 from mainspring.workflows.store import ForgetRuns, SweepEarlySignals, UnparkRuns
-from mainspring.workflows.watch import BATCH, FORGET_DELAY, FORGET_INTERVAL, LOOK_INTERVAL, Watch
+from mainspring.workflows.watch import (
+    BATCH,
+    FORGET_DELAY,
+    FORGET_INTERVAL,
+    LOOK_INTERVAL,
+    STRANDED_AFTER,
+    WARNING_INTERVAL,
+    Watch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +33,8 @@ class Store:
 
     def __init__(self, **parked: int) -> None:
         self.parked = {("order", version[1:]): number for version, number in parked.items()}
+        self.definitions: list[Definition] = []
+        self.counts: dict[tuple[bytes, int, int], int] = {}
         self.queries = 0
         self.operations: list[Operation] = []
         self.answers: list[int] = []
@@ -30,6 +44,9 @@ class Store:
         done(dict(self.parked))
 
     def put(self, operation: Operation, done: Callable[[Any], None], *_: object) -> None:
+        if isinstance(operation, CountLive):
+            done(Counted({key: number for key, number in self.counts.items() if key[0] in operation.functions}))
+            return
         self.operations.append(operation)
         done(self.answers.pop(0) if self.answers else 0)
 
@@ -38,8 +55,8 @@ def opened(store: Store) -> tuple[Watch, ManualClock]:
     clock = ManualClock()
     port = cast("Any", store)
     watch = Watch(
-        port, port, clock, builds=lambda: [BUILD], functions=list, queues=list, first=lambda _: True, paused=lambda: False,
-        retention=60.0,
+        port, port, clock, builds=lambda: [BUILD], definitions=lambda: store.definitions, first=lambda _: True,
+        paused=lambda: False, retention=60.0,
     )  # fmt: skip
     watch.load(lambda: None, lambda _: None)
     return watch, clock
@@ -86,6 +103,37 @@ def test_parked_runs_go_on_with_a_build_as_soon_as_it_connects() -> None:
     (operation,) = store.operations
     assert isinstance(operation, UnparkRuns)
     assert (operation.definition, operation.build) == (BUILD[:3], BUILD[3])
+
+
+def test_runs_without_a_worker_of_their_version_are_stranded_after_a_minute() -> None:
+    store = Store()
+    watch, clock = opened(store)
+    store.definitions = [Definition("order", version) for version in "1234"]
+    for version, number in (("1", 7), ("2", 2), ("3", 3)):
+        store.counts[decision_function("default", "order", version), State.PENDING, 1] = number
+    store.counts |= {
+        (decision_function("default", "order", "3"), State.PENDING, 2): 1,
+        (decision_function("default", "order", "4"), State.LEASED, 1): 1,
+        (b"order", State.LEASED, 1): 5,
+        (b"order", State.PENDING, 1): 9,
+    }
+    with capture_logs() as lines:
+        for _ in range(int(STRANDED_AFTER / LOOK_INTERVAL)):
+            clock.advance(LOOK_INTERVAL)
+            watch.tick()
+            assert watch.stranded() == []
+        del store.counts[decision_function("default", "order", "2"), State.PENDING, 1]
+        clock.advance(LOOK_INTERVAL)
+        watch.tick()
+        assert [one[:3] for one in watch.stranded()] == [("order", "3", 4)], "version 1 has a worker"
+        assert watch.open == {"order": 5}
+        for _ in range(int(WARNING_INTERVAL / LOOK_INTERVAL)):
+            clock.advance(LOOK_INTERVAL)
+            watch.tick()
+    assert [(line["log_level"], line["runs"], line["seconds"]) for line in lines] == [
+        ("warning", 4, 60),
+        ("warning", 4, 120),
+    ]
 
 
 def test_old_runs_and_then_early_signals_are_deleted_until_none_are_left() -> None:
