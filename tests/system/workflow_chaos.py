@@ -122,15 +122,9 @@ class AccountingClient(threading.Thread):
                 time.sleep(0.01)
 
     def _send(self, method: str, **request: Any) -> None:
-        """Send a request with a key until a node answers that the run has taken it.
-
-        A run that takes a request and then ends refuses repetitions: then its history shows whether it has taken the request.
-        """
-        try:
-            if self._call(method, **request)["repeated"]:
-                self._ledger.note("requests repeated")
-        except ConflictError:
-            self._ledger.note("requests repeated after the end")
+        """Send a request with a key until a node answers that the run has taken it, even if it has ended since."""
+        if self._call(method, **request)["repeated"]:
+            self._ledger.note("requests repeated")
 
     def _start(self, account: Account) -> None:
         params = {"function": "account", "input": [account.name, account.plan], "unique": account.name}

@@ -8,7 +8,7 @@ from mainspring.jobs.failures import failure
 from mainspring.workflows.changes import RunDraft
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.model import Status
-from mainspring.workflows.reading import run_of
+from mainspring.workflows.reading import load, run_of
 from mainspring.workflows.requests import Reached
 from mainspring.workflows.starting import Definitions, begin_named, cancel_waiting
 from mainspring.workflows.store import Unbegun
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Key
     from mainspring.workflows.store import RequestCancelRun, RunRow, SignalRuns, TerminateRun
+    from mainspring.workflows.tables import RunTables
 
 
 async def signal_runs(changes: RunChanges, operation: SignalRuns) -> list[Reached]:
@@ -32,7 +33,10 @@ async def signal_runs(changes: RunChanges, operation: SignalRuns) -> list[Reache
                 outcomes.append(await store_early(changes.tables, found.job.id, signal, changes.limits))
                 continue
             found = await begin_named(changes, found.job.id, definition, operation.now_us)
-        outcomes.append(execution.signal(found.draft, signal) if isinstance(found, RunDraft) else _missed(found))
+        if isinstance(found, RunDraft):
+            outcomes.append(execution.signal(found.draft, signal))
+        else:
+            outcomes.append(await _missed(changes, found, signal.request))
     return outcomes
 
 
@@ -42,7 +46,7 @@ async def request_cancel(changes: RunChanges, operation: RequestCancelRun) -> Re
     if isinstance(found, Unbegun):
         return await _cancel(changes, found, operation.reason, operation.now_us)
     if not isinstance(found, RunDraft):
-        return _missed(found)
+        return await _missed(changes, found, operation.request)
     return execution.request_cancel(found.draft, reason=operation.reason, request=operation.request)
 
 
@@ -52,7 +56,7 @@ async def terminate(changes: RunChanges, operation: TerminateRun) -> Reached:
     if isinstance(found, Unbegun):
         return await _cancel(changes, found, operation.reason, operation.now_us)
     if not isinstance(found, RunDraft):
-        return _missed(found)
+        return await _missed(changes, found)
     return execution.terminate(
         found.draft, reason=operation.reason, details=operation.details, children=operation.children
     )
@@ -64,12 +68,19 @@ async def _cancel(changes: RunChanges, unbegun: Unbegun, reason: str, now_us: in
     return Reached("recorded", 0, unbegun.job.id, 0, Status.CANCELED)
 
 
-def _missed(found: RunRow | list[Unbegun] | None) -> Reached:
+async def _missed(changes: RunChanges, found: RunRow | list[Unbegun] | None, request: int = 0) -> Reached:
     if found is None:
         return Reached("unknown")
     if isinstance(found, list):
         return Reached("ambiguous")
-    return Reached("closed", found.id, found.root, 0, found.status)
+    repeated = request != 0 and await _has_taken(changes.tables, found.id, request)
+    return Reached("repeated" if repeated else "closed", found.id, found.root, 0, found.status)
+
+
+async def _has_taken(tables: RunTables, run: int, request: int) -> bool:
+    """Return whether a closed run took a request: its sender did not get the answer, and repeats it."""
+    stored = await tables.load(run)
+    return stored is not None and request in (await load(tables, stored)).state.requests
 
 
 async def _find(

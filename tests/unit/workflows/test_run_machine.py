@@ -229,7 +229,7 @@ class RunMachine(RuleBasedStateMachine):
             answer = self.run_.do(execution.request_cancel)
         else:
             answer = self.run_.signal(request=request)
-        verdict = "closed" if closed else "repeated" if repeated else "full" if full else "recorded"
+        verdict = "repeated" if repeated else "closed" if closed else "full" if full else "recorded"
         assert answer.verdict == verdict
         assert (len(self.run_.events) > events) == (verdict == "recorded")
         if verdict == "recorded":

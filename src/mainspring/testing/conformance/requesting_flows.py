@@ -51,6 +51,18 @@ class RequestingFlows:
             assert flows.cancel(key) == flows.terminate(key) == Reached("unknown")
             assert flows.show(key) is None
 
+    def test_a_request_that_a_run_has_taken_before_its_end_is_repeated(self, flows: Flows) -> None:
+        run = flows.start()
+        assert flows.signal(Signal(Key(job=run), "a", b"", 5))[0].verdict == "recorded"
+        assert flows.cancel(Key(job=run), request=6).verdict == "recorded"
+        flows.running(run, flows.close())
+        for _ in range(2):
+            repeated = Reached("repeated", run, run, 0, Status.COMPLETED)
+            assert flows.signal(Signal(Key(job=run), "a", b"", 5)) == [repeated]
+            assert flows.cancel(Key(job=run), request=6) == repeated
+            assert flows.signal(Signal(Key(job=run), "a", b"", 8))[0].verdict == "closed"
+            flows.store.reopen()
+
     def test_a_signal_begins_a_job_that_waits(self, flows: Flows) -> None:
         delayed = flows.new(payload=b"in", state=State.SCHEDULED, due_us=flows.now_us + SECOND, unique=b"u")
         pending = flows.new(payload=b"in")

@@ -100,10 +100,10 @@ def begin(
 def signal(draft: Draft, request: Signal) -> Reached:
     """Record a signal."""
     state = draft.state
-    if state.status:
-        return reached(draft, "closed")
     if request.request and request.request in state.requests:
         return reached(draft, "repeated")
+    if state.status:
+        return reached(draft, "closed")
     if not takes_requests(draft) or not ensure_room(draft, 2):
         return reached(draft, "full")
     event = draft.record(WorkflowExecutionSignaled, name=request.name, input=request.input, request=request.request)
@@ -114,10 +114,10 @@ def signal(draft: Draft, request: Signal) -> Reached:
 def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: str = "") -> Reached:
     """Ask a run to cancel itself. ``cause`` is ``CHILD_POLICY_APPLIED`` or empty."""
     state = draft.state
-    if state.status:
-        return reached(draft, "closed")
     if request and request in state.requests:
         return reached(draft, "repeated")
+    if state.status:
+        return reached(draft, "closed")
     if (state.cancel_requested and not takes_requests(draft)) or not ensure_room(draft, 2):
         return reached(draft, "full")
     event = draft.record(WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request)

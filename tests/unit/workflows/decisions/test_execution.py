@@ -91,6 +91,14 @@ def test_requests_to_a_closed_run_are_late() -> None:
     assert run.recorded == []
 
 
+def test_a_request_that_the_run_has_taken_is_repeated_after_its_end_too() -> None:
+    run = Run()
+    run.signal(request=5)
+    run.do(execution.terminate)
+    assert [run.signal(request=number).verdict for number in (5, 6)] == ["repeated", "closed"]
+    assert run.do(lambda draft: execution.request_cancel(draft, request=5)).verdict == "repeated"
+
+
 def test_closes() -> None:
     done, failed = Run(), Run()
     done.decide(CompleteWorkflowExecution(1, b"7"))
