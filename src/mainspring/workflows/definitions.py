@@ -1,4 +1,4 @@
-"""The definitions of workflows that a node knows: it caches them all, because it asks at each submission."""
+"""The definitions of workflows in a node: it caches all of them, because each submission looks one up."""
 
 from __future__ import annotations
 

@@ -107,4 +107,4 @@ TRIGGERS: Final[frozenset[type[EventBase]]] = frozenset(
         *_REFUSED_DECISIONS,
     }
 )
-"""The events that ask for a decision: the decider has to know them, and did not cause them. Refused decisions are such events."""
+"""The events that ask for a decision: the decider needs them and did not cause them. Refused decisions are such events."""

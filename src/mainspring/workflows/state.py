@@ -135,11 +135,6 @@ class Parking(msgspec.Struct, array_like=True):
     """The time at which a run that is parked after losses is tried once more; 0: not at all."""
 
 
-def jobs_of(state: State) -> dict[int, OpenActivity]:
-    """Return the open activities that jobs do, by the jobs' ids."""
-    return {activity.job: activity for activity in state.activities.values() if activity.job}
-
-
 class _Snapshot(msgspec.Struct, array_like=True):
     format: int
     state: msgspec.Raw

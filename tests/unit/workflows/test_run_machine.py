@@ -41,7 +41,7 @@ from mainspring.workflows.fold import fold
 from mainspring.workflows.model import UNKNOWN_BUILD, Limits, Parked
 from mainspring.workflows.parking import decision_lost, needs_decision, unpark
 from mainspring.workflows.requests import Completion
-from mainspring.workflows.state import decode_state, encode_state, jobs_of
+from mainspring.workflows.state import decode_state, encode_state
 from mainspring.workflows.timeouts import due_us, ring, unstarted_jobs
 
 if TYPE_CHECKING:
@@ -510,7 +510,7 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def each_open_activity_has_its_job(self) -> None:
         open_jobs = {activity.job for activity in self.model.activities.values()}
-        assert open_jobs == set(self.jobs) == set(jobs_of(self.run_.state))
+        assert open_jobs == set(self.jobs) == {one.job for one in self.run_.state.activities.values() if one.job}
 
     @invariant()
     def the_alarm_is_the_least_of_all_times(self) -> None:

@@ -6,7 +6,7 @@ import msgspec
 from tests.unit.workflows.drafts import Run
 
 from mainspring.workflows.decisions.model import ScheduleActivityTask, StartTimer
-from mainspring.workflows.state import SNAPSHOT_FORMAT, State, decode_state, encode_state, jobs_of
+from mainspring.workflows.state import SNAPSHOT_FORMAT, State, decode_state, encode_state
 
 
 def test_a_state_survives_its_snapshot() -> None:
@@ -37,4 +37,4 @@ def test_a_sleeping_run_is_small() -> None:
 def test_jobs_of_open_activities() -> None:
     run = Run()
     run.decide(ScheduleActivityTask(1, "1", b"f"))
-    assert {job: activity.scheduled for job, activity in jobs_of(run.state).items()} == {1001: 5}
+    assert {activity.job: activity.scheduled for activity in run.state.activities.values()} == {1001: 5}
