@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from mainspring.api import jobs, workflows
+from mainspring.api import jobs, submitting, workflows
 from mainspring.api.answers.run_rows import rough_duration
 from mainspring.api.answers.workflows import WorkflowCalls, without_workflows
 from mainspring.api.errors import ApiError, Code
@@ -488,6 +489,15 @@ def test_the_job_of_a_task_is_no_run() -> None:
                 ) as caught:
                     await node.api.call(request)
                 assert caught.value.problem.code is Code.RUN_NOT_FOUND
+            waiting_client = asyncio.create_task(node.api.call(submitting.Run(b"later", b"")))
+            await asyncio.sleep(0)
+            (held,) = node.service.in_memory()
+            foreground = node.service.handle_of(held.job.id).decode()
+            with pytest.raises(
+                ApiError, match=f"a client waits for the job {foreground} of later, which is not stored"
+            ):
+                await node.api.call(workflows.Signal(foreground, "a"))
+            waiting_client.cancel()
             await node.api.call(jobs.Cancel(handle))
             with pytest.raises(ApiError, match=r"ended before a run began \(cancelled\)"):
                 await node.api.call(workflows.Show(handle))

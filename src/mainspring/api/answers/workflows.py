@@ -254,7 +254,10 @@ class WorkflowCalls:
                 f"no run has the handle or workflow id {key}: it never existed here, or is no longer kept; mainspring workflows"
                 " list shows those there are",
             )
-        if job.state in UNBEGUN_END:
+        held = self._service.find_held(job_id)
+        if held is not None and not held.stored:
+            why = f"a client waits for the job {key} of {job.function}, which is not stored before a worker or a run begins"
+        elif job.state in UNBEGUN_END:
             why = f"the job {key} of {job.function} ended before a run began ({job.state})"
         else:
             why = f"{key} is a job of the task {job.function}, and not a run of a workflow"
