@@ -29,7 +29,7 @@ from mainspring.workflows.decisions.model import (
     StartTimer,
 )
 from mainspring.workflows.history import WorkflowExecutionSignaled
-from mainspring.workflows.model import Key, Parked
+from mainspring.workflows.model import Definition, Key, Parked
 from mainspring.workflows.requests import Completion, Decided, Signal
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from mainspring.workflows.cache import Run
     from mainspring.workflows.history import Event as HistoryEvent
 
+LATER = b"later"
+"""A function that becomes a workflow in the course of a test."""
 PICKS = st.integers(0, 1000)
 UNIQUES = st.sampled_from([b"", b"", b"u", b"v"])
 COMMANDS = st.lists(
@@ -67,6 +69,8 @@ PARTS = st.lists(
         st.tuples(st.just("begin"), st.integers(1, 3)),
         st.tuples(st.just("signal"), st.tuples(PICKS, st.integers(0, 3))),
         st.tuples(st.just("named"), UNIQUES),
+        st.tuples(st.just("early"), st.integers(0, 5)),
+        st.tuples(st.just("register"), st.integers(0, 2)),
         st.tuples(st.just("cancel"), PICKS),
         st.tuples(st.just("terminate"), PICKS),
         st.tuples(st.just("ring"), st.integers(0, 6)),
@@ -91,6 +95,8 @@ class FlowMachine(RuleBasedStateMachine):
         """The events of the runs that are stored."""
         self.signals: dict[int, list[bytes]] = {}
         """The inputs of acknowledged signals, by run."""
+        self.early: list[int] = []
+        """Jobs of a function that becomes a workflow later."""
         self.number = 0
 
     def make(self) -> Engine:
@@ -181,7 +187,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     def held(self) -> list[Job]:
         """Claim all jobs; return those that are held."""
-        functions = {job.function for job in self.store.list() if job.function != b"order"}
+        functions = {job.function for job in self.store.list() if job.function not in {b"order", LATER}}
         for function in functions:
             self.store.claim(function)
         return [job for job in self.store.list() if job.term == self.store.term and job.options is not None]
@@ -225,6 +231,24 @@ class FlowMachine(RuleBasedStateMachine):
     def _named(self, unique: bytes, held: dict[int, Job]) -> list[Any]:
         del held
         return self._signalling(Key(workflow_id=unique.decode() or "none"), 0)
+
+    def _early(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        """Submit a job of a function that nobody has registered, or signal one."""
+        del held
+        if pick < 2 or not self.early:
+            job = self.flows.new(LATER)
+            self.early.append(job.id)
+            return [(job_ops.Submit([job]), None)]
+        return self._signalling(Key(job=self.early[-pick % len(self.early)]), pick)
+
+    def _register(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        begin = ops.BeginWaiting(LATER, 2, self.flows.now_us)
+        return (
+            [(begin, None)]
+            if pick
+            else [(ops.SaveDefinitions([Definition("later")], self.flows.now_us), None), (begin, None)]
+        )
 
     def _cancel(self, pick: int, held: dict[int, Job]) -> list[Any]:
         del held
