@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .world import FlowWorld
 
 UNIQUES = ("", "", "", "", "u", "v")
+CANCELS = ("workflows.cancel", "workflows.terminate", "jobs.cancel")
 
 
 class Asked(NamedTuple):
@@ -84,6 +85,8 @@ class RunClient(Actor):
 
     def ask(self, asked: Asked) -> None:
         call = b"%d" % next(self._calls)
+        if asked.method in CANCELS:
+            self.world.may_be_cancelled.add(asked.params.get("key") or asked.params["handle"])
         self.asked[call] = asked
         self.send(Type.CALL, call, asked.method.encode(), json.dumps(asked.params).encode())
 
@@ -170,7 +173,8 @@ class RunClient(Actor):
         if asked.method == "workflows.start":
             self.world.start_acknowledged(Handles.parse(answer["handle"].encode()) or 0, asked.params)
         elif asked.method in {"workflows.signal", "workflows.cancel"}:
-            self.world.request_acknowledged(int(answer["run"].rpartition("@")[2]), asked.params)
+            run = int(answer["run"].rpartition("@")[2]) or Handles.parse(answer["handle"].encode()) or 0
+            self.world.request_acknowledged(run, asked.params)
 
 
 class Closer(RunClient):

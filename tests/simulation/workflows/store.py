@@ -57,6 +57,7 @@ class FlowStore(SlowStore):
             with patch.object(self.engine, "_lock", _Refusing()):
                 self._execute_for(group, committed)
         else:
+            self.failed = self._clock.monotonic()
             committed(_full())
 
     def _execute_for(self, group: Sequence[Operation], committed: Committed) -> None:

@@ -31,6 +31,8 @@ from .store import FlowStore
 from .virtual_loop import VirtualLoop
 
 if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+
     from .store import Make
 
 _json = msgspec.json.decode
@@ -76,6 +78,8 @@ class FlowWorld:
         """Acknowledged jobs of workflows, whose runs may begin later, with the names of their workflows."""
         self._requests: list[tuple[int, dict[str, Any]]] = []
         """Acknowledged signals and requests to cancel."""
+        self.may_be_cancelled: set[str] = set()
+        """Handles of the runs and jobs that clients have asked to cancel."""
         self._cache = chance.choice((2**20, 2**20, 3_000, 0))
         program.enter(self)
         self.hosts = self._hosts()
@@ -230,9 +234,7 @@ class FlowWorld:
     def _check_request(self, run: int, params: dict[str, Any]) -> None:
         account = self.accounts.runs.get(run)
         if account is None:
-            job = self.life.store.find(run)
-            assert job is not None, f"the run of {params} is lost"
-            assert job.state == State.CANCELLED, f"{params} is acknowledged, and its run has not begun"
+            assert not self._waiting_job(run), f"{params} is acknowledged, and its run has not begun"
         elif "input" in params:
             values = [_json(event.input) for event in account.of(history.WorkflowExecutionSignaled)]
             assert values.count(params["input"]) == 1, f"signal {params} is {values.count(params['input'])} times there"
@@ -417,6 +419,9 @@ class FlowWorld:
             raise AssertionError("the node does not come to rest")
         self._check()
         self._check_memory()
+        if not life.service.ends.unsettled and self.clock.monotonic() - self._store.failed > 1.0:  # else it is repeated
+            invariants.idle(life)
+            invariants.rest(life)
 
     def run_without_faults(self) -> None:
         """Run without faults until all runs have ended, and check what is left."""
@@ -447,9 +452,15 @@ class FlowWorld:
 
     def _unbegun(self) -> list[int]:
         """Return the acknowledged jobs whose runs have not begun."""
-        jobs = [self.life.store.find(job) for job in self._submitted if job not in self.accounts.runs]
-        assert None not in jobs, "an acknowledged job is lost"
-        return [job.id for job in jobs if job is not None and not State(job.state).ended]
+        return [run for run in self._submitted if run not in self.accounts.runs and self._waiting_job(run)]
+
+    def _waiting_job(self, run: int) -> Job | None:
+        """Return the job of a run that has not begun; None if it was cancelled, and perhaps deleted since."""
+        job = self.life.store.find(run)
+        if job is None or State(job.state).ended:
+            assert self.handle_of(run) in self.may_be_cancelled, f"{job or run} has ended, and nobody has cancelled it"
+            return None
+        return job
 
     def _keep_out(self, seconds: float) -> None:
         """Let the builds take turns, so that each makes the decisions that only it can make."""
