@@ -57,9 +57,11 @@ class Intake:
         A job that joins a foreground one must be submitted alone; see ``joins``. Due jobs that stand for runs become root jobs;
         if the batch has others too, ``refused`` may be called although the former or the latter are stored.
         """
-        if self._roots.functions:
-            begins = self._roots.begin_at_once
-            starts = [job for job in jobs if not job.due_us and begins(job.function)]
+        if root_functions := self._roots.functions:
+            paused = self._roots.are_paused
+            starts = [
+                job for job in jobs if job.function in root_functions and not job.due_us and not paused(job.function)
+            ]
             if starts:
                 self._begin(jobs, starts, accepted, refused)
                 return

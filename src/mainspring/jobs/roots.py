@@ -79,10 +79,6 @@ class RootJobs:
         queue = self._queues.get(function)
         return queue is not None and queue.admission is not None and queue.admission.paused
 
-    def begin_at_once(self, function: bytes) -> bool:
-        """Return whether due jobs of a function are stored as root jobs."""
-        return function in self.functions and not self.are_paused(function)
-
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Callable[[MainspringError], None]) -> None:
         """Store new jobs of such functions as root jobs."""
         assert self._roots is not None, "there are such functions"
