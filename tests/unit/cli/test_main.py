@@ -168,6 +168,15 @@ def test_every_option_can_be_named_in_the_file() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("command", ["run", "worker"])
+def test_a_supervisor_loads_no_worker(command: str) -> None:
+    program = f"import sys, mainspring.cli.{command}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"mainspring.worker.runtime", "mainspring.deciding.loop", "mainspring.server.build"} & set(
+        done.stdout.split()
+    )
+
+
 def test_a_file_of_common_options_loads_no_other_command(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('store = "memory://"\nserver = "127.0.0.1:1"\nlease = "3s"\n')
     program = "import sys; from mainspring.cli.main import main; main(['status']); print(*sys.modules)"
