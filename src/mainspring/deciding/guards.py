@@ -92,7 +92,7 @@ GUARDED: Final[dict[ModuleType, dict[str, str]]] = {
     secrets: dict.fromkeys(("token_bytes", "token_hex", "token_urlsafe", "choice", "randbelow", "randbits"), _RNG),
 }
 """The guarded functions, with what to use instead."""
-_WITH_TIME: Final = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
+WITH_TIME: Final = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
 """Functions of ``time`` that use the clock only without an argument at this place."""
 
 ALLOWED: Final = frozenset(
@@ -231,7 +231,7 @@ def _install() -> None:
 
 def _guard(name: str, original: Callable[..., Any], remedy: str) -> Callable[..., Any]:
     short = name.partition(".")[2]
-    harmless = _WITH_TIME.get(short) if name.startswith("time.") else None
+    harmless = WITH_TIME.get(short) if name.startswith("time.") else None
 
     @functools.wraps(original)
     def guard(*args: Any, **kwargs: Any) -> Any:

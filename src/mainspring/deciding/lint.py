@@ -16,7 +16,7 @@ import textwrap
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mainspring.deciding.guards import CLOCK, ORIGINALS
+from mainspring.deciding.guards import CLOCK, ORIGINALS, WITH_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +60,6 @@ _SET: Final = "its order is another one in each process: iterate over `sorted(â€
 _AWAIT: Final = "write `await`, or keep the job and await it later; it is dropped when the workflow returns"
 
 _CLOCK_METHODS: Final = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today")}
-_CLOCK_WITHOUT_ARGUMENT: Final = frozenset({"localtime", "gmtime", "ctime", "asctime"})
 _CHANCE_MODULES: Final = frozenset({"secrets"})
 _IO_MODULES: Final = frozenset(
     "aiohttp ftplib http httpx psycopg requests shutil smtplib socket socketserver sqlite3 ssl subprocess tempfile urllib".split()  # noqa: SIM905
@@ -252,7 +251,7 @@ def _judge(target: Any, node: ast.Call) -> str:
         bare = "datetime" if issubclass(owner, dt.datetime) else "date"
         return f"reads the clock: {_CLOCK}" if (bare, name) in _CLOCK_METHODS else ""
     if module == "time":
-        if name in CLOCK or (name in _CLOCK_WITHOUT_ARGUMENT and not node.args):
+        if name in CLOCK or len(node.args) <= WITH_TIME.get(name, -1):
             return f"reads the clock: {_CLOCK}"
         return f"blocks the worker: use `await workflow.sleep(â€¦)`, {_STEP}" if name == "sleep" else ""
     if (isinstance(owner, random.Random) and owner is getattr(random, "_inst", None)) or module in _CHANCE_MODULES:

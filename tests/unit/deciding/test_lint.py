@@ -47,6 +47,10 @@ async def clock() -> float:
     return time.monotonic()
 
 
+async def formatted_clock() -> str:
+    return time.strftime("%Y") + time.strftime("%Y", (2026, 1, 1, 0, 0, 0, 0, 1, 0))
+
+
 async def clock_of_the_system() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -152,6 +156,7 @@ async def by_helper() -> float:
         (clock_by_name, "workflow.now()"),
         (clock, "workflow.now()"),
         (clock_of_the_system, "workflow.now()"),
+        (formatted_clock, "workflow.now()"),
         (blocking, "workflow.sleep("),
         (chance, "workflow.rng()"),
         (chance_of_uuid, "workflow.uuid()"),
