@@ -19,6 +19,8 @@ PriorityName = Literal["high", "normal", "low"]
 PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
 
 LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
+_RESERVED = DECISIONS[0]
+"""As a number, because bytes look for a number ten times faster than for other bytes, and each submission is checked."""
 RESERVED_NAME = "names with the character U+001F are those of a node's own functions: leave it out"
 
 
@@ -75,7 +77,7 @@ def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: 
         return Problem(Code.INVALID, "a job needs the name of a function")
     if len(function) > FUNCTION_LIMIT:
         return Problem(Code.TOO_LARGE, LONG_NAME)
-    if DECISIONS in function:
+    if _RESERVED in function:
         return Problem(Code.INVALID, RESERVED_NAME)
     if len(unique) > UNIQUE_LIMIT:
         return Problem(Code.TOO_LARGE, f"a unique has at most {UNIQUE_LIMIT} bytes, and this one has {len(unique)}")
