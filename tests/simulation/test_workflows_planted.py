@@ -1,4 +1,7 @@
-"""The simulation of workflows detects planted faults: each test removes one guard, and one of the first seeds must fail."""
+"""The simulation of workflows detects planted faults: each test removes one guard, and one of the first seeds must fail.
+
+None needs more seeds than the short form of `test_workflows` has.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def test_taking_a_stale_decision_is_detected(monkeypatch: Plant) -> None:
 
 def test_taking_a_stale_fused_decision_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(completing, "_fused_stale", _is_closed)
-    is_caught(20, by="counts as seen")
+    is_caught(60, by="counts as seen")
 
 
 def _is_closed(draft: Draft, _: Completion) -> str:

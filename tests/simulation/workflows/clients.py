@@ -13,7 +13,7 @@ from tests.simulation.actors import Actor
 from .program import DONE
 
 if TYPE_CHECKING:
-    from .world import FlowWorld
+    from .stage import FlowStage
 
 UNIQUES = ("", "", "", "", "u", "v")
 CANCELS = ("workflows.cancel", "workflows.terminate", "jobs.cancel")
@@ -29,10 +29,10 @@ class Asked(NamedTuple):
 class RunClient(Actor):
     """Sends calls over a connection; it survives the ends of connections."""
 
-    world: FlowWorld
+    world: FlowStage
     extended = True
 
-    def __init__(self, world: FlowWorld, name: str) -> None:
+    def __init__(self, world: FlowStage, name: str) -> None:
         super().__init__(world, name)
         self.asked: dict[bytes, Asked] = {}
         self.unsent: list[Asked] = []
@@ -180,7 +180,7 @@ class RunClient(Actor):
 class Closer(RunClient):
     """Lets all runs end, once there are no faults: it ends their waits and tries parked ones again."""
 
-    def __init__(self, world: FlowWorld) -> None:
+    def __init__(self, world: FlowStage) -> None:
         super().__init__(world, "closer")
         self.asked_to_end: set[int] = set()
 

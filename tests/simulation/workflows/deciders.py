@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.messages import DecideMessage
     from tests.simulation.wires import Wire
 
-    from .world import FlowWorld
+    from .stage import FlowStage
 
 
 class _Socket:
@@ -74,9 +74,9 @@ class _Transport(asyncio.Transport):
 class DeciderHost(Actor):
     """The process of a worker, which may be killed. Its wall clock differs from the node's by ``skew`` seconds."""
 
-    world: FlowWorld
+    world: FlowStage
 
-    def __init__(self, world: FlowWorld, name: str, registry: Registry, build: str, skew: float) -> None:
+    def __init__(self, world: FlowStage, name: str, registry: Registry, build: str, skew: float) -> None:
         super().__init__(world, name)
         self.registry = registry
         self.build = build

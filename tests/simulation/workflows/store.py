@@ -82,10 +82,15 @@ class FlowStore(SlowStore):
 
 
 class _Refusing:
-    """In the place of the lock of a file, which is checked directly before a commit."""
+    """In the place of the lock of a file, which is checked directly before a commit: one commit fails."""
+
+    def __init__(self) -> None:
+        self._refused = False
 
     def check(self) -> None:
-        raise _full()
+        if not self._refused:
+            self._refused = True
+            raise _full()
 
 
 def _full() -> StoreFullError:
