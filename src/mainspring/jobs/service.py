@@ -193,7 +193,8 @@ class JobService:
         self.monotonic, self.wall = clock.monotonic, clock.wall
         self.next_id = table.next_id
         self.handle_of, self.id_of = handles.of, handles.parse
-        self.put, self.soon, self.run_sliced = commits.put, slices.put, slices.start
+        self.put, self.answers, self.after_answers = commits.put, commits.answers, commits.after_answers
+        self.soon, self.run_sliced = slices.put, slices.start
         self.ask, self.gather = reads.ask, reads.gather
         self.watch, self.unwatch = hub.subscribe, hub.unsubscribe
         self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
@@ -211,14 +212,12 @@ class JobService:
         self.data, self.warning, self.status = reports.data, reports.warning, reports.status
         self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
-        self.wait, self.find = clients.wait, clients.find
-        self.find_unique, self.show = clients.find_unique, clients.show
-        self.cancel, self.retry = clients.cancel, clients.retry
+        self.wait, self.find, self.show = clients.wait, clients.find, clients.show
+        self.find_unique, self.cancel, self.retry = clients.find_unique, clients.cancel, clients.retry
         self.client_gone, self.has_room = clients.gone, clients.has_room
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
-        self.when_stored = ends.when_stored
-        self.remember = self.settled_deliveries.add
+        self.when_stored, self.remember = ends.when_stored, self.settled_deliveries.add
         self.is_registered = self.registered.has
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
         self.registered_names, self.all_functions = self.registered.names, self.roster.functions

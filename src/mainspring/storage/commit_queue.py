@@ -88,7 +88,7 @@ class CommitQueue:
         self._urgent = False
         self._is_gathering = False
         self._idle: list[Callable[[], None]] = []
-        self.is_answering = False
+        self._is_answering = False
         """Whether the callbacks of a group are being called."""
         self._after_answers: list[Callable[[], None]] = []
         self.locked: StoreBusyError | None = None
@@ -229,9 +229,13 @@ class CommitQueue:
             self._idle.append(then)
             self.hurry()
 
+    def answers(self) -> bool:
+        """Return whether the outcomes of a group are being delivered."""
+        return self._is_answering
+
     def after_answers(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the current group's operations are all answered; at once if no group is in progress."""
-        if self.is_answering or self._group:
+        if self._is_answering or self._group:
             self._after_answers.append(then)
         else:
             then()
@@ -262,11 +266,11 @@ class CommitQueue:
         error = _failure(outcomes)
         if error is not None and self._failing is not None:
             self._failing(error)
-        self.is_answering = True
+        self._is_answering = True
         try:
             self._answer(group, outcomes)
         finally:
-            self.is_answering = False
+            self._is_answering = False
         if self._after_answers:
             after_answers, self._after_answers = self._after_answers, []
             for function in after_answers:

@@ -150,7 +150,7 @@ class DecisionSide:
             HEARTBEAT,
             self._limits,
         )
-        self._peer.outgoing.gather(self._service.commits.after_answers)  # a group often brings decisions of many runs
+        self._peer.outgoing.gather(self._service.after_answers)  # a group often brings decisions of many runs
         self._peer.outbox.write(response(Type.ASSIGN, held.handle, held.token, held.job.function, b"", info, payload))
 
     def _assign_deferred(self, held: Held) -> None:

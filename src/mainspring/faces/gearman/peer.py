@@ -134,9 +134,8 @@ class Peer:
 
     def gather_answers(self) -> None:
         """Write the answers of the group whose callbacks are being called in one packet of the network."""
-        commits = self.service.commits
-        if commits.is_answering:
-            self.outgoing.gather(commits.after_answers)
+        if self.service.answers():
+            self.outgoing.gather(self.service.after_answers)
 
     def as_worker(self) -> Worker:
         """Return this peer's worker for tasks; create it on first use."""
