@@ -82,16 +82,14 @@ async def read_history(tx: Transaction, query: ReadHistory, meter: Meter) -> Pag
     return await reading.read_history(_Reads(tx), query, meter)
 
 
-async def count_parked(tx: Transaction, query: CountParked, _: Meter) -> dict[tuple[str, str], int]:
+async def count_parked(tx: Transaction, _query: CountParked, _: Meter) -> dict[tuple[str, str], int]:
     """Count parked runs."""
-    del query
     found = tx.cursor.execute(SQL["count_parked"], ("default",))
     return {(name, version): number for name, version, number in found}
 
 
-async def find_definitions(tx: Transaction, query: FindDefinitions, _: Meter) -> list[Definition]:
+async def find_definitions(tx: Transaction, _query: FindDefinitions, _: Meter) -> list[Definition]:
     """Return all definitions."""
-    del query
     return await _Reads(tx).definitions()
 
 
