@@ -730,11 +730,11 @@ def test_stranded_runs_are_listed_and_reported_each_minute_after_a_restart(
     monkeypatch.setattr(watch, "STRANDED_AFTER", 0.1)
     monkeypatch.setattr(watch, "WARNING_INTERVAL", 0.2)
     app = App()
+    approved = app.signal("approved", str)
 
     @app.workflow
     async def order() -> str:
-        await workflow.sleep(0.01)
-        return "done"
+        return await approved.receive()
 
     def listed(address: str) -> list[dict[str, Any]]:
         client = Client([parse_address(address)])
@@ -752,9 +752,10 @@ def test_stranded_runs_are_listed_and_reported_each_minute_after_a_restart(
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
             run = await order.asubmit()
-            await fleet.until(app, run.handle, timers=True)
+            await fleet.until(app, run.handle, receives=["approved"])
         with capture_logs() as lines:
             async with node(tmp_path) as fleet:
+                await order.get(run.handle).asignal(approved, "done")  # asks for a decision, which no worker can make
                 await eventually(lambda: sum("no worker of their version" in line["event"] for line in lines) >= 2)
                 (row,) = await asyncio.to_thread(listed, fleet.address)
                 assert (row["handle"], row["waits_for"]) == (run.handle, "a worker with order@1")
