@@ -19,9 +19,9 @@ from mainspring.faces.gearman.decision_reports import DecisionReports
 from mainspring.jobs.owners import Ended, note
 from mainspring.workflows import completing, fold, history, reporting
 from mainspring.workflows.cache import RunCache
-from mainspring.workflows.changes import RunChanges
 from mainspring.workflows.deciders import CachedRuns, Deciders
 from mainspring.workflows.requests import Decided, Reached
+from mainspring.workflows.run_jobs import RunJobs
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.store import Begun
 
@@ -164,16 +164,16 @@ def test_ringing_an_alarm_twice_is_detected(monkeypatch: Plant) -> None:
 
 
 def test_keeping_the_rows_of_a_closed_run_is_detected(monkeypatch: Plant) -> None:
-    withdraw = RunChanges._withdraw
+    withdraw = RunJobs._withdraw
 
-    async def keep(self: RunChanges, changed: Any, jobs: Any) -> None:
+    async def keep(self: RunJobs, changed: Any) -> None:
         for found in changed:
             if not found.is_open:
                 found.draft.withdrawn.clear()
                 found.run.row.decision = 0
-        await withdraw(self, changed, jobs)
+        await withdraw(self, changed)
 
-    monkeypatch.setattr(RunChanges, "_withdraw", keep)
+    monkeypatch.setattr(RunJobs, "_withdraw", keep)
     is_caught(10, by="is closed, and its job")
 
 

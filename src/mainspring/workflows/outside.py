@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.failures import failure
-from mainspring.workflows.changes import RunDraft
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.model import Status
 from mainspring.workflows.reading import load, run_of
 from mainspring.workflows.requests import Reached
+from mainspring.workflows.run_draft import RunDraft
 from mainspring.workflows.starting import Definitions, begin_named, cancel_waiting
 from mainspring.workflows.store import Unbegun
 from mainspring.workflows.unbegun import are_workflows, find_unbegun, store_early

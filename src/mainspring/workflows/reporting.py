@@ -13,8 +13,9 @@ from mainspring.workflows.requests import Decided
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.workflows.changes import RunChanges, RunDraft
+    from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.requests import Completion
+    from mainspring.workflows.run_draft import RunDraft
     from mainspring.workflows.store import Decide
 
 CLOSED = "the run is closed, or there is none"
@@ -79,4 +80,4 @@ async def _cancel_activities(changes: RunChanges, found: RunDraft) -> None:
             draft.withdraw(activity.job)
             canceled_before_start(draft, scheduled)
     if held:
-        await changes.stop(held, draft.now_us)
+        await changes.jobs.stop(held, draft.now_us)

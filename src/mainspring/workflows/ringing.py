@@ -11,7 +11,8 @@ from mainspring.workflows.reading import run_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.workflows.changes import RunChanges, RunDraft
+    from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.run_draft import RunDraft
     from mainspring.workflows.store import RingAlarms, UnparkRuns
 
 

@@ -15,8 +15,9 @@ from mainspring.workflows.versions import version_for_new_runs
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
-    from mainspring.workflows.changes import RunChanges, RunDraft
+    from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Definition
+    from mainspring.workflows.run_draft import RunDraft
     from mainspring.workflows.store import BeginRuns, BeginWaiting
     from mainspring.workflows.tables import RunTables
 
@@ -50,7 +51,7 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
             job.started_us = operation.now_us
     joined = await changes.tables.begin_roots([one.job for one in accepted]) if accepted else {}
     begun = [one for one in accepted if one.job.id not in joined]
-    changes.add_roots([one.job for one in begun])
+    changes.jobs.add_roots([one.job for one in begun])
     for one in begun:
         await _begin(changes, one, operation.now_us)
     return Begun(joined, refused)
@@ -63,7 +64,7 @@ async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
     if definition is None:
         return 0
     jobs = await changes.tables.take_pending(operation.function, operation.rows, operation.now_us)
-    changes.take(jobs)
+    changes.jobs.take(jobs)
     for job in jobs:
         await _begin(changes, _Beginning(job, definition), operation.now_us)
     return len(jobs)
@@ -72,7 +73,7 @@ async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
 async def begin_named(changes: RunChanges, job_id: int, definition: Definition, now_us: int) -> RunDraft | None:
     """Begin the run of a job that waits; None if it cannot begin, and the job has ended."""
     jobs = await changes.tables.take_waiting([job_id], now_us)
-    changes.take(jobs)
+    changes.jobs.take(jobs)
     (job,) = jobs
     return await _begin(changes, _Beginning(job, definition), now_us)
 
@@ -80,9 +81,9 @@ async def begin_named(changes: RunChanges, job_id: int, definition: Definition, 
 async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us: int) -> None:
     """Cancel a job that waits, whose run has not begun."""
     jobs = await changes.tables.take_waiting([job_id], now_us)
-    changes.take(jobs)
+    changes.jobs.take(jobs)
     for job in jobs:
-        changes.reject(_ended(job, JobState.CANCELLED, error, now_us))
+        changes.jobs.reject(_ended(job, JobState.CANCELLED, error, now_us))
 
 
 async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft | None:
@@ -92,7 +93,7 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
     if rival:
         why = f"the workflow id {workflow_id} has an open run of another workflow: {handle_of(changes.tables, rival)}"
         error = failure(ALREADY_RUNNING, why)
-        changes.reject(_ended(job, JobState.FAILED, error, now_us))
+        changes.jobs.reject(_ended(job, JobState.FAILED, error, now_us))
         return None
     row = RunRow(
         job.id,
