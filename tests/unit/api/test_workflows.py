@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.api import jobs, submitting, workflows
+from mainspring.api import functions, jobs, submitting, workflows
 from mainspring.api.answers.run_rows import rough_duration
 from mainspring.api.answers.workflows import WorkflowCalls, without_workflows
 from mainspring.api.errors import ApiError, Code
@@ -510,6 +510,7 @@ def test_a_start_without_a_registered_workflow_is_refused() -> None:
         async with with_runs() as (node, fake):
             fake.begun = lambda job: Begun({}, {job.id: "order@9 is not registered"})
             assert await node.code(workflows.Start("order", version="9")) is Code.WORKFLOW_NOT_FOUND
+            assert (await node.api.call(functions.List())).functions == [], "a wrong name makes no function"
 
     run(test())
 

@@ -40,8 +40,11 @@ class SubmitCalls:
             self._service.client_gone(waiting)
         return ended
 
-    def job(self, function: bytes, payload: bytes, unique: bytes, options: JobOptions) -> Job:
-        """Return a new job. Raises ApiError and UsageError if the node does not accept it."""
+    def job(self, function: bytes, payload: bytes, unique: bytes, options: JobOptions, *, creates: bool = True) -> Job:
+        """Return a new job. Raises ApiError and UsageError if the node does not accept it.
+
+        ``creates``: the function exists from now on, even if the store refuses the job. Without it, once a job of it is stored.
+        """
         service, now = self._service, self._service.wall()
         problem = submission_problem(function, unique, payload, self._largest)
         if problem is not None:
@@ -52,7 +55,7 @@ class SubmitCalls:
         options.apply_to(job, now)
         if not service.admits(function):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())
-        queue = service.tracked(function)
+        queue = service.tracked(function) if creates else service.queue_of(function)
         if queue is not None and queue.is_full(job.priority):
             raise ApiError(Code.REFUSED, "Job queue is full")
         return job

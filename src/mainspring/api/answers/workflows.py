@@ -148,7 +148,8 @@ class WorkflowCalls:
             limit, given = format_duration(longest), format_duration(timeout) if timeout > 0 else f"{timeout} seconds"
             raise ApiError(Code.INVALID, f"a run at this node lasts from 1us to {limit}: timeout is {given}")
         payload, unique = _bytes(request, b""), request.unique.encode()
-        job = self._submits.job(request.function.encode(), payload, unique, JobOptions(priority=request.priority))
+        options = JobOptions(priority=request.priority)
+        job = self._submits.job(request.function.encode(), payload, unique, options, creates=False)
         begun: Begun = await Later(
             lambda done, failed: self._workflows.start(job, request.version, timeout or 0.0, done, failed)
         )
