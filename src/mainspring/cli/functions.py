@@ -152,6 +152,8 @@ def limit(
     Limits that are not given do not change. The limits apply on all nodes within seconds, until you change them. Jobs that run
     already continue.
 
+    A workflow has no limits: limit the tasks that its runs call.
+
     EXAMPLES
       mainspring functions limit thumbnail --concurrency 10 --concurrency-per-key 2
       mainspring functions limit mail --rate 100/1m --rate-per-key 10/1m,1

@@ -38,6 +38,23 @@ def test_limits_are_changed_one_by_one() -> None:
     run(test())
 
 
+def test_limits_of_a_workflow_are_refused_and_earlier_ones_have_no_effect() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.api.call(functions.Limit("order", concurrency=5))
+            node.service.became_root(b"order")
+            with pytest.raises(ApiError, match=r"order is a workflow.* mainspring functions pause order") as caught:
+                await node.api.call(functions.Limit("order", concurrency=5))
+            assert caught.value.problem.code is Code.INVALID
+            assert (await node.api.call(functions.Pause("order"))).paused
+            info = await node.api.call(functions.Show("order"))
+            assert (info.concurrency, info.source, info.paused) == (None, None, True)
+            await node.api.call(functions.Limit("order", unlimited=True))
+            await node.api.call(functions.Limit("order", declared=True))
+
+    run(test())
+
+
 def test_functions_are_listed_in_pages() -> None:
     async def test() -> None:
         async with opened() as node:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
 
 
+NO_LIMITS = (
+    "{0} is a workflow: limits hold jobs of tasks back, and no runs. Limit the tasks that its runs call, or begin no new runs"
+    " for a time, with: mainspring functions pause {0}"
+)
 NAMES_LIMIT = 10_000
 """The largest number of names in one answer of ``functions.registered``."""
 CANDIDATES_LIMIT = 100_000
@@ -121,6 +125,8 @@ class FunctionCalls:
                 Code.INVALID, "give limits, or `unlimited`, or `declared` for its workers' limits: exactly one of these"
             )
         limits_of(LimitSpec(**given))  # raises for an invalid limit
+        if given and self._is_workflow(function_named(request.function)):
+            raise ApiError(Code.INVALID, NO_LIMITS.format(request.function))
 
         def change(stored: FunctionLimits, now_us: int) -> FunctionLimits:
             if request.declared:
@@ -156,11 +162,17 @@ class FunctionCalls:
         await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed))
         return self._info((await self._find([name])).get(name) or FunctionQueue(name))
 
+    def _is_workflow(self, name: bytes) -> bool:
+        queue = self._service.queue_of(name)
+        return queue is not None and queue.is_root
+
     # ---- writing ----
 
     def _info(self, queue: FunctionQueue) -> FunctionInfo:
         service = self._service
         function_limits = service.spec_of(queue.name)
+        if queue.is_root:  # limits of its time before the workflow have no effect
+            function_limits = FunctionLimits(queue.name, paused=function_limits.paused)
         limits = rules.effective(function_limits, to_us(service.wall()))
         return FunctionInfo(
             function=function_text(queue.name),
