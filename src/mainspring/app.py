@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.app_client import AppClient
 from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments
-from mainspring.client.options import Duration, Priority, Rate, Retry, build_limits, build_options
+from mainspring.client.options import CancelMode, Duration, Priority, Rate, Retry, build_limits, build_options
 from mainspring.client.submission import Key, Unique, check_keep_unique
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
 from mainspring.deciding.channels import Channel
@@ -108,6 +108,7 @@ class App(AppClient):
         concurrency_key: Key = "",
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
+        cancel: CancelMode | None = None,
     ) -> Define: ...
     def task(
         self,
@@ -131,6 +132,7 @@ class App(AppClient):
         concurrency_key: Key = "",
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
+        cancel: CancelMode | None = None,
     ) -> Any:
         """Define a task.
 
@@ -142,9 +144,9 @@ class App(AppClient):
         clients while workers with this task are connected; ``mainspring functions`` shows and overrides them. An App on
         ZooKeeper has no limits and keys.
 
-        The other options are defaults for the task's jobs; see ``Submission.options``. ``schedule_to_start`` and
-        ``schedule_to_close`` apply where a workflow submits the task as an activity. With a constant ``unique``, the task has
-        one live job at a time; with a function that computes it from the arguments, one for each value.
+        The other options are defaults for the task's jobs; see ``Submission.options``. ``schedule_to_start``,
+        ``schedule_to_close`` and ``cancel`` apply where a workflow submits the task as an activity. With a constant ``unique``,
+        the task has one live job at a time; with a function that computes it from the arguments, one for each value.
 
         Raises UsageError if an option is wrong, the name is taken, or the App's store has no limits.
         """
@@ -158,6 +160,7 @@ class App(AppClient):
             keep_unique=keep_unique,
             schedule_to_start=schedule_to_start,
             schedule_to_close=schedule_to_close,
+            cancel=cancel,
         )
         self._check(
             {

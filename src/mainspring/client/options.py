@@ -21,10 +21,15 @@ Duration = timedelta | float | str
 """A span of time: text such as ``"1h30m"``, as on the command line, a timedelta, or seconds."""
 
 
+CancelMode = Literal["try", "wait", "abandon"]
+"""The effect of cancelling an activity: request it and go on, request it and wait for the end, or let the activity go on."""
+
 MOST_ATTEMPTS = (1 << 31) - 1
-ACTIVITY_OPTIONS = ("schedule_to_start", "schedule_to_close")
+ACTIVITY_OPTIONS = ("schedule_to_start", "schedule_to_close", "cancel")
 """Options that only activities of workflows have."""
-_DURATIONS = frozenset({"delay", "timeout", "heartbeat", "expires", "keep_unique", *ACTIVITY_OPTIONS})
+_DURATIONS = frozenset(
+    {"delay", "timeout", "heartbeat", "expires", "keep_unique", "schedule_to_start", "schedule_to_close"}
+)
 
 
 def seconds(value: Duration, what: str) -> float:
@@ -161,10 +166,14 @@ class Options:
     """Of an activity: the latest start. The node that keeps its run has this alarm, so no packet of a job carries it."""
     schedule_to_close: float | None = None
     """Of an activity: the latest end, over all attempts and the delays between them."""
+    cancel: CancelMode | None = None
+    """Of an activity: what its cancellation does. The run that waits for it has this option, so no packet carries it."""
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
             raise refusal("priority", "'high', 'normal' or 'low'", self.priority)
+        if self.cancel is not None and self.cancel not in get_args(CancelMode):
+            raise refusal("cancel", "'try', 'wait' or 'abandon'", self.cancel)
         if self.delay is not None and self.run_at is not None:
             raise UsageError("delay and run_at exclude each other: give one of them")
         for name, number in (("run_timeout", self.timeout), ("heartbeat", self.heartbeat)):
@@ -215,6 +224,7 @@ def build_options(
     keep_unique: Duration | None = None,
     schedule_to_start: Duration | None = None,
     schedule_to_close: Duration | None = None,
+    cancel: CancelMode | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -238,4 +248,5 @@ def build_options(
         keep_unique=None if keep_unique is None else seconds(keep_unique, "keep_unique"),
         schedule_to_start=None if schedule_to_start is None else seconds(schedule_to_start, "schedule_to_start"),
         schedule_to_close=None if schedule_to_close is None else seconds(schedule_to_close, "schedule_to_close"),
+        cancel=cancel,
     )

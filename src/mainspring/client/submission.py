@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 from mainspring.client.inside import ActivityCall, workflow_calls
 from mainspring.client.job import Job, SubmittedJob, check_handle
 from mainspring.client.json_encoding import encode_json
-from mainspring.client.options import ACTIVITY_OPTIONS, Duration, Options, Priority, Retry, build_options
+from mainspring.client.options import ACTIVITY_OPTIONS, CancelMode, Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
@@ -145,6 +145,7 @@ class Submission(Generic[P, R]):
         concurrency_key: str | Callable[P, str] | None = None,
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
+        cancel: CancelMode | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
     ) -> Submission[P, R]:
@@ -158,8 +159,9 @@ class Submission(Generic[P, R]):
         ``concurrency_key`` is the key whose limits the job shares, or a function that computes it from the arguments. Keys
         take turns.
 
-        ``schedule_to_start`` and ``schedule_to_close`` are for activities of workflows: the time in which one must start, and in
-        which it must end, over all attempts.
+        ``schedule_to_start``, ``schedule_to_close`` and ``cancel`` are for activities of workflows: the time in which one must
+        start, and in which it must end, over all attempts; and what its cancellation does. ``"try"``, the default, requests the
+        cancel and goes on at once, ``"wait"`` goes on when the activity has ended, and ``"abandon"`` lets the activity go on.
 
         ``connection`` is a connection of asyncpg, psycopg, SQLAlchemy or Django to the database of a PostgreSQL store. Jobs
         are submitted in its transaction, and exist if and only if the caller commits it; their results are available after
@@ -182,6 +184,7 @@ class Submission(Generic[P, R]):
             keep_unique=keep_unique,
             schedule_to_start=schedule_to_start,
             schedule_to_close=schedule_to_close,
+            cancel=cancel,
         )
         if retry is not None and (retry.on != (Exception,) or retry.never):
             raise UsageError("Retry's on and never belong to the task's definition: @app.task(retry=Retry(on=…))")
@@ -296,10 +299,12 @@ class Submission(Generic[P, R]):
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         if self._activity_option:
-            raise UsageError(
-                f"{self.name}: {self._activity_option} is for activities of workflows; limit other jobs by expires, until their "
-                "start, and by run_timeout, for each attempt"
+            remedy = (
+                "cancel other jobs by job.cancel()"
+                if self._activity_option == "cancel"
+                else "limit other jobs by expires, until their start, and by run_timeout, for each attempt"
             )
+            raise UsageError(f"{self.name}: {self._activity_option} is for activities of workflows; {remedy}")
         unique = self.unique_of(args, kwargs)
         wire_options = self._wire_options
         if callable(self._key):

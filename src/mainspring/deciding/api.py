@@ -15,6 +15,7 @@ import msgspec
 from mainspring.client.inside import workflow_calls
 from mainspring.client.payload import encode_result, result_decoder
 from mainspring.deciding import guards
+from mainspring.deciding.cancelling import Closing
 from mainspring.deciding.commands import LocalStep, build_activity, build_step, check_size
 from mainspring.deciding.job import WorkflowJob
 from mainspring.deciding.matching import Mismatch, digest_of
@@ -69,6 +70,7 @@ class Calls:
         """Started timers."""
         self.activities: dict[str, WorkflowJob[Any]] = {}
         """Activities that have not closed."""
+        self.closing = Closing()
         self._scheduled: dict[int, WorkflowJob[Any]] = {}
         """The same by the event that scheduled them."""
         self._attempts: dict[int, int] = {}
@@ -101,9 +103,11 @@ class Calls:
             )
         command = build_activity(self._numbers + 1, call, args, kwargs, limits.largest)
         number = self.next_number()
+        mode = call.options.cancel or "try"
         job: WorkflowJob[Any] = WorkflowJob(
-            self.loop, call.connections, call.name, number, call.decode, self._cancel_activity
+            self.loop, call.connections, call.name, number, call.decode, self._cancel_activity, mode
         )
+        self.closing.add(job)
         self.activities[command.activity_id] = job
         self._issue(command)
         return job

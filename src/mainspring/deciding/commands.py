@@ -78,6 +78,7 @@ def build_activity(
         schedule_to_close=given.schedule_to_close or 0,
         options=b"" if options == _NO_OPTIONS else encode_options(options),
         key=key.encode(),
+        abandoned=given.cancel == "abandon",
     )
 
 

@@ -21,12 +21,11 @@ from mainspring.deciding.loop import DurableTimer, WorkflowLoop
 from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close, same_digest
 from mainspring.deciding.model import RunState, Turn
 from mainspring.deciding.outcomes import resolve
-from mainspring.errors import WorkflowUsageError
-from mainspring.quantities import format_duration
+from mainspring.deciding.timers import check_timer
 from mainspring.workflows import history
 from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
 from mainspring.workflows.history import MarkerName, MarkerRecorded
-from mainspring.workflows.model import YEAR, Limits, Parked
+from mainspring.workflows.model import Limits, Parked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -345,14 +344,12 @@ class Instance(RunState):
         if calls.difference is not None:
             raise calls.difference
         if self._is_done():
-            if self._close is None:
-                loop.cancel_all()
-                loop.context.run(loop.run_ready)
-                loop.drop_timers()
-                self._finish(calls)
-            if self._close is not None:
-                self._commands.issue_close(self._close)
-            return
+            self._end_tasks(loop, calls)
+            if self._parked is not None:
+                return
+            if not calls.closing.delayed:
+                self._issue_close(loop, calls)
+                return
         for timer in loop.take_new_timers():
             timer.number = calls.next_number()
             calls.timers[str(timer.number)] = timer
@@ -362,31 +359,33 @@ class Instance(RunState):
     def _is_done(self) -> bool:
         return self._main is not None and self._main.done()
 
-    def _finish(self, calls: Calls) -> None:
-        """Decide how the run closes."""
+    def _end_tasks(self, loop: WorkflowLoop, calls: Calls) -> None:
+        """Cancel the tasks that the main task leaves, unless a defect has ended it."""
         main = self._main
-        assert main is not None
-        error = None if main.cancelled() else main.exception()
-        if error is not None and (defect := defect_of(error, self.code)) is not None:
-            self._parked = defect
+        if calls.closing.begun or main is None:
             return
-        self._close = close_of(main, calls.next_number(), self.limits.largest, cancel_requested=self._cancel_requested)
+        error = None if main.cancelled() else main.exception()
+        self._parked = None if error is None else defect_of(error, self.code)
+        del error  # its traceback refers to this frame
+        if self._parked is None:
+            calls.closing.begin()
+            loop.cancel_all()
+            loop.context.run(loop.run_ready)
+
+    def _issue_close(self, loop: WorkflowLoop, calls: Calls) -> None:
+        """Decide how the run closes."""
+        assert self._main is not None
+        if self._close is None:
+            loop.drop_timers()
+            self._close = close_of(
+                self._main, calls.next_number(), self.limits.largest, cancel_requested=self._cancel_requested
+            )
+        self._commands.issue_close(self._close)
 
     def _check_timer(self, delay: float) -> None:
         """Raise WorkflowUsageError for a timer that no node would start."""
-        if delay > YEAR:
-            raise WorkflowUsageError(
-                f"a timer of {format_duration(delay)} is longer than a run may last, {format_duration(YEAR)}: sleep in parts, or "
-                "let a schedule start a later run"
-            )
-        loop, calls, limit = self._loop, self._calls, self.limits.open_timers
-        if loop is None or calls is None or len(calls.timers) + len(loop.new_timers) < limit:
-            return
-        if len(calls.timers) + sum(not timer.cancelled() for timer in loop.new_timers) >= limit:
-            raise WorkflowUsageError(
-                f"the run has {limit:,} open timers, and no more are allowed: wait with fewer at a time, such as one sleep up to "
-                "the earliest time"
-            )
+        if self._loop is not None and self._calls is not None:
+            check_timer(delay, self._loop, len(self._calls.timers), self.limits.open_timers)
 
     def _cancel_timer(self, timer: DurableTimer) -> None:
         assert self._calls is not None

@@ -14,6 +14,7 @@ from mainspring.errors import JobCancelled, JobFailed, JobTimedOut, WorkflowUsag
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from mainspring.client.options import CancelMode
     from mainspring.deciding.loop import WorkflowLoop
 
 R = TypeVar("R")
@@ -32,13 +33,18 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
         title: str,
         number: int,
         decode: Callable[[bytes], R],
-        cancelled: Callable[[WorkflowJob[R]], None],
+        request_cancel: Callable[[WorkflowJob[R]], None],
+        mode: CancelMode = "try",
     ) -> None:
         asyncio.Future.__init__(self, loop=loop)
         Job.__init__(self, connections, f"{title} #{number}", decode)
         self.number = number
         self._hash = loop.next_hash()
-        self._cancelled_by_code = cancelled
+        self._request_cancel = request_cancel
+        self._mode = mode
+        self._cancel_message: object = None
+        self._is_cancelling = False
+        """Whether the code has cancelled it."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -74,14 +80,25 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
         return await self
 
     def cancel(self, reason: object = None, msg: object = None) -> bool:  # type: ignore[override]
-        """Cancel the job. Its waiters get CancelledError at once. Returns whether it had not ended yet.
+        """Cancel the job as its option ``cancel`` says. Returns whether it had not ended yet.
 
-        An activity's worker is asked to stop. asyncio calls this too, when it cancels a task that waits for the job.
+        ``try`` and ``wait`` ask an activity's worker to stop. With ``wait``, the job ends when the activity has ended; otherwise
+        its waiters get CancelledError at once. asyncio calls this too, when it cancels a task that waits for the job.
         """
         if self.done():
             return False
-        self._cancelled_by_code(self)
-        return asyncio.Future.cancel(self, msg=reason if msg is None else msg)
+        message = reason if msg is None else msg
+        if not self._is_cancelling:
+            self._is_cancelling = True
+            self._cancel_message = message
+            if self._mode != "abandon":
+                self._request_cancel(self)
+        return self.waits or asyncio.Future.cancel(self, msg=message)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a cancelled job ends only when its activity has ended."""
+        return self._mode == "wait"
 
     @property
     def state(self) -> str:
@@ -115,6 +132,13 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
         if not self.done():
             self.set_exception(error)
             self._log_traceback = False  # an activity that nobody awaits may fail
+
+    def end_cancelled(self) -> None:
+        """Note that an activity has ended as cancelled: by the code, or from outside."""
+        if self._is_cancelling:
+            asyncio.Future.cancel(self, msg=self._cancel_message)
+        else:
+            self.fail(JobCancelled(self.handle, f"{self.handle} was cancelled"))
 
     def end(self, result: bytes, attempt: int, *, failed: bool) -> None:
         """Set the result or the error of a local step."""

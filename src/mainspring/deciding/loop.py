@@ -14,6 +14,7 @@ import logging
 import weakref
 from collections import deque
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.errors import WorkflowUsageError
@@ -57,6 +58,21 @@ class WorkflowTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self.number
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel the task.
+
+        If it waits for a job that has to end first, and gets its result, it is cancelled where it waits next.
+        """
+        waiter: Any = self._fut_waiter  # type: ignore[attr-defined]
+        if getattr(waiter, "waits", False) and not waiter.done():
+            waiter.add_done_callback(partial(self._cancel_late, msg))  # runs after the task has gone on
+        return super().cancel(msg)
+
+    def _cancel_late(self, msg: Any, job: asyncio.Future[Any]) -> None:
+        if not job.cancelled() and self.cancelling() and not self.done():
+            super().cancel(msg)
+            self.uncancel()  # it counts as one request
 
 
 class DurableTimer(asyncio.TimerHandle):

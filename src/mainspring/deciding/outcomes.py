@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.deciding.job import error_of, read_failure
-from mainspring.errors import JobCancelled, JobFailed, JobTimedOut
+from mainspring.errors import JobFailed, JobTimedOut
 from mainspring.workflows import history
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _timed_out(calls: Calls, event: history.ActivityTaskTimedOut) -> int:
 def _canceled(calls: Calls, event: history.ActivityTaskCanceled) -> int:
     job, _ = calls.close_activity(event.scheduled, event.started)
     if job is not None:
-        job.fail(JobCancelled(job.handle, f"{job.handle} was cancelled"))
+        job.end_cancelled()
     return 0
 
 

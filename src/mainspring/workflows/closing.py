@@ -10,9 +10,13 @@ if TYPE_CHECKING:
 
 
 def close(draft: Draft, kind: type[EventBase], **attributes: object) -> None:
-    """Record the event that closes a run. The jobs of its open activities are deleted, and it is not parked any more."""
+    """Record the event that closes a run, which is not parked any more.
+
+    The jobs of its open activities are deleted, except those of abandoned activities: they go on, and nothing records their ends.
+    """
     for activity in draft.state.activities.values():
-        draft.withdraw(activity.job)
+        if not activity.abandoned:
+            draft.withdraw(activity.job)
     draft.record(kind, **attributes)
     parking = draft.parking
     parking.parked = None

@@ -40,6 +40,8 @@ class OpenActivity(msgspec.Struct, array_like=True, gc=False):
     """The end of its start-to-close timeout; only in a full history."""
     beat_by_us: int = 0
     """The end of its heartbeat timeout, counted from its start; only in a full history."""
+    abandoned: bool = False
+    """Whether it goes on after the close of the run."""
 
     @property
     def due_us(self) -> int:

@@ -51,6 +51,8 @@ class FakeNode:
         self.now_us = START_US
         self.closed: Any = None
         """The event that closed the run."""
+        self.withdrawn: list[int] = []
+        """The jobs that were deleted."""
         self._ids = count(1001)
         draft = self._draft()
         execution.begin(
@@ -65,6 +67,7 @@ class FakeNode:
 
     def _commit(self, draft: Draft) -> None:
         self.events += draft.events
+        self.withdrawn += draft.withdrawn
         if draft.events:
             self.commits.append(self.state.last)
         if self.state.status and self.closed is None:

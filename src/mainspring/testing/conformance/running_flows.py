@@ -280,6 +280,22 @@ class RunningFlows:
         assert flows.store.settle(flows.settled(held)) == {held.id}
         assert flows.alarms(2**62).due == []
 
+    def test_a_close_keeps_the_jobs_of_abandoned_activities(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.activity(abandoned=True), flows.activity(b"ship", abandoned=True))
+        (held,) = flows.store.claim(b"charge")
+        flows.signal(Signal(Key(job=run), "end", b""))
+        flows.running(run, flows.close())
+        events = len(flows.history(run))
+        assert flows.store.settle(flows.settled(held)) == set()
+        assert flows.store.find(held.id) is None
+        flows.store.reopen()
+        flows.store.recover()
+        (waiting,) = flows.store.claim(b"ship")
+        assert flows.store.settle(flows.settled(waiting, event=Event.FAIL)) == set()
+        assert [job.id for job in flows.store.list()] == [run]
+        assert len(flows.history(run)) == events
+
     def test_a_task_that_ends_otherwise_is_replaced(self, flows: Flows) -> None:
         run = flows.start()
         first = flows.row(run).decision

@@ -82,6 +82,7 @@ def schedule_activity(draft: Draft, decision: ScheduleActivityTask, completed: i
             options=decision.options,
             key=decision.key,
             number=decision.number,
+            abandoned=decision.abandoned,
         )
         if job:
             draft.submitted[job] = event

@@ -36,6 +36,8 @@ class ScheduleActivityTask(DecisionBase, frozen=True, tag=1):
     options: bytes = b""
     """``jobs.model.Options`` of the job as MessagePack; empty: none."""
     key: bytes = b""
+    abandoned: bool = False
+    """Whether the activity goes on after the close of the run. Not in SWF."""
 
 
 class RequestCancelActivityTask(DecisionBase, frozen=True, tag=2):

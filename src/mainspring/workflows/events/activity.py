@@ -29,6 +29,8 @@ class ActivityTaskScheduled(EventBase, frozen=True, tag=17):
     """The job's key of limits."""
     number: int = 0
     """The number of the command in the run."""
+    abandoned: bool = False
+    """Whether the activity goes on after the close of the run."""
 
 
 class ScheduleActivityTaskFailed(EventBase, frozen=True, tag=18):

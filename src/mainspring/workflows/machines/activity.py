@@ -77,6 +77,8 @@ def _scheduled(state: State, event: ActivityTaskScheduled) -> None:
     if state.full:
         activity.start_to_close = event.start_to_close
         activity.heartbeat = event.heartbeat
+    if event.abandoned:
+        activity.abandoned = True
     if event.schedule_to_start:
         activity.start_by_us = event.at_us + int(event.schedule_to_start * 1_000_000)
     if event.schedule_to_close:
