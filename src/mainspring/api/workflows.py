@@ -134,7 +134,8 @@ class Reached(msgspec.Struct):
 
     handle: str
     run: str
-    status: StatusName
+    status: AnyStatus
+    """For a signal to a run that has not begun: ``scheduled`` or ``pending``."""
     repeated: bool
     """Whether the run had taken a request with this key before, so that it ignored this one."""
 

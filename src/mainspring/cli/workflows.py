@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from cyclopts import App, Parameter
 
-from mainspring.api.workflows import AnyStatus, Cancel, History, List, Show, Signal, Start, Terminate, Unpark
+from mainspring.api.workflows import (
+    AnyStatus,
+    Cancel,
+    History,
+    List,
+    Show,
+    Signal,
+    Start,
+    Terminate,
+    UnbegunStatus,
+    Unpark,
+)
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_json, print_rows, print_table, printable
 from mainspring.cli.failures import EXIT_DONE
@@ -274,7 +285,8 @@ def signal(
 ) -> int:
     """Send a signal to a run.
 
-    The command prints nothing. When it has ended, the signal is on disk, and the run takes it in the order of arrival.
+    The command prints nothing. When it has ended, the signal is on disk, and the run takes it in the order of arrival. If the run
+    has not begun, it takes the signal when it begins; a note on standard error says so.
 
     EXAMPLES
       mainspring workflows signal order-17 approved '{"by": "eva"}'
@@ -285,7 +297,7 @@ def signal(
     if not name:
         raise UsageError("the signal has no name: give the name with which the code declares it")
     request = Signal(key, name, payload_base64=msgspec.UNSET if value is None else parse_json(value))
-    return print_answer(server.client(), request, lambda _: None, json=json)
+    return print_answer(server.client(), request, _print_unbegun, json=json)
 
 
 @workflows.command
@@ -332,6 +344,17 @@ def unpark(
     if (key is None) is not all:
         raise UsageError("give a run, or --all for all parked runs; mainspring workflows list --parked lists them")
     return print_answer(server.client(), Unpark(key, all), lambda answer: print(answer["number"]), json=json)
+
+
+def _print_unbegun(run: dict[str, Any]) -> None:
+    """Explain what becomes of a signal to a run that has not begun."""
+    if run["status"] in get_args(UnbegunStatus):
+        print(
+            f"({printable(run['handle'])} is {run['status']}: its run takes the signal when it begins. If a worker ends the job"
+            " as a task, the signal is deleted.)",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _print_reached(run: dict[str, Any]) -> None:

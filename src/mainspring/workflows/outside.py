@@ -30,7 +30,7 @@ async def signal_runs(changes: RunChanges, operation: SignalRuns) -> list[Reache
         if isinstance(found, Unbegun):
             definition = await definitions.newest(found.job.namespace, found.job.function)
             if definition is None or found.job.function in operation.paused:
-                outcomes.append(await store_early(changes.tables, found.job.id, signal, changes.limits))
+                outcomes.append(await store_early(changes.tables, found.job, signal, changes.limits))
                 continue
             found = await begin_named(changes, found.job.id, definition, operation.now_us)
         if isinstance(found, RunDraft):

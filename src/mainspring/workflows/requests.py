@@ -12,6 +12,7 @@ from mainspring.workflows.model import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.jobs.model import State as JobState
     from mainspring.workflows.decisions.model import Decision, StepResult
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Key, Parked
@@ -92,5 +93,6 @@ class Reached(NamedTuple):
     """0 if the run has not begun and begins no more, or takes no more signals before its begin."""
     root: int = 0
     event: int = 0
-    """0 if the signal is stored with a job whose run has not begun."""
     status: Status = Status.OPEN
+    waiting: JobState | None = None
+    """The state of the job with which the signal is stored, because its run has not begun."""

@@ -261,7 +261,7 @@ class ForgetRuns(Operation):
 
 
 class SweepEarlySignals(Operation):
-    """Delete signals to jobs whose runs have not begun, and which are not stored any more.
+    """Delete signals to jobs for which no run begins any more: those that are not stored, or have ended as a task's.
 
     It examines ``limit`` jobs with ids above ``after``. Outcome: the last one; 0 if there are no more.
     """

@@ -132,7 +132,10 @@ class RunTables(Runs, RunGround, Protocol):
         """Delete the signals that are stored for a job; return them in the order of their arrival."""
 
     async def early_jobs(self, after: int, limit: int) -> list[tuple[int, bool]]:
-        """Return the jobs after one that have stored signals, in the order of their ids, with whether the job is stored."""
+        """Return the jobs after one that have stored signals, in the order of their ids, with whether a run may begin for each.
+
+        None begins for a job that is stored no more, or that has ended as a task's.
+        """
 
     async def forget_early(self, jobs: Collection[int]) -> None:
         """Delete the signals that are stored for jobs."""

@@ -2,7 +2,7 @@
 
 A signal to a waiting job begins its run if the job's function is a workflow. Before any worker has registered the workflow, no
 node can tell; and runs of a paused workflow do not begin. Such a signal is stored beside the job, and its run takes it at its
-begin. It is stored as long as the job.
+begin. It is stored as long as the job, unless a worker ends the job as a task's.
 
 A job whose function has workers for tasks, but is no workflow, is no run.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.workflows.model import Status
+from mainspring.jobs.model import State as JobState
 from mainspring.workflows.requests import Reached
 from mainspring.workflows.store import Unbegun
 from mainspring.workflows.tables import EarlySignals
@@ -19,6 +19,7 @@ from mainspring.workflows.tables import EarlySignals
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
+    from mainspring.jobs.model import Job
     from mainspring.workflows.model import Key, Limits
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import SweepEarlySignals
@@ -52,21 +53,21 @@ def are_workflows(unbegun: Sequence[Unbegun]) -> bool:
     return bool(unbegun) and unbegun[0].is_workflow
 
 
-async def store_early(tables: RunTables, job: int, signal: Signal, limits: Limits) -> Reached:
+async def store_early(tables: RunTables, job: Job, signal: Signal, limits: Limits) -> Reached:
     """Store a signal for a job whose run has not begun."""
-    before = await tables.early(job, signal.request)
+    before = await tables.early(job.id, signal.request)
     if before.is_repeated:
-        return Reached("repeated", job, job)
+        return Reached("repeated", job.id, job.id, waiting=JobState(job.state))
     size = len(signal.name.encode()) + len(signal.input)
     most = limits.events - limits.reserved - FIRST_EVENTS
     if before.number >= most or before.bytes + size > EARLY_BYTES:
-        return Reached("full", 0, job)
-    await tables.add_early(job, EarlySignals(before.number + 1, before.bytes + size), signal)
-    return Reached("recorded", job, job, 0, Status.OPEN)
+        return Reached("full", 0, job.id)
+    await tables.add_early(job.id, EarlySignals(before.number + 1, before.bytes + size), signal)
+    return Reached("recorded", job.id, job.id, waiting=JobState(job.state))
 
 
 async def sweep_early(tables: RunTables, operation: SweepEarlySignals) -> int:
-    """Delete signals to jobs that are no longer stored; see `SweepEarlySignals`."""
+    """Delete signals to jobs for which no run begins any more; see `SweepEarlySignals`."""
     jobs = await tables.early_jobs(operation.after, operation.rows)
-    await tables.forget_early([job for job, stored in jobs if not stored])
+    await tables.forget_early([job for job, may_begin in jobs if not may_begin])
     return jobs[-1][0] if len(jobs) == operation.rows else 0

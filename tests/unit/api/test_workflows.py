@@ -306,6 +306,10 @@ def test_requests_reach_a_run() -> None:
                 "workflows.signal", '{"key": "order-17", "name": "approved", "input": {"by": "eva"}, "request": "r"}'
             )
             assert await node.api.call(request) == taken
+            for state in (State.SCHEDULED, State.PENDING):
+                fake.reached = Reached("recorded", ROOT, ROOT, waiting=state)
+                assert (await node.api.call(request)).status == state.name.lower()
+            fake.reached = Reached("recorded", ROOT, ROOT, 7)
             signal = fake.requests.pop()
             assert signal[:3] == (Key(workflow_id="order-17"), "approved", b'{"by": "eva"}')
             await node.api.call(workflows.Signal("order-17", "approved", request="r"))

@@ -247,9 +247,20 @@ def test_requests_are_sent_to_a_run(
 ) -> None:
     assert main(["workflows", *words]) == 0
     assert server.calls == [(f"workflows.{call}", params)]
-    assert capsys.readouterr().out == out
+    assert capsys.readouterr() == (out, "")
     assert main(["workflows", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) in (REACHED, {"number": 3})
+
+
+@pytest.mark.parametrize("status", ["pending", "scheduled"])
+def test_a_signal_to_a_run_that_has_not_begun_is_explained(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setitem(REACHED, "status", status)
+    assert main(["workflows", "signal", "a", "ok"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{HANDLE} is {status}: its run takes the signal when it begins." in printed.err
 
 
 @pytest.mark.parametrize(

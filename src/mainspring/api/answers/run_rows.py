@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.api.answers.text import rfc3339, text
-from mainspring.api.workflows import ActivityInfo, ParkingInfo, RunDetails, RunInfo, StatusName, TimerInfo
+from mainspring.api.workflows import (
+    ActivityInfo,
+    ParkingInfo,
+    RunDetails,
+    RunInfo,
+    StatusName,
+    TimerInfo,
+    UnbegunStatus,
+)
 from mainspring.jobs.model import State
 from mainspring.quantities import format_duration
 from mainspring.workflows.model import Status, decode_about, function_text
@@ -32,6 +40,11 @@ def status_name(status: int) -> StatusName:
     name: Any = Status(status).name.lower()
     checked: StatusName = name
     return checked
+
+
+def unbegun_status(state: int) -> UnbegunStatus:
+    """Return the status of a run that has not begun, by the state of its job."""
+    return "scheduled" if state == State.SCHEDULED else "pending"
 
 
 def run_handle(handle: str, run: int) -> str:
@@ -88,7 +101,7 @@ def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool)
         workflow_id=text(job.unique) or handle,
         type=function_text(job.function),
         version="",
-        status="scheduled" if job.state == State.SCHEDULED else "pending",
+        status=unbegun_status(job.state),
         started_at=None,
         closed_at=None,
         events=0,

@@ -16,6 +16,7 @@ from mainspring.api.answers.run_rows import (
     status_name,
     unbegun_details,
     unbegun_info,
+    unbegun_status,
 )
 from mainspring.api.answers.unbegun_runs import STATES, UnbegunRuns
 from mainspring.api.answers.waiting import Later
@@ -316,7 +317,9 @@ class WorkflowCalls:
                 )
         handle = self._service.handle_of(reached.root).decode()
         run = self._run(reached.root, reached.run)
-        return Reached(handle, run, status_name(reached.status), reached.verdict == "repeated")
+        waiting = reached.waiting
+        status = status_name(reached.status) if waiting is None else unbegun_status(waiting)
+        return Reached(handle, run, status, reached.verdict == "repeated")
 
     async def _unpark(self, request: Unpark) -> Number:
         if (request.key is None) is not request.all:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.memory import jobs
 from mainspring.engines.memory.jobs import PENDING
 from mainspring.engines.memory.transaction import MemoryGround, Transaction
+from mainspring.jobs.model import State
 from mainspring.workflows import reading, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cache import RunCache
@@ -159,7 +160,11 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
     async def early_jobs(self, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return jobs that have stored signals."""
         following = sorted(job for job in self._tables.early_signals if job > after)
-        return [(job, job in self._tables.jobs) for job in following[:limit]]
+        return [(number, self._may_begin(self._tables.jobs.get(number))) for number in following[:limit]]
+
+    @staticmethod
+    def _may_begin(job: Job | None) -> bool:
+        return job is not None and not (State(job.state).ended and job.attempt)
 
     async def forget_early(self, jobs: Collection[int]) -> None:
         """Delete the signals that are stored for jobs."""

@@ -117,8 +117,8 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
         """Return jobs that have stored signals."""
         found: list[tuple[int, bool]] = []
         while len(found) < limit and (following := list(self._tx.cursor.execute(SQL["next_early"], (after,)))):
-            ((after, stored),) = following
-            found.append((after, bool(stored)))
+            ((after, may_begin),) = following
+            found.append((after, bool(may_begin)))
         return found
 
     async def forget_early(self, jobs: Collection[int]) -> None:

@@ -77,7 +77,8 @@ INSERT INTO early_signals (job, number, bytes, request, name, input) VALUES (?, 
 SELECT name, input, request FROM early_signals WHERE job = ? ORDER BY number;
 
 -- name: next_early
-SELECT job, EXISTS (SELECT 1 FROM jobs WHERE id = job) FROM early_signals WHERE job > ? ORDER BY job LIMIT 1;
+SELECT job, EXISTS (SELECT 1 FROM jobs WHERE id = job AND (state < 4 OR attempt = 0)) FROM early_signals
+WHERE job > ? ORDER BY job LIMIT 1;
 
 -- name: forget_early
 DELETE FROM early_signals WHERE job = ?;

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event
 from mainspring.testing.conformance.flows import SECOND
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import WorkflowExecutionSignaled
@@ -33,7 +34,7 @@ class EarlyFlows:
         job = flows.new(LATER, unique=b"u")
         other = flows.new(LATER)
         flows.store.submit(job, other)
-        stored = Reached("recorded", job.id, job.id)
+        stored = Reached("recorded", job.id, job.id, waiting=State.PENDING)
         assert flows.signal(Signal(Key(workflow_id="u"), "a", b"1"), Signal(Key(job=job.id), "b", b"2")) == [stored] * 2
         flows.store.reopen()
         flows.store.recover()
@@ -49,7 +50,8 @@ class EarlyFlows:
         job = flows.new(LATER, state=State.SCHEDULED, due_us=flows.now_us + SECOND)
         flows.store.submit(job)
         flows.signal(Signal(Key(job=job.id), "a", b"1", HASH))
-        assert flows.signal(Signal(Key(job=job.id), "a", b"x", HASH)) == [Reached("repeated", job.id, job.id)]
+        repeated = Reached("repeated", job.id, job.id, waiting=State.SCHEDULED)
+        assert flows.signal(Signal(Key(job=job.id), "a", b"x", HASH)) == [repeated]
         flows.define(Definition("later"))
         (reached,) = flows.signal(Signal(Key(job=job.id), "a", b"2"))
         assert (reached.verdict, reached.event) == ("recorded", 4)
@@ -61,7 +63,7 @@ class EarlyFlows:
         flows.store.submit(job)
         signal = Signal(Key(job=job.id), "a", b"1")
         (reached,) = flows.group(ops.SignalRuns([signal], flows.now_us, (), frozenset({b"order"})))
-        assert reached == [Reached("recorded", job.id, job.id)]
+        assert reached == [Reached("recorded", job.id, job.id, waiting=State.SCHEDULED)]
         assert flows.store.state(job.id) is State.SCHEDULED
         flows.signal(signal._replace(input=b"2"))
         assert received(flows, job.id) == [("a", b"1"), ("a", b"2")]
@@ -166,3 +168,19 @@ class EarlyFlows:
         flows.define(Definition("later"))
         assert flows.begin_waiting(function=LATER) == 2
         assert [len(received(flows, jobs[place].id)) for place in (0, 4)] == [2, 2]
+
+    def test_signals_to_jobs_that_have_ended_as_those_of_tasks_are_swept(self, flows: Flows) -> None:
+        """As long as a job has not ended, its function may become a workflow."""
+        jobs = [flows.new(LATER) for _ in range(4)]
+        flows.store.submit(*jobs)
+        flows.signal(*(Signal(Key(job=job.id), "a", b"") for job in jobs))
+        succeeded, failed, given_back = flows.store.claim(LATER, limit=3)
+        flows.store.end(succeeded)
+        flows.store.end(failed, Event.FAIL)
+        flows.store.end(given_back, Event.RETRY, due_us=flows.now_us)
+        assert flows.group(ops.SweepEarlySignals(0, 10)) == [0]
+        assert flows.store.redrive(failed.id).redriven
+        flows.store.wake(flows.now_us)
+        flows.define(Definition("later"))
+        assert flows.begin_waiting(function=LATER) == 3
+        assert [len(received(flows, job.id)) for job in jobs[1:]] == [0, 1, 1]
