@@ -167,7 +167,7 @@ class Definitions:
         """Define a workflow. Raises UsageError if the function cannot be one, or the name is taken."""
         function = build_workflow(call, name, version, timeout, park_on)
         self._registry.add_workflow(function)
-        return Workflow(function, self._connections, options, unique, self._check)
+        return Workflow(function, self._connections, options, unique, self._check, self._registry.add_workflow)
 
     def scheduled(
         self,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
+from mainspring.client.compatible_signatures import misfit
 from mainspring.client.options import Options, build_options, seconds
 from mainspring.client.run import Run, check_run_key
 from mainspring.client.submission import Submission
 from mainspring.client.validation import check_text_or_function, check_unique, refusal
 from mainspring.errors import UsageError, WorkflowUsageError
+from mainspring.worker.functions import build_workflow
+from mainspring.worker.registry import check_version
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
     from datetime import datetime
 
     from mainspring.client.connections import Connections
@@ -29,14 +33,21 @@ R = TypeVar("R")
 class Workflow(Submission[P, R]):
     """A workflow, with the default options of its runs. ``submit`` starts a run, or joins the open one with the same unique.
 
-    ``function`` is the code of its version.
+    ``function`` is the code of its version, ``add`` defines another version.
     """
 
     def __init__(
-        self, function: WorkflowFunction, connections: Connections, options: Options, unique: Unique, check: Check
+        self,
+        function: WorkflowFunction,
+        connections: Connections,
+        options: Options,
+        unique: Unique,
+        check: Check,
+        add: Callable[[WorkflowFunction], None],
     ) -> None:
         super().__init__(function.code.name, function.code.signature, connections, options, unique, check=check)
         self.function = function
+        self._add = add
         self.defaults = options
         functools.update_wrapper(cast("Any", self), function.code.call)
 
@@ -58,19 +69,50 @@ class Workflow(Submission[P, R]):
         delay: Duration | None = None,
         run_at: datetime | None = None,
         timeout: Duration | None = None,
+        version: str | None = None,
     ) -> Workflow[P, R]:
         """Return the same workflow with other options for its runs; omitted options stay the same.
 
         ``unique`` is the workflow id, or a function that computes it from the arguments. A workflow id has one open run, which a
         submit joins. ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) sets the earliest start.
-        ``timeout`` limits the whole run, to at most 366 days.
+        ``timeout`` limits the whole run, to at most 366 days. ``version`` states the version of the run, by default the newest
+        that has workers; the server refuses one that no worker has registered.
 
         Raises UsageError if an option is wrong.
         """
         limit = None if timeout is None else run_limit(timeout)
-        newer = build_options(priority=priority, delay=delay, run_at=run_at, run_timeout=limit)
+        if version is not None:
+            check_version(self.name, version)
+        newer = build_options(priority=priority, delay=delay, run_at=run_at, run_timeout=limit, version=version)
         chosen: Unique = self._unique if unique is None else check_text_or_function(unique, "unique", check_unique)
-        return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check)
+        return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check, self._add)
+
+    def version(
+        self, version: str, /, *, timeout: Duration | None = None, park_on: Sequence[type[BaseException]] | None = None
+    ) -> DefineVersion[P, R]:
+        """Define another version of the workflow: ``@order.version("2")``, on a function with another name.
+
+        Each run stays with the version with which it was started; new runs get the newest. The function takes the same arguments,
+        and may take more if they have defaults. Options that are not given are those of this version.
+
+        Raises UsageError if an option is wrong, and the decorator does if the function does not fit or the version is taken.
+        """
+        this = self.function
+        limit = this.timeout if timeout is None else run_limit(timeout)
+        errors = this.code.park_on if park_on is None else check_park_on(park_on)
+
+        def define(call: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+            function = build_workflow(call, self.name, version, limit, errors)
+            if problem := misfit(this.code.call, function.code.call):
+                raise UsageError(
+                    f"{_name_of(function.code.call)} cannot be version {version!r} of the workflow {self.name}: {problem}. A run "
+                    "may begin with either version, so both need the same parameters; define a workflow with another name"
+                )
+            self._add(function)
+            options = replace(self._options, version=None)
+            return Workflow(function, self._connections, options, self._unique, self._check, self._add)
+
+        return DefineVersion(define)
 
     if TYPE_CHECKING:  # as in Submission, with a more precise result
 
@@ -110,6 +152,21 @@ class DefineWorkflow:
         """Define a workflow from a coroutine function. Raises UsageError if the function cannot be a workflow."""
         workflow: Workflow[P, R] = self._define(call)
         return workflow
+
+
+class DefineVersion(Generic[P, R]):
+    """The decorator ``@order.version(…)``, for functions with the parameters and the result of the workflow."""
+
+    def __init__(self, define: Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]) -> None:
+        self._define = define
+
+    def __call__(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]:
+        """Define the version. Raises UsageError if the function cannot be one, or the version is taken."""
+        return self._define(call)
+
+
+def _name_of(call: Callable[..., Any]) -> str:
+    return str(getattr(call, "__qualname__", call))
 
 
 def no_activity(name: str) -> WorkflowUsageError:

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring import App, ConflictError, JobCancelled, JobFailed, JobTimedOut, NotFoundError, UsageError, workflow
+from mainspring import (
+    App,
+    JobCancelled,
+    JobFailed,
+    JobTimedOut,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+    workflow,
+)
 from mainspring.cli import main as cli
 from mainspring.cli.options import ServerOptions
 from mainspring.cli.submit import parse_time
@@ -310,13 +319,17 @@ def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> N
             started = await fleet.call(
                 app, "workflows.start", function="order", input=[3], unique="order-3", timeout=600.0
             )
-            with pytest.raises(ConflictError, match="mainspring functions resume order"):
-                await fleet.call(app, "workflows.start", function="order", input=[4], version="1")
+            with pytest.raises(
+                NotFoundError, match="no worker has registered version 2 of the workflow order; registered: 1"
+            ):
+                await fleet.call(app, "workflows.start", function="order", input=[4], version="2")
+            await fleet.call(app, "workflows.start", function="order", input=[4], version="1", unique="order-4")
             await order.get("order-2").asignal(approved, {"by": "eva"})
             await order.get("order-1").asignal(approved, {"by": "ann"})
             assert (await first.aresult(TIMEOUT))["by"] == "ann"
             listed = (await fleet.call(app, "workflows.list"))["runs"]
             assert [(one["workflow_id"], one["status"]) for one in listed] == [
+                ("order-4", "pending"),
                 ("order-3", "pending"),
                 ("order-2", "pending"),
                 ("order-1", "completed"),
@@ -331,6 +344,34 @@ def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> N
             shown = await fleet.until(app, "order-3", receives=["approved"])
             times = [parse_time(shown[name]) for name in ("started_at", "times_out_at")]
             assert times[1] - times[0] == 600.0
+            await fleet.until(app, "order-4", version="1")
+
+    asyncio.run(main())
+
+
+def test_runs_of_several_versions_stay_with_theirs(tmp_path: Path) -> None:
+    app, order, approved, _ = order_app()
+
+    async def second(number: int) -> dict[str, str]:
+        return {"by": (await approved.receive())["by"] + " for 2"}
+
+    order_2 = order.version("2")(second)
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            newest = await order.options(unique="newest").asubmit(1)
+            first = await order_2.options(unique="first", version="1").asubmit(1)
+            later = await order.options(unique="later", version="1", delay=0.05).asubmit(1)
+            for delay in (None, 60):
+                with pytest.raises(RefusedError, match="version 3 of the workflow order; registered: 1, 2"):
+                    await order.options(version="3", delay=delay).asubmit(1)
+            for run in (newest, first, later):
+                await fleet.until(app, run.handle, receives=["approved"])
+                await run.asignal(approved, {"by": "eva"})
+            assert (await newest.aresult(TIMEOUT))["by"] == "eva for 2"
+            assert (await first.aresult(TIMEOUT))["by"] == "eva"
+            assert (await later.aresult(TIMEOUT))["by"] == "eva"
+            assert [(await run.adetails())["version"] for run in (newest, first, later)] == ["2", "1", "1"]
 
     asyncio.run(main())
 

@@ -14,6 +14,7 @@ from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, Job, 
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.resources.limit_specs import key_of
+from mainspring.workflows.model import decision_function
 
 PriorityName = Literal["high", "normal", "low"]
 PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
@@ -36,6 +37,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     retry: Retry | None = None
     keep_unique: float | None = None
     concurrency_key: str = ""
+    version: str = ""
 
     def apply_to(self, job: Job, now: float) -> None:
         """Set these options on a new job. Raises UsageError for an invalid one."""
@@ -55,6 +57,9 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             job.key = key_of(self.concurrency_key)
         if (self.retry, self.timeout, self.heartbeat, self.keep_unique) != (None, None, None, None):
             job.options = Options(self.retry, self.timeout, self.heartbeat, self.keep_unique)
+        if self.version:
+            check_version(job.function, self.version)
+            job.options = msgspec.structs.replace(job.options or Options(), version=self.version)
         job.priority = PRIORITY_BY_NAME[self.priority]
 
 
@@ -66,6 +71,15 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
             raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds}")
         if seconds == 0 and name in {"timeout", "heartbeat"}:
             raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
+
+
+def check_version(function: bytes, version: str) -> None:
+    """Raise UsageError unless a workflow can have this version."""
+    name = function.decode("utf-8", "backslashreplace")
+    if not version.isprintable() or "@" in version or len(decision_function("default", name, version)) > FUNCTION_LIMIT:
+        raise UsageError(
+            f"{version!r} is not a version of a workflow: give short printable text without @, such as '2'"
+        )
 
 
 def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:

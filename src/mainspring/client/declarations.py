@@ -108,6 +108,10 @@ def check_arguments(given: object) -> None:
 def build_schedule(name: str, function: str, timing: Timing, options: Options, unique: str, payload: bytes) -> Schedule:
     """Return a schedule with a user's options.  Raises UsageError for values of a wrong type."""
     check_flag(timing.wait_for_children, "wait_for_children")
+    if options.version is not None:
+        raise UsageError(
+            f"schedule {name!r}: a schedule starts runs of the newest version: schedule the workflow without options(version=…)"
+        )
     misfire: object = timing.misfire
     if isinstance(misfire, bool) or not isinstance(misfire, (str, int)):
         raise refusal("misfire", "'skip', 'once', 'all' or a number", misfire)

@@ -168,6 +168,8 @@ class Options:
     """Of an activity: the latest end, over all attempts and the delays between them."""
     cancel: CancelMode | None = None
     """Of an activity: what its cancellation does. The run that waits for it has this option, so no packet carries it."""
+    version: str | None = None
+    """Of a run: the version of its workflow."""
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
@@ -225,6 +227,7 @@ def build_options(
     schedule_to_start: Duration | None = None,
     schedule_to_close: Duration | None = None,
     cancel: CancelMode | None = None,
+    version: str | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -249,4 +252,5 @@ def build_options(
         schedule_to_start=None if schedule_to_start is None else seconds(schedule_to_start, "schedule_to_start"),
         schedule_to_close=None if schedule_to_close is None else seconds(schedule_to_close, "schedule_to_close"),
         cancel=cancel,
+        version=version,
     )

@@ -90,7 +90,7 @@ class Registry:
     def add_workflow(self, workflow: WorkflowFunction) -> None:
         """Add a version of a workflow.  Raises UsageError if a task or the same version has the name, or if it is invalid."""
         name, version, call = workflow.code.name, workflow.code.version, workflow.code.call
-        _check_workflow_name(name, version)
+        check_version(name, version)
         task = self._functions.get(name)
         if task is not None:
             raise _both(name, task.call, call)
@@ -98,7 +98,8 @@ class Registry:
         if present is not None:
             raise UsageError(
                 f"two workflows are named {name!r} in version {version!r} ({_full_name(present.code.call)} and "
-                f"{_full_name(call)}): give one of them another name with @app.workflow(name=…), or another version"
+                f"{_full_name(call)}): give one of them another version, such as @{name}.version('2'), or another name with "
+                "@app.workflow(name=…)"
             )
         self.workflows[name, version] = workflow
 
@@ -124,7 +125,7 @@ class Registry:
         return len(self._functions)
 
 
-def _check_workflow_name(name: str, version: object) -> None:
+def check_version(name: str, version: object) -> None:
     """Raise UsageError unless the values can be the name and the version of a workflow."""
     check_name(name)
     text = check_text(version, "version")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
+from mainspring.workflows.starting import unknown_version
 from mainspring.workflows.store import FindDefinitions, SaveDefinitions
 from mainspring.workflows.versions import SEEN_INTERVAL
 
@@ -60,6 +61,13 @@ class Definitions:
     def all(self) -> Iterable[Definition]:
         """Return all definitions."""
         return self._by_version.values()
+
+    def version_problem(self, namespace: str, function: bytes, version: str) -> str:
+        """Return why no run of a version can begin; empty if it can, or if the function is no workflow yet."""
+        name = function.decode("utf-8", "backslashreplace")
+        if not self.is_workflow(function) or (namespace, name, version) in self._by_version:
+            return ""
+        return unknown_version(function, version, [one for one in self.all() if one.name == name])
 
     def define(
         self, definitions: Sequence[Definition], done: Callable[[], None], failed: Callable[[StoreError], None]

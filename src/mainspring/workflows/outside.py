@@ -28,11 +28,11 @@ async def signal_runs(changes: RunChanges, operation: SignalRuns) -> list[Reache
     for signal in operation.signals:
         found = await _find(changes, signal.key, operation)
         if isinstance(found, Unbegun):
-            definition = await definitions.newest(found.job.namespace, found.job.function)
-            if definition is None or found.job.function in operation.paused:
+            newest = await definitions.newest(found.job.namespace, found.job.function)
+            if newest is None or found.job.function in operation.paused:
                 outcomes.append(await store_early(changes.tables, found.job, signal, changes.limits))
                 continue
-            found = await begin_named(changes, found.job.id, definition, operation.now_us)
+            found = await begin_named(changes, found.job.id, definitions, operation.now_us)
         if isinstance(found, RunDraft):
             outcomes.append(execution.signal(found.draft, signal))
         else:

@@ -274,16 +274,12 @@ class WorkflowService:
     def _start_later(
         self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed
     ) -> None:
-        if version:
-            name = job.function.decode("utf-8", "backslashreplace")
-            why = (
-                f"the workflow {name} is paused, and a run gets its version when it begins: start it without a version, or"
-                f" resume the workflow first, with: mainspring functions resume {name}"
-            )
-            failed(ConflictError(why))
+        if version and (why := self.definitions.version_problem(job.namespace, job.function, version)):
+            done(Begun({}, {job.id: why}))
             return
-        if timeout:
-            job.options = msgspec.structs.replace(job.options or Options(), timeout=timeout)
+        if timeout or version:
+            options = job.options or Options()
+            job.options = msgspec.structs.replace(options, timeout=timeout or options.timeout, version=version)
         self._jobs.submit([job], lambda _, joined: done(Begun(joined, {})), failed)
 
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Failed) -> None:

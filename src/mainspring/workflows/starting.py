@@ -10,13 +10,15 @@ from mainspring.ids import TERM_SPAN, slot_of
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.decisions import execution
+from mainspring.workflows.model import Definition
 from mainspring.workflows.store import Begun, RunRow
 from mainspring.workflows.versions import version_for_new_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mainspring.jobs.model import Job
     from mainspring.workflows.changes import RunChanges
-    from mainspring.workflows.model import Definition
     from mainspring.workflows.run_draft import RunDraft
     from mainspring.workflows.store import BeginRuns, BeginWaiting
     from mainspring.workflows.tables import RunTables
@@ -43,9 +45,9 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
     for start in operation.starts:
         job = start.job
         versions = await definitions.of(job.namespace, job.function)
-        definition = _version(versions, start.version)
+        definition = _version(versions, start.version or stated_version(job))
         if definition is None:
-            refused[job.id] = _unknown(job.function, start.version, versions)
+            refused[job.id] = unknown_version(job.function, start.version or stated_version(job), versions)
         else:
             accepted.append(_Beginning(job, definition, start.timeout, is_new=True))
             job.started_us = operation.now_us
@@ -59,23 +61,22 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
 
 async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
     """Begin runs for pending jobs; see `BeginWaiting`."""
-    versions = await Definitions(changes.tables).of("default", operation.function)
-    definition = _version(versions, "")
-    if definition is None:
+    definitions = Definitions(changes.tables)
+    if await definitions.newest("default", operation.function) is None:
         return 0
     jobs = await changes.tables.take_pending(operation.function, operation.rows, operation.now_us)
     changes.jobs.take(jobs)
     for job in jobs:
-        await _begin(changes, _Beginning(job, definition), operation.now_us)
+        await _begin(changes, _Beginning(job, await definitions.for_waiting(job)), operation.now_us)
     return len(jobs)
 
 
-async def begin_named(changes: RunChanges, job_id: int, definition: Definition, now_us: int) -> RunDraft | None:
-    """Begin the run of a job that waits; None if it cannot begin, and the job has ended."""
+async def begin_named(changes: RunChanges, job_id: int, definitions: Definitions, now_us: int) -> RunDraft | None:
+    """Begin the run of a job of a workflow that waits; None if it cannot begin, and the job has ended."""
     jobs = await changes.tables.take_waiting([job_id], now_us)
     changes.jobs.take(jobs)
     (job,) = jobs
-    return await _begin(changes, _Beginning(job, definition), now_us)
+    return await _begin(changes, _Beginning(job, await definitions.for_waiting(job)), now_us)
 
 
 async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us: int) -> None:
@@ -158,6 +159,26 @@ class Definitions:
         """Return the version that runs without a stated one get; None if the function is no workflow."""
         return _version(await self.of(namespace, function), "")
 
+    async def for_waiting(self, job: Job) -> Definition:
+        """Return the version for the run of a stored job of a workflow.
+
+        A version that no worker has registered is added: the run waits for a worker with it, because its start was acknowledged.
+        """
+        versions = await self.of(job.namespace, job.function)
+        stated = stated_version(job)
+        found = _version(versions, stated)
+        if found is None:
+            name = job.function.decode("utf-8", "backslashreplace")
+            found = Definition(name, stated, job.namespace, timeout=versions[0].timeout)
+            versions.append(found)
+            await self._tables.save_definitions([found])
+        return found
+
+
+def stated_version(job: Job) -> str:
+    """Return the version that the submitter of a run has stated; empty for none."""
+    return "" if job.options is None else job.options.version
+
 
 def _version(definitions: list[Definition], version: str) -> Definition | None:
     """Return a version of a workflow; without one that for new runs."""
@@ -166,7 +187,8 @@ def _version(definitions: list[Definition], version: str) -> Definition | None:
     return version_for_new_runs(definitions)
 
 
-def _unknown(function: bytes, version: str, versions: list[Definition]) -> str:
+def unknown_version(function: bytes, version: str, versions: Collection[Definition]) -> str:
+    """Return why a run of a version cannot begin; without a version: of a workflow."""
     name = function.decode("utf-8", "backslashreplace")
     if not versions:
         return f"no worker has registered a workflow named {name}; start a worker with it first"

@@ -125,9 +125,16 @@ class WorkflowUnit:
         """Store definitions with the times at which they were seen."""
         stored = {_key(one): one for one in await self._tables.definitions()}
         saved = [replace(stored[key], last_seen_us=operation.now_us) for key in operation.seen if key in stored]
+        newest_us: dict[tuple[str, str], int] = {}
+        for one in stored.values():
+            newest_us[one.namespace, one.name] = max(one.first_seen_us, newest_us.get((one.namespace, one.name), 0))
         for one in operation.definitions:
             before = stored.get(_key(one))
-            first_us = operation.now_us if before is None else before.first_seen_us
+            if before is not None and before.first_seen_us:
+                first_us = before.first_seen_us
+            else:  # new versions are in the order of their registration, also if they come at once or the clock was stepped
+                first_us = max(operation.now_us, newest_us.get((one.namespace, one.name), 0) + 1)
+                newest_us[one.namespace, one.name] = first_us
             saved.append(replace(one, first_seen_us=first_us, last_seen_us=operation.now_us))
         await self._tables.save_definitions(saved)
         return list((stored | {_key(one): one for one in saved}).values())

@@ -100,6 +100,25 @@ async def other(number: int) -> str:
 def sync() -> None: ...
 
 
+@order.version("2", timeout="1d")
+async def order_2(number: int, items: list[str], note: str = "") -> dict[str, int]:
+    return {}
+
+
+@order.version("3")  # refused
+async def order_3(number: str, items: list[str]) -> dict[str, int]:
+    return {}
+
+
+@order.version("4")  # refused
+async def order_4(number: int, items: list[str]) -> str:
+    return ""
+
+
+assert_type(order_2.options(version="1").submit(17, []).result(), dict[str, int])
+order.options(version=1)  # refused
+
+
 assert_type(order.submit(17, ["cat"]).result(), dict[str, int])
 assert_type(default.scheduled("@daily")(order).submit(17, ["cat"]).result(), dict[str, int])
 assert_type(default.scheduled("@daily")(double).submit(1), Job[int])

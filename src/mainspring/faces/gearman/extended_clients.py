@@ -29,6 +29,9 @@ def submit(peer: Peer, args: list[bytes]) -> None:
         if options.concurrency_key and not peer.service.keeps_limits:
             peer.submits.refuse(b"INVALID_ARGUMENTS", KEY_NOT_KEPT.encode())
             return
+        if options.version and (problem := _version_problem(peer, function, options.version)):
+            peer.submits.refuse(b"INVALID_ARGUMENTS", problem.encode())
+            return
         job = _job(peer, function, unique, options, payload)
     except (ValueError, UsageError) as error:
         peer.submits.refuse(b"INVALID_ARGUMENTS", f"the options of SUBMIT cannot be read: {error}".encode())
@@ -46,6 +49,14 @@ def _job(peer: Peer, function: bytes, unique: bytes, options: SubmitOptions, pay
     if options is not _NO_OPTIONS:
         options.apply_to(job, now)
     return job
+
+
+def _version_problem(peer: Peer, function: bytes, version: str) -> str:
+    """Return why no run of a version can be started here; empty if it can, or if the function may become a workflow."""
+    workflows = peer.face.workflows
+    if workflows is None:
+        return "this node's store keeps no workflows, which alone have a version: leave it out"
+    return workflows.definitions.version_problem("default", function, version)
 
 
 def _wait(peer: Peer, args: list[bytes]) -> None:

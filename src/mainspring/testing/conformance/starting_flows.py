@@ -9,6 +9,7 @@ from mainspring.jobs.model import Options, Priority, State
 from mainspring.testing.conformance.flows import DECISIONS, SECOND
 from mainspring.workflows import store as ops
 from mainspring.workflows.model import Definition, Key, Status
+from mainspring.workflows.requests import Signal
 
 if TYPE_CHECKING:
     from mainspring.testing.conformance.flows import Flows
@@ -110,6 +111,33 @@ class StartingFlows:
         flows.group(flows.starting(job, version="2"))
         assert flows.row(job.id).version == "2"
         assert flows.store.read(ops.FindDefinitions()) == flows.define()
+
+    def test_versions_that_come_at_once_are_new_in_their_order(self, flows: Flows) -> None:
+        assert flows.row(flows.start()).version == "1"
+        flows.define(Definition("order", "9"), Definition("order", "10"), Definition("order", "2"))
+        assert flows.row(flows.start()).version == "2", "the last one is the newest, also at the time of an earlier one"
+        flows.now_us -= 50 * SECOND
+        flows.define(Definition("order", "b"))
+        flows.define(Definition("order", "a"))
+        assert flows.row(flows.start()).version == "a", "also after a step of the clock"
+
+    def test_a_job_that_waits_keeps_the_version_of_its_submit(self, flows: Flows) -> None:
+        flows.now_us += 1
+        flows.define(Definition("order", "2", timeout=100.0))
+        assert flows.row(flows.start(options=Options(version="1"))).version == "1"
+        named = flows.new(options=Options(version="1"), unique=b"u")
+        due = [flows.new(options=Options(version=version)) for version in ("1", "", "7")]
+        flows.store.submit(named, *due)
+        flows.signal(Signal(Key(workflow_id="u"), "go", b""))
+        assert flows.row(named.id).version == "1"
+        assert flows.begin_waiting() == 3
+        assert [flows.row(job.id).version for job in due] == ["1", "2", "7"]
+        found = {one.version: one for one in flows.store.read(ops.FindDefinitions())}
+        assert (found["7"].first_seen_us, found["7"].timeout) == (0, found["1"].timeout), "it waits for its workers"
+        assert flows.row(flows.start()).version == "2"
+        flows.now_us += 1
+        flows.define(Definition("order", "7"))
+        assert flows.row(flows.start()).version == "7"
 
     def test_waiting_jobs_begin_in_the_order_of_a_claim(self, flows: Flows) -> None:
         jobs = [flows.new(payload=b"%d" % number) for number in range(3)]
