@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-TIMEOUT = 30.0
-OUTCOME = 30.0
-"""Seconds within which a client gets the outcome of a run that is closed."""
+TIMEOUT = 60.0
 CLOCKS = 0.001
 """Seconds by which the times of an execution and of its record may be wrong: both are rounded."""
 CLOSES = frozenset(f"WorkflowExecution{kind}" for kind in ("Completed", "Failed", "Canceled", "Terminated", "TimedOut"))
@@ -98,6 +96,8 @@ class Fleet(WorkflowProcesses):
             assert time.monotonic() < end, (shown, self.log())
             time.sleep(0.005)
         assert shown["status"] == ("canceled" if kind == "cancelled" else "completed"), shown
+        root = self.patiently("jobs.show", handle=shown["handle"])
+        assert root["state"] == ("cancelled" if kind == "cancelled" else "succeeded"), "the root job has not ended"
         if kind == "cancelled":
             with pytest.raises(JobCancelled):
                 self.result(shown["handle"])
@@ -108,7 +108,7 @@ class Fleet(WorkflowProcesses):
 
     def result(self, handle: str) -> bytes:
         """Wait for the outcome of a root job, even if the node is killed meanwhile."""
-        end = time.monotonic() + OUTCOME
+        end = time.monotonic() + TIMEOUT
         while True:
             try:
                 result: bytes = app.job(handle).result(timeout=0.1)
@@ -213,16 +213,12 @@ def kill(fleet: Fleet, kind: str, event: int, role: str, when: str) -> bool:
         ("outcome", "node", "after", "has not ended"),
     ],
 )
-def test_a_planted_defect_is_found(
-    tmp_path: Path, plant: str, role: str, when: str, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{__name__}.OUTCOME", 0.1)
-
+def test_a_planted_defect_is_found(tmp_path: Path, plant: str, role: str, when: str, found: str) -> None:
     def kill_some(fleet: Fleet) -> None:
         for event in range(4, 13):
             kill(fleet, "steps", event, role, when)
 
-    with fleet_in(tmp_path, plant) as fleet, pytest.raises((AssertionError, NotFoundError, TimeoutError), match=found):
+    with fleet_in(tmp_path, plant) as fleet, pytest.raises((AssertionError, NotFoundError), match=found):
         kill_some(fleet)
 
 

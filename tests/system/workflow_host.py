@@ -41,7 +41,7 @@ from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.worker import link
 from mainspring.worker.workflows.deciding import WorkflowDecider
-from mainspring.workflows import changes, outside
+from mainspring.workflows import outside, run_jobs
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -80,6 +80,12 @@ def wrap(
         return outcome
 
     setattr(owner, name, wrapped)
+
+
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute that exists."""
+    assert hasattr(owner, name), f"{owner} has no {name}"
+    setattr(owner, name, value)
 
 
 def kill_node(event: int, when: str) -> None:
@@ -178,7 +184,7 @@ def repeat_steps() -> None:
 
 def forget_outcomes() -> None:
     """Leave the root job of a closed run as it is."""
-    changes.ended_root = lambda *_: None  # type: ignore[attr-defined]
+    replace(run_jobs, "ended_root", lambda *_: None)
 
 
 def ignore_requests() -> None:
@@ -225,7 +231,7 @@ async def node(directory: Path) -> None:
 
 
 async def worker(app: App, directory: Path) -> None:
-    link.delays = partial(repeat, 0.02)  # type: ignore[attr-defined] # a node that was killed is back at once
+    replace(link, "delays", partial(repeat, 0.02))  # a node that was killed is back at once
     app.connect_to(f"unix:{directory / 's'}")
     await app.worker(servers=[parse_address(f"unix:{directory / 's'}")]).run()
 
