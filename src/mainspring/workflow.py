@@ -12,6 +12,7 @@ from mainspring.client.options import Duration, seconds
 from mainspring.deciding.api import Calls, current
 from mainspring.deciding.guards import unguarded
 from mainspring.deciding.logs import log
+from mainspring.deciding.model import ContinueAsNew
 from mainspring.errors import WorkflowUsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,21 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-__all__ = ["Info", "info", "log", "now", "rng", "side_effect", "sleep", "step", "unguarded", "uuid", "wait_until"]
+__all__ = [
+    "ContinueAsNew",
+    "Info",
+    "continue_as_new",
+    "info",
+    "log",
+    "now",
+    "rng",
+    "side_effect",
+    "sleep",
+    "step",
+    "unguarded",
+    "uuid",
+    "wait_until",
+]
 
 
 class Info(NamedTuple):
@@ -113,6 +128,18 @@ def step(
     crash may repeat the step with another result, so use it for reads and computations.
     """
     return _calls("step").step(function, args, kwargs, name, record)
+
+
+def continue_as_new(*args: Any, **kwargs: Any) -> ContinueAsNew:
+    """Return an exception that ends the run, and begins the workflow anew with these arguments: ``raise`` it.
+
+    The new run has the same workflow id, the same handle and an empty history. Signals that the code has not received go along
+    in their order. Raise it out of the workflow function, directly or from a function or task that it awaits. It is no
+    Exception, so ``except Exception`` lets it pass.
+
+    Raises TypeError or PayloadError if the arguments do not fit the workflow.
+    """
+    return _calls("continue_as_new").continue_as_new(args, kwargs)
 
 
 def side_effect(function: Callable[[], R]) -> R:

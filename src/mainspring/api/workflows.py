@@ -96,6 +96,10 @@ class RunDetails(RunInfo):
     """If the run has not begun: the time up to which its start is delayed; None if it is not delayed."""
     times_out_at: str | None
     cancel_requested: bool
+    previous_run: str | None
+    """The run before it in its chain, which continued as new."""
+    next_run: str | None
+    """The run after it, which continues it as new."""
     error: str | None
     """Why the run failed, timed out or was terminated; None for other runs."""
     input_size: int

@@ -16,10 +16,10 @@ from mainspring.client.inside import workflow_calls
 from mainspring.client.payload import encode_result, result_decoder
 from mainspring.deciding import guards
 from mainspring.deciding.cancelling import Closing
-from mainspring.deciding.commands import LocalStep, build_activity, build_step, check_size
+from mainspring.deciding.commands import LocalStep, build_activity, build_step, check_size, encode_arguments
 from mainspring.deciding.job import WorkflowJob
 from mainspring.deciding.matching import Mismatch, digest_of
-from mainspring.deciding.model import Evicted
+from mainspring.deciding.model import ContinueAsNew, Evicted
 from mainspring.errors import PayloadError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask, StepResult
@@ -80,7 +80,7 @@ class Calls:
         self._stopped: list[int] = []
         self._numbers = self._step_numbers = 0
         self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
-        self._signals: dict[str, asyncio.Queue[bytes]] = {}
+        self._signals: dict[str, asyncio.Queue[tuple[int, bytes]]] = {}
         self.receivers: dict[str, int] = {}
         """How many receivers wait for signals of each name."""
         self.rng = random.Random(started.seed)  # noqa: S311 - it must be repeatable
@@ -239,14 +239,28 @@ class Calls:
         )
         return _decode_any(result) if result else None
 
+    # ---- the next run ----
+
+    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ContinueAsNew:
+        """Return the exception that continues the run as new with these arguments."""
+        code = self.state.code
+        payload = encode_arguments(code.signature, args, kwargs)
+        check_size(payload, self.state.limits.largest, f"the input of the next run of {code.name}")
+        return ContinueAsNew(code.name, payload)
+
     # ---- signals and conditions ----
 
-    def signals(self, name: str) -> asyncio.Queue[bytes]:
-        """Return the queue of a channel."""
+    def signals(self, name: str) -> asyncio.Queue[tuple[int, bytes]]:
+        """Return the queue of a channel: the events of signals and their inputs."""
         queue = self._signals.get(name)
         if queue is None:
             queue = self._signals[name] = asyncio.Queue()
         return queue
+
+    def unread_signals(self) -> tuple[int, ...]:
+        """Return the events of the signals that the code has not received, in order."""
+        queues = [queue for queue in self._signals.values() if queue.qsize()]
+        return tuple(sorted(queue.get_nowait()[0] for queue in queues for _ in range(queue.qsize())))
 
     def wait_until(self, condition: Callable[[], object]) -> asyncio.Future[Any]:
         """Return a future that ends when the condition is true after an activation."""

@@ -60,11 +60,11 @@ class Channel(Generic[T]):
             data = await self._next(calls, queue)
         return self.decode(data)
 
-    async def _next(self, calls: Calls, queue: asyncio.Queue[bytes]) -> bytes:
+    async def _next(self, calls: Calls, queue: asyncio.Queue[tuple[int, bytes]]) -> bytes:
         waiting = calls.receivers
         waiting[self.name] = waiting.get(self.name, 0) + 1
         try:
-            return await queue.get()
+            return (await queue.get())[1]
         finally:
             waiting[self.name] -= 1
 

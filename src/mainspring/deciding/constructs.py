@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.deciding.loop import WorkflowFuture, WorkflowLoop
+from mainspring.deciding.model import ContinueAsNew
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def gather(*coros_or_futures: Any, return_exceptions: bool = False) -> Any:
         error = _error_of(child)
         if outer.done():
             return
-        if error is not None and not return_exceptions:
+        if error is not None and (not return_exceptions or isinstance(error, ContinueAsNew)):
             outer.set_exception(error)
         elif not open_children:
             if outer.stopping:

@@ -11,6 +11,7 @@ import msgspec
 
 from mainspring.client.payload import encode_result
 from mainspring.deciding.commands import check_size
+from mainspring.deciding.continuing import continuation_of, continue_as_new
 from mainspring.errors import PayloadError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import (
@@ -23,6 +24,7 @@ from mainspring.workflows.model import Parked
 if TYPE_CHECKING:
     import asyncio
 
+    from mainspring.deciding.api import Calls
     from mainspring.deciding.model import Code
     from mainspring.workflows.decisions.model import Decision
 
@@ -37,15 +39,19 @@ _PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
 _encode = msgspec.json.Encoder().encode
 
 
-def close_of(main: asyncio.Task[object], number: int, largest: int, *, cancel_requested: bool) -> Decision:
+def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool) -> Decision:
     """Return the decision that closes the run of a finished main task."""
+    error = None if main.cancelled() else main.exception()
+    continuation = continuation_of(error)
+    if continuation is not None:
+        return continue_as_new(continuation, calls)
+    number, largest = calls.next_number(), calls.state.limits.largest
     if main.cancelled():
         if cancel_requested:
             return CancelWorkflowExecution(number)
         return _fail(
             number, "CancelledError", "the workflow cancelled itself: nobody has asked the run to cancel", None
         )
-    error = main.exception()
     if error is None:
         try:
             result = encode_result(main.result())

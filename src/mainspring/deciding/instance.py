@@ -377,9 +377,7 @@ class Instance(RunState):
         assert self._main is not None
         if self._close is None:
             loop.drop_timers()
-            self._close = close_of(
-                self._main, calls.next_number(), self.limits.largest, cancel_requested=self._cancel_requested
-            )
+            self._close = close_of(self._main, calls, cancel_requested=self._cancel_requested)
         self._commands.issue_close(self._close)
 
     def _check_timer(self, delay: float) -> None:

@@ -77,6 +77,7 @@ _CLOSES: Final = (
     decisions.CompleteWorkflowExecution,
     decisions.FailWorkflowExecution,
     decisions.CancelWorkflowExecution,
+    decisions.ContinueAsNewWorkflowExecution,
 )
 _EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
     decisions.ScheduleActivityTask: (history.ActivityTaskScheduled, history.ScheduleActivityTaskFailed),
@@ -93,6 +94,10 @@ _EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
     ),
     decisions.FailWorkflowExecution: (history.WorkflowExecutionFailed, history.FailWorkflowExecutionFailed),
     decisions.CancelWorkflowExecution: (history.WorkflowExecutionCanceled, history.CancelWorkflowExecutionFailed),
+    decisions.ContinueAsNewWorkflowExecution: (
+        history.WorkflowExecutionContinuedAsNew,
+        history.ContinueAsNewWorkflowExecutionFailed,
+    ),
 }
 """The events of each decision: carried out, and failed."""
 _NAMES: Final = ("activity_id", "timer_id", "name")
@@ -130,6 +135,8 @@ def matches(event: Any, decision: Any) -> bool:
         )
     if kind is history.WorkflowExecutionCompleted:
         return same_payload(event.result, decision.result)
+    if kind is history.WorkflowExecutionContinuedAsNew:
+        return same_payload(event.input, decision.input)
     if kind is history.WorkflowExecutionFailed:
         return bool(event.reason == decision.reason)
     return all(getattr(event, name, None) == getattr(decision, name, None) for name in _NAMES)
@@ -174,6 +181,8 @@ def _describe(kind: type[Any], one: Any) -> str:
         return f"return {_shorten(getattr(one, 'result', b''))}".rstrip()
     if kind is decisions.FailWorkflowExecution:
         return f"fail with {getattr(one, 'reason', '')}".rstrip()
+    if kind is decisions.ContinueAsNewWorkflowExecution:
+        return f"continue as new {_shorten(getattr(one, 'input', b''))}".rstrip()
     return "end as cancelled"
 
 

@@ -30,6 +30,18 @@ class Evicted(BaseException):
     """Thrown into the coroutines of a run that leaves the worker's memory. Code must let it pass."""
 
 
+class ContinueAsNew(BaseException):
+    """Raised out of a workflow, it ends the run and begins the next one of its chain; see ``workflow.continue_as_new``.
+
+    It is no Exception: ``except Exception`` lets it pass.
+    """
+
+    def __init__(self, workflow: str, payload: bytes) -> None:
+        super().__init__(f"{workflow} continues as new: let this leave the workflow function")
+        self.payload = payload
+        """The encoded arguments of the next run."""
+
+
 RUN_BYTES: Final = 3_000
 """Bytes of a run in memory, besides its values."""
 

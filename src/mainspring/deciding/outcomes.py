@@ -73,7 +73,7 @@ def _refused_timer(calls: Calls, event: history.StartTimerFailed) -> int:
 
 
 def _signaled(calls: Calls, event: history.WorkflowExecutionSignaled) -> int:
-    calls.signals(event.name).put_nowait(event.input)
+    calls.signals(event.name).put_nowait((event.id, event.input))
     return len(event.input)
 
 

@@ -45,6 +45,8 @@ class RunChanges:
         """Open runs as they are stored."""
         self._begun: dict[tuple[str, str], int] = {}
         """Runs that begin in the transaction, by namespace and workflow id."""
+        self._links: dict[int, int] = {}
+        """Those that continue another run, by their root jobs."""
         self.jobs = RunJobs(tables)
 
     # ---- reads ----
@@ -86,6 +88,10 @@ class RunChanges:
         found = self._drafts.get(run)
         return 0 if found is not None and not found.is_open else run
 
+    async def last_link(self, root: int) -> int:
+        """Return the last run of a root job's chain; 0 if no run of it has continued as new."""
+        return self._links.get(root) or await self.tables.last_link(root)
+
     async def events_after(self, found: RunDraft, seen: int) -> Sequence[Event]:
         """Return the events after a number that were there before the transaction."""
         run = found.run
@@ -100,6 +106,8 @@ class RunChanges:
     def begin(self, row: RunRow, now_us: int) -> RunDraft:
         """Add a new run, which has no event yet."""
         self._begun[row.namespace, row.workflow_id] = row.id
+        if row.id != row.root:
+            self._links[row.root] = row.id
         return self._enter(Run(row, State()), now_us, fresh=True)
 
     def _enter(self, run: Run, now_us: int, *, fresh: bool = False) -> RunDraft:
@@ -127,6 +135,7 @@ class RunChanges:
         self._drafts = {}
         self._prefetched = {}
         self._begun = {}
+        self._links = {}
 
     async def _write(self, changed: Sequence[RunDraft]) -> None:
         writes = Writes([], [], [], [], [], [])

@@ -34,7 +34,17 @@ import msgspec
 
 from mainspring.jobs.model import decode_options
 from mainspring.quantities import format_size
-from mainspring.workflows.decisions import activity, child, execution, external, lambdas, marker, model, timer
+from mainspring.workflows.decisions import (
+    activity,
+    child,
+    continuation,
+    execution,
+    external,
+    lambdas,
+    marker,
+    model,
+    timer,
+)
 from mainspring.workflows.decisions.decision_task import schedule_decision, start_decision
 from mainspring.workflows.history import DecisionTaskCompleted
 from mainspring.workflows.limits import ensure_room
@@ -68,6 +78,7 @@ def complete(draft: Draft, completion: Completion) -> Ruling:
         return Ruling("refused", why)
     # If the clock was stepped back, the code's time is ahead of it: timers run from the time that the code has read.
     draft.now_us = max(draft.now_us, completion.now_us)
+    draft.new_run = completion.new_run
     decisions, steps = completion.decisions, completion.steps
     # One event each, a second for each cancelled activity, and the decision task's own three.
     if not ensure_room(draft, 3 + len(steps) + 2 * len(decisions)):
@@ -252,7 +263,7 @@ def _record_decisions(draft: Draft, completion: Completion, seen: int, *, unseen
         if isinstance(decision, model.RequestCancelActivityTask):
             cancels.append(decision.activity_id)
     if close is not None:
-        if not unseen:
+        if not unseen or (close.__class__ is model.ContinueAsNewWorkflowExecution and not state.full):
             _RULES[close.__class__](draft, close, completed)
             return False
         execution.refuse_close(draft, close, completed)
@@ -267,7 +278,7 @@ _RULES: Final[dict[type[DecisionBase], Callable[[Draft, Any, int], None]]] = {
     model.CompleteWorkflowExecution: execution.complete_run,
     model.FailWorkflowExecution: execution.fail_run,
     model.CancelWorkflowExecution: execution.cancel_run,
-    model.ContinueAsNewWorkflowExecution: execution.continue_as_new,
+    model.ContinueAsNewWorkflowExecution: continuation.continue_as_new,
     model.RecordMarker: marker.record_marker,
     model.StartTimer: timer.start_timer,
     model.CancelTimer: timer.cancel_timer,
@@ -280,7 +291,6 @@ _CLOSES: Final = frozenset(execution.REFUSED)
 
 _NOT_NATIVE: Final = frozenset(
     {
-        model.ContinueAsNewWorkflowExecution,
         model.StartChildWorkflowExecution,
         model.SignalExternalWorkflowExecution,
         model.RequestCancelExternalWorkflowExecution,

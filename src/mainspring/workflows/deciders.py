@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.clock import to_us
 from mainspring.jobs.ends import SettleBatch
+from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
 from mainspring.workflows.requests import Decided
 from mainspring.workflows.store import Decide
 
@@ -151,10 +152,13 @@ class Deciders:
     ) -> None:
         """Record a completion after the ends of its decision task and activities; ``done`` gets the outcome after the commit.
 
-        If ``worker`` goes on with the run (``more``), it alone gets the next decision.
+        If ``worker`` goes on with the run (``more``), or continues it as new, it alone gets the next decision.
         """
         if completion.more:
             self._goes_on[completion.run] = worker
+        elif completion.decisions and type(completion.decisions[-1]) is ContinueAsNewWorkflowExecution:
+            completion = completion._replace(new_run=self._jobs.next_id())
+            self._goes_on[completion.new_run] = worker
         operation = self._open
         if operation is None or not operation.open:
             operation = self._begin()
@@ -172,7 +176,10 @@ class Deciders:
         self._done.append(done)
 
     def goes_on(self, job: Job) -> Worker | None:
-        """Return the worker that alone may get a new job: the next decision of a run with which it goes on."""
+        """Return the worker that alone may get a new job: the next decision of a run with which it goes on.
+
+        This includes the first decision of a run that continues another one as new.
+        """
         if not self._goes_on or job.options is None or job.options.run is None:
             return None
         worker = self._goes_on.get(job.options.run[0])
@@ -185,8 +192,8 @@ class Deciders:
 
         def end() -> None:
             for completion in operation.completions:
-                if completion.more:
-                    self._goes_on.pop(completion.run, None)
+                if completion.more or completion.new_run:
+                    self._goes_on.pop(completion.new_run or completion.run, None)
 
         def decided(outcome: Sequence[Decided]) -> None:
             end()

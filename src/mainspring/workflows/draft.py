@@ -30,6 +30,7 @@ class Draft:
         "cancels",
         "events",
         "limits",
+        "new_run",
         "next_id",
         "now_us",
         "parking",
@@ -52,6 +53,8 @@ class Draft:
         self.now_us = now_us
         self.next_id = next_id
         """Returns the id of a new job."""
+        self.new_run = 0
+        """The id of the run that continues this one, if the caller has chosen it; 0: ``next_id`` returns it."""
         self.limits = limits
         self.base = state.last
         """The last event before this transaction."""

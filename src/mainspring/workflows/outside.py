@@ -83,6 +83,12 @@ async def _has_taken(tables: RunTables, run: int, request: int) -> bool:
     return stored is not None and request in (await load(tables, stored)).state.requests
 
 
+def _continues(found: RunDraft | RunRow | None) -> bool:
+    """Return whether the chain of a root job may have a run after its first one, which is forgotten if it is None."""
+    status = Status(found.run.state.status) if isinstance(found, RunDraft) else found and found.status
+    return status is None or status is Status.CONTINUED_AS_NEW
+
+
 async def _find(
     changes: RunChanges, key: Key, operation: SignalRuns | RequestCancelRun | TerminateRun
 ) -> RunDraft | RunRow | Unbegun | list[Unbegun] | None:
@@ -94,9 +100,9 @@ async def _find(
             return await changes.find(run, now_us)
     else:
         found = await changes.find(key.run or key.job, now_us)
-        if isinstance(found, RunDraft):
-            return found
-        if found is not None and (key.run or found.status is not Status.CONTINUED_AS_NEW):
+        if key.job and _continues(found) and (link := await changes.last_link(key.job)):
+            return await changes.find(link, now_us)
+        if found is not None:
             return found
     unbegun = await find_unbegun(changes.tables, key, operation.tasks)
     run = 0 if key.run or are_workflows(unbegun) else await run_of(changes.tables, key)

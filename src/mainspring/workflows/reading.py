@@ -61,14 +61,9 @@ async def run_of(runs: Runs, key: Key) -> int:
     if not key.job:
         return await runs.last_run(key.namespace, key.workflow_id)
     first = await runs.load(key.job)
-    if first is None:
-        return 0
-    if first.row.status is not Status.CONTINUED_AS_NEW:
+    if first is not None and first.row.status is not Status.CONTINUED_AS_NEW:
         return key.job
-    last = await runs.last_run(first.row.namespace, first.row.workflow_id)
-    found = await runs.load(last)
-    # Another root job may have the workflow id by now; the last run of this chain is found by its id alone then.
-    return last if found is not None and found.row.root == key.job else key.job
+    return await runs.last_link(key.job) or (0 if first is None else key.job)
 
 
 # ---- queries ----

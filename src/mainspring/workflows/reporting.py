@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.model import State as JobState
+from mainspring.workflows.chains import begin_next
 from mainspring.workflows.completing import complete
 from mainspring.workflows.decisions.activity import canceled_before_start
 from mainspring.workflows.model import Status
@@ -45,6 +46,8 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
         row.about = completion.about
     if draft.cancels:
         await _cancel_activities(changes, found)
+    if state.status == Status.CONTINUED_AS_NEW:
+        await begin_next(changes, found, completion)
     seen = completion.seen
     earlier = await changes.events_after(found, seen)
 

@@ -45,6 +45,8 @@ class Completion(NamedTuple):
     """Park the run instead: its code cannot make this decision."""
     build: str = ""
     identity: str = ""
+    new_run: int = 0
+    """The id of the new run if the decisions continue the run as new; 0: the rules choose it."""
 
 
 Verdict = Literal["recorded", "stale", "refused", "parked"]

@@ -122,6 +122,13 @@ class State(msgspec.Struct, array_like=True):
     previous_started: int = 0
     """The start of the last completed decision task."""
     child_policy: ChildPolicy = ChildPolicy.TERMINATE
+    tags: tuple[str, ...] = ()
+    parent_run: int = 0
+    parent_initiated: int = 0
+    continued_run: int = 0
+    """The run before it in its chain; 0 if there is none."""
+    new_run: int = 0
+    """The run after it."""
 
 
 class Parking(msgspec.Struct, array_like=True):

@@ -89,6 +89,9 @@ class Runs(Protocol):
     async def last_run(self, namespace: str, workflow_id: str) -> int:
         """Return the newest run of a workflow id; 0 if there is none."""
 
+    async def last_link(self, root: int) -> int:
+        """Return the newest run that continues another run of a root job; 0 if there is none."""
+
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
         """Return the versions of a workflow; without a name, all definitions."""
 

@@ -320,7 +320,10 @@ def test_malformed_steps_are_refused_whole(steps: list[StepResult], why: str) ->
         (ScheduleLambdaFunction(3, "a", "f", b"1" * 101), "command 3 (ScheduleLambdaFunction): the input has 101 B"),
         (StartTimer(3, "1", -1), "command 3 (StartTimer): -1 s is no time for a timer"),
         (StartTimer(3, "1", float("nan")), "command 3 (StartTimer): nan s is no time for a timer"),
-        (ContinueAsNewWorkflowExecution(3), "ContinueAsNewWorkflowExecution is not possible yet"),
+        (
+            ContinueAsNewWorkflowExecution(3, b"1" * 101),
+            "command 3 (ContinueAsNewWorkflowExecution): the input has 101 B",
+        ),
         (StartChildWorkflowExecution(3, "c", "order", "1"), "StartChildWorkflowExecution is not possible yet"),
         (SignalExternalWorkflowExecution(3, "c", "s"), "SignalExternalWorkflowExecution is not possible yet"),
         (RequestCancelExternalWorkflowExecution(3, "c"), "RequestCancelExternalWorkflowExecution is not possible"),

@@ -76,6 +76,8 @@ class Tables:
         self.snapshots: dict[int, Snapshot] = {}
         self.workflow_ids: dict[tuple[str, str], set[int]] = {}
         """Runs by namespace and workflow id."""
+        self.run_links: dict[int, list[int]] = {}
+        """The runs that continue another one, in order, by the root jobs of their chains."""
         self.alarms: list[tuple[int, int]] = []
         """Heap of (due, run)."""
         self.parked_runs: dict[int, None] = {}

@@ -65,6 +65,10 @@ class MemoryRunReads:
             default=0,
         )
 
+    async def last_link(self, root: int) -> int:
+        """Return the newest run that continues another one of a root job."""
+        return self._tables.run_links.get(root, [0])[-1]
+
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
         """Return definitions."""
         found = self._tables.definitions
@@ -97,6 +101,8 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         for row in writes.new:
             assert row.id not in tables.workflows, "a run begins once"
             tables.workflow_ids.setdefault((row.namespace, row.workflow_id), set()).add(row.id)
+            if row.id != row.root:
+                tables.run_links.setdefault(row.root, []).append(row.id)
             self._put(row, 0)
         for change in (*writes.appended, *writes.rescheduled, *writes.changed):
             self._change(change)
@@ -199,6 +205,11 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
             tables.snapshots.pop(run, None)
             of_id = tables.workflow_ids[row.namespace, row.workflow_id]
             of_id.discard(run)
+            if row.id != row.root:
+                links = tables.run_links[row.root]
+                links.remove(run)
+                if not links:
+                    del tables.run_links[row.root]
             if not of_id:
                 del tables.workflow_ids[row.namespace, row.workflow_id]
 

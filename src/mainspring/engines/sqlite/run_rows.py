@@ -126,6 +126,10 @@ class SqliteRunReads:
         """Return the newest run of a workflow id."""
         return self._first("open_run", namespace, workflow_id) or self._first("last_run", namespace, workflow_id)
 
+    async def last_link(self, root: int) -> int:
+        """Return the newest run that continues another one of a root job."""
+        return self._first("last_link", root)
+
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
         """Return definitions."""
         cursor = self._tx.cursor

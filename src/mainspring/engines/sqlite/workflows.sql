@@ -23,6 +23,9 @@ SELECT id FROM runs INDEXED BY runs_open WHERE status = 0 AND namespace = ? AND 
 -- name: last_run
 SELECT id FROM runs INDEXED BY runs_named WHERE status > 0 AND namespace = ? AND workflow_id = ? ORDER BY id DESC LIMIT 1;
 
+-- name: last_link
+SELECT id FROM runs INDEXED BY runs_links WHERE id <> root AND root = ? ORDER BY id DESC LIMIT 1;
+
 -- name: new_run
 INSERT INTO runs (id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, history_bytes,
     input_size, output_size, due_us, about, decision, slot, parked_us, builds, parking)

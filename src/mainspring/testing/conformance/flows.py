@@ -15,6 +15,7 @@ from mainspring.testing.conformance.driver import NO_LIMIT, NOW, Store
 from mainspring.workflows import store as ops
 from mainspring.workflows.decisions.model import (
     CompleteWorkflowExecution,
+    ContinueAsNewWorkflowExecution,
     ScheduleActivityTask,
     StartTimer,
     StepResult,
@@ -199,6 +200,21 @@ class Flows:
         """Return the decision that closes a run."""
         return CompleteWorkflowExecution(next(self._numbers), result)
 
+    def continuing(self, payload: bytes = b"", **values: Any) -> ContinueAsNewWorkflowExecution:
+        """Return the decision that continues a run as new."""
+        return ContinueAsNewWorkflowExecution(next(self._numbers), payload, **values)
+
+    def chained(self, run: int, payload: bytes = b"") -> int:
+        """Continue a run as new; return the next run."""
+        self.running(run, self.continuing(payload))
+        return self.shown(run).state.new_run
+
+    def last(self, root: int) -> int:
+        """Return the last run of a root job's chain."""
+        shown = self.show(Key(job=root))
+        assert shown is not None
+        return shown.row.id
+
     def step(self, number: int, batch: int = 1, result: bytes = b"r", digest: int = 7) -> StepResult:
         """Return the result of a local step."""
         return StepResult(number, batch, "price", result, digest)
@@ -278,7 +294,9 @@ class Flows:
                 wanted |= {activity.job for activity in state.activities.values()}
                 wanted |= {row.decision} - {0}
             else:
-                assert State(root.state).ended
+                chain = self.shown(self.last(row.root)).row
+                assert State(root.state).ended == (not chain.status.open), "the root job ends with its chain"
+                assert chain.id == row.id or row.status is Status.CONTINUED_AS_NEW
                 assert (row.decision, row.due_us, row.parked) == (0, 0, None)
         jobs = {job.id for job in self.store.list() if job.options is not None and job.options.run is not None}
         assert jobs == wanted, "each job of a run does something for it"

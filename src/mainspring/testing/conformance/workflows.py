@@ -9,6 +9,7 @@ import pytest
 
 from mainspring.errors import StoreError
 from mainspring.jobs import store as job_ops
+from mainspring.testing.conformance.chaining_flows import ChainingFlows
 from mainspring.testing.conformance.early_flows import EarlyFlows
 from mainspring.testing.conformance.flows import FlowFixtures
 from mainspring.testing.conformance.listing_flows import ListingFlows
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from mainspring.testing.conformance.flows import Flows
 
 
-class WorkflowSuite(StartingFlows, RunningFlows, RequestingFlows, EarlyFlows, TimingFlows, ListingFlows, FlowFixtures):
+class WorkflowSuite(
+    StartingFlows, RunningFlows, ChainingFlows, RequestingFlows, EarlyFlows, TimingFlows, ListingFlows, FlowFixtures
+):
     """The contract of ``mainspring.workflows.store``. After each test the whole content is checked."""
 
     def test_a_group_that_fails_leaves_nothing(self, flows: Flows) -> None:

@@ -30,7 +30,6 @@ from mainspring.workflows.history import (
     WorkflowExecutionCanceled,
     WorkflowExecutionCancelRequested,
     WorkflowExecutionCompleted,
-    WorkflowExecutionContinuedAsNew,
     WorkflowExecutionFailed,
     WorkflowExecutionSignaled,
     WorkflowExecutionStarted,
@@ -175,26 +174,6 @@ def fail_run(draft: Draft, decision: FailWorkflowExecution, completed: int) -> N
 def cancel_run(draft: Draft, decision: CancelWorkflowExecution, completed: int) -> None:
     """Close a run as cancelled."""
     close(draft, WorkflowExecutionCanceled, decision_completed=completed, details=decision.details)
-
-
-def continue_as_new(draft: Draft, decision: ContinueAsNewWorkflowExecution, completed: int) -> None:
-    """Close a run whose continuation begins in the same transaction."""
-    state = draft.state
-    close(
-        draft,
-        WorkflowExecutionContinuedAsNew,
-        decision_completed=completed,
-        new_run=draft.next_id(),
-        type=state.type,
-        version=decision.version or state.version,
-        input=decision.input,
-        task_list=decision.task_list or state.task_list,
-        task_priority=decision.task_priority,
-        child_policy=decision.child_policy,
-        execution_timeout=decision.execution_timeout,
-        task_timeout=decision.task_timeout,
-        tags=decision.tags,
-    )
 
 
 def refuse_close(draft: Draft, decision: Decision, completed: int) -> None:

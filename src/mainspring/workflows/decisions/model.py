@@ -76,6 +76,9 @@ class ContinueAsNewWorkflowExecution(DecisionBase, frozen=True, tag=6):
     execution_timeout: float = 0
     task_timeout: float = 0
     tags: tuple[str, ...] = ()
+    # Not in SWF:
+    unread: tuple[int, ...] = ()
+    """The events of signals that the code has not received: they go along."""
 
 
 class RecordMarker(DecisionBase, frozen=True, tag=7):

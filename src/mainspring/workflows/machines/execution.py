@@ -63,6 +63,10 @@ def _begun(state: State, event: WorkflowExecutionStarted) -> None:
     state.task_priority = event.task_priority
     state.task_timeout = event.task_timeout
     state.child_policy = event.child_policy
+    state.tags = event.tags
+    state.parent_run = event.parent_run
+    state.parent_initiated = event.parent_initiated
+    state.continued_run = event.continued_run
     if event.execution_timeout:
         state.close_by_us = event.at_us + int(event.execution_timeout * 1_000_000)
     for request in event.requests:
@@ -101,9 +105,15 @@ def _closed(state: State, event: EventBase) -> None:
     state.batch = state.step_seen = state.step_us = 0
 
 
+def _continued(state: State, event: WorkflowExecutionContinuedAsNew) -> None:
+    _closed(state, event)
+    state.new_run = event.new_run
+
+
 FOLDS: Final[Folds] = {
     WorkflowExecutionStarted: _begun,
     WorkflowExecutionSignaled: _signaled,
     WorkflowExecutionCancelRequested: _cancel_requested,
     **dict.fromkeys(CLOSES, _closed),
+    WorkflowExecutionContinuedAsNew: _continued,
 }

@@ -1,0 +1,38 @@
+"""Chains of runs inside one transaction: the run after one that continues as new begins with its close."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.workflows.decisions import continuation
+from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
+from mainspring.workflows.history import WorkflowExecutionContinuedAsNew
+from mainspring.workflows.store import RunRow
+
+if TYPE_CHECKING:
+    from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.requests import Completion
+    from mainspring.workflows.run_draft import RunDraft
+
+
+async def begin_next(changes: RunChanges, found: RunDraft, completion: Completion) -> None:
+    """Begin the run after one that a completion has just continued as new."""
+    closed, event, decision = found.run.state, found.events[-1], completion.decisions[-1]
+    assert isinstance(event, WorkflowExecutionContinuedAsNew)
+    assert isinstance(decision, ContinueAsNewWorkflowExecution)
+    unread = frozenset(decision.unread)
+    first = min(closed.seen + 1, *unread) if unread else closed.seen + 1
+    events = [*await changes.events_after(found, first - 1), *found.events]
+    row = RunRow(
+        event.new_run,
+        closed.root,
+        closed.namespace,
+        closed.workflow_id,
+        event.type,
+        event.version,
+        started_us=event.at_us,
+        input_size=len(event.input),
+        slot=found.run.row.slot,
+    )
+    following = changes.begin(row, event.at_us)
+    continuation.begin_next(following.draft, closed, event, continuation.carried(events, unread, closed.seen))
