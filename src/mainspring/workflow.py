@@ -34,6 +34,7 @@ __all__ = [
     "info",
     "log",
     "now",
+    "patched",
     "rng",
     "side_effect",
     "sleep",
@@ -140,6 +141,15 @@ def continue_as_new(*args: Any, **kwargs: Any) -> ContinueAsNew:
     Raises TypeError or PayloadError if the arguments do not fit the workflow.
     """
     return _calls("continue_as_new").continue_as_new(args, kwargs)
+
+
+def patched(patch: str, /) -> bool:
+    """Return whether the code of a run goes the new way at a change: ``if workflow.patched("check-stock"): …``, else the old one.
+
+    It is true in each new decision, and in replayed ones from the first that has recorded it on. Within one decision it does not
+    change.
+    """
+    return _calls("patched").patches.patched(patch)
 
 
 def side_effect(function: Callable[[], R]) -> R:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mainspring.client.inside import ActivityCall
     from mainspring.deciding.loop import DurableTimer, WorkflowLoop
     from mainspring.deciding.model import Record, RunState, StepCall, StepOutcome
+    from mainspring.deciding.patches import Patches
     from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.history import MarkerRecorded, WorkflowExecutionStarted
 
@@ -56,6 +57,7 @@ class Calls:
         started: WorkflowExecutionStarted,
         issue: Callable[[Decision], None],
         sides: dict[int, MarkerRecorded],
+        patches: Patches,
     ) -> None:
         self.state = state
         self.loop = loop
@@ -64,6 +66,7 @@ class Calls:
         self.difference: Mismatch | None = None
         self._sides = sides
         """Recorded side effects that the code has not called yet, by number."""
+        self.patches = patches
         self.side_effects = 0
         """How many side effects the code has called."""
         self.timers: dict[str, DurableTimer] = {}

@@ -14,6 +14,7 @@ from mainspring.deciding.matching import (
     describe_event,
     matches,
 )
+from mainspring.deciding.patches import is_patch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +72,9 @@ class CommandLog:
             self.end_record(f"the end of a decision, {kind.__name__}")
             return False
         if not self._unrecorded or not matches(event, self._unrecorded[0]):
+            # A replay does not record patches again, and the code may have lost one: the commands after it are compared.
+            if is_patch(event):
+                return True
             code = describe_decision(self._unrecorded[0]) if self._unrecorded else "nothing"
             raise Mismatch(describe_event(event), code)
         self._unrecorded.popleft()
@@ -89,7 +93,8 @@ class CommandLog:
 
     def park(self, found: Mismatch, rest: Sequence[Event]) -> Parked:
         """Return why the run is parked. ``rest`` has the events from the first difference on."""
-        recorded = [describe_event(event) for event in rest if type(event) in RECORDS][: SHOWN + 1]
+        commands = [event for event in rest if type(event) in RECORDS and not is_patch(event)]
+        recorded = [describe_event(event) for event in commands[: SHOWN + 1]]
         if not recorded or recorded[0] != found.recorded:
             recorded.insert(0, found.recorded)
         code = [describe_decision(one) for one in self._unrecorded][: SHOWN + 1]

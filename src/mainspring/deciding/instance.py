@@ -21,6 +21,7 @@ from mainspring.deciding.loop import DurableTimer, WorkflowLoop
 from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close, same_digest
 from mainspring.deciding.model import RunState, Turn
 from mainspring.deciding.outcomes import resolve
+from mainspring.deciding.patches import Patches
 from mainspring.deciding.timers import check_timer
 from mainspring.workflows import history
 from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
@@ -81,6 +82,7 @@ class Instance(RunState):
         self._cancel_requested = False
         self._sides: dict[int, MarkerRecorded] = {}
         """Recorded side effects that the code has not called yet, by number."""
+        self._patches = Patches(self._commands.issue)
         self._activation = Activation()
         self._parked: Parked | None = None
 
@@ -205,13 +207,12 @@ class Instance(RunState):
             kind = type(event)
             if kind is history.DecisionTaskCompleted:
                 self._complete_until = event.id
-            elif (
-                isinstance(event, MarkerRecorded)
-                and event.native
-                and event.name == MarkerName.SIDE
-                and event.number > called
-            ):
-                self._sides[event.number] = event
+                self._patches.read_completed()
+            elif isinstance(event, MarkerRecorded) and event.native:
+                if event.name == MarkerName.SIDE and event.number > called:
+                    self._sides[event.number] = event
+                elif event.name == MarkerName.PATCH:
+                    self._patches.read_marker(event)
         place = first
         try:
             for place in range(first, len(events)):
@@ -243,6 +244,7 @@ class Instance(RunState):
             self._use_decision((event.seen, event.now_us), event.id)
             self._commands.begin_record(event.id)
             self._open = None
+            self._patches.decision += 1
             self.batch = 0
 
     def _take_marker(self, event: MarkerRecorded) -> None:
@@ -302,6 +304,7 @@ class Instance(RunState):
         assert self._calls is not None
         assert self.started is not None
         self.complete = complete
+        self._patches.live = not replaying
         self._activation.begin(self._loop)
         self._loop.set_time((self.now_us - self.started.at_us) / 1_000_000)
         while inputs and inputs[0].id <= seen:
@@ -312,7 +315,7 @@ class Instance(RunState):
         """Create the main task."""
         self.started = event
         loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer, self._check_timer)  # type: ignore[abstract] # set by name
-        self._calls = loop.workflow_calls = Calls(self, loop, event, self._commands.issue, self._sides)
+        self._calls = loop.workflow_calls = Calls(self, loop, event, self._commands.issue, self._sides, self._patches)
         self.size += len(event.input) * VALUE_FACTOR
         code = self.code
 

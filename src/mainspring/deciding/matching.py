@@ -150,7 +150,7 @@ def describe_event(event: Any) -> str:
     if isinstance(event, MarkerRecorded):
         if event.name == MarkerName.STEP:
             return f"step #{event.number} {event.function}"
-        return f"{_marker_title(event.name)} #{event.number} {event.function}".rstrip()
+        return _describe(decisions.RecordMarker, event)
     for kind, (done, failed) in _EVENTS.items():
         if isinstance(event, (done, failed)):
             text = _describe(kind, event)
@@ -176,6 +176,8 @@ def _describe(kind: type[Any], one: Any) -> str:
         return f"cancel timer #{one.timer_id}"
     if kind is decisions.RecordMarker:
         number = getattr(one, "number", 0)
+        if one.name == MarkerName.PATCH and getattr(one, "native", False):
+            return f"patch {one.function}"
         return f"{_marker_title(one.name)} #{number} {getattr(one, 'function', '')}".rstrip()
     if kind is decisions.CompleteWorkflowExecution:
         return f"return {_shorten(getattr(one, 'result', b''))}".rstrip()

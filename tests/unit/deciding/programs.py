@@ -28,6 +28,8 @@ from mainspring.workflows.history import Event  # noqa: TC001 - msgspec reads th
 app = App()
 _recording: list[bool] = []
 """Whether side effects have random values. Each replay goes on after its prefix, and must do so in the same way as others."""
+_deployed: list[bool] = [True]
+"""Whether the code is the new one. The old one has no patches; a recording may begin with it."""
 channels: list[Channel[int]] = [Channel(f"c{number}") for number in range(3)]
 
 
@@ -64,6 +66,7 @@ _LEAVES = [
     "receive",
     "chance",
     "side",
+    "change",
 ]
 _NODES = [
     "sequence",
@@ -151,6 +154,12 @@ async def _chance(number: int, _trace: Any) -> Any:
 async def _side(number: int, _trace: Any) -> Any:
     value: int = workflow.side_effect(lambda: random.randrange(10**9) if _recording else number)
     return await act.submit(value)
+
+
+async def _change(number: int, _trace: Any) -> Any:
+    if _deployed and workflow.patched(f"p{number % 3}"):
+        return await act.submit(-number)
+    return await workflow.step(compute, -number) if number % 2 else await act.submit(number)
 
 
 async def _sequence(_number: int, parts: Any, trace: Any) -> Any:
@@ -333,15 +342,18 @@ class Recorded(NamedTuple):
 
 
 def record(seed: int) -> Recorded:
-    """Run a random program with a random world, up to its end."""
+    """Run a random program with a random world, up to its end. Every other recording begins with the old code."""
     _recording.append(True)
     chance = random.Random(seed)
+    if seed % 2:
+        _deployed.clear()
     node = FakeNode(msgspec.json.encode([make(chance, 3 + seed % 2)]), seed=seed * 7919 + 1)
     worker = FakeWorker(CODE, node)
     for round_number in range(2000):
         if node.closed is not None:
             worker.instance.evict()
             _recording.clear()
+            _deployed[:] = [True]
             return Recorded(seed, node.events, node.commits)
         worker.hold = chance.random() < 0.5
         choices = ["decide"] * 3 if node.decision_waits and not worker.decides else []
@@ -370,6 +382,8 @@ def _do(choice: str, chance: random.Random, node: FakeNode, worker: FakeWorker) 
                 worker.restart()
         case "restart":
             worker.restart()
+            if chance.random() < 0.5:
+                _deployed[:] = [True]
         case "steps":
             numbers = list(worker.running)
             chance.shuffle(numbers)

@@ -1,0 +1,67 @@
+"""Patches: changes of a workflow's code under open runs, and the decisions from which on a run has them.
+
+A patch is recorded by a marker of the first live decision that asks for it. Replays of that decision and of later ones have the
+patch, replays of earlier ones do not. So the old iterations of a loop stay old, and new ones are new. A decision that was begun
+by earlier code, recorded steps and was lost does not get the patch when it is resumed: its first part ran without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.client.validation import check_text
+from mainspring.errors import UsageError
+from mainspring.workflows.decisions.model import RecordMarker
+from mainspring.workflows.history import MarkerName, MarkerRecorded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.workflows.decisions.model import Decision
+
+ID_LIMIT: Final = 256
+"""Characters of a patch's id."""
+
+
+def is_patch(event: object) -> bool:
+    """Return whether an event records a patch."""
+    return type(event) is MarkerRecorded and event.native and event.name == MarkerName.PATCH
+
+
+class Patches:
+    """The patches of one run; its decisions are numbered from 1."""
+
+    def __init__(self, issue: Callable[[Decision], None]) -> None:
+        self._issue = issue
+        self._first: dict[str, int] = {}
+        """The first decision of each recorded patch. Replays know those of later decisions, too."""
+        self._read = 0
+        """Completed decisions of which the events were read."""
+        self.decision = 1
+        """The decision that the code makes or repeats."""
+        self.live = False
+        """Whether the decision is new: nothing of it was recorded when it began."""
+
+    def read_completed(self) -> None:
+        """Note that a DecisionTaskCompleted was read, before its decision is repeated."""
+        self._read += 1
+
+    def read_marker(self, marker: MarkerRecorded) -> None:
+        """Note a marker that follows it."""
+        self._first.setdefault(marker.function, self._read)
+
+    def patched(self, patch: str) -> bool:
+        """Return whether the code has a patch in this decision, and record that in a new one.
+
+        Raises UsageError for an invalid id.
+        """
+        if not check_text(patch, "the id of a patch", "a text such as 'check-stock'") or len(patch) > ID_LIMIT:
+            raise UsageError(f"the id of a patch has 1 to {ID_LIMIT} characters; it has {len(patch)}")
+        first = self._first.get(patch)
+        if first is not None:
+            return first <= self.decision
+        if not self.live:
+            return False
+        self._first[patch] = self.decision
+        self._issue(RecordMarker(len(self._first), MarkerName.PATCH, native=True, function=patch))
+        return True
