@@ -36,6 +36,7 @@ __all__ = [
     "now",
     "patched",
     "rng",
+    "should_continue",
     "side_effect",
     "sleep",
     "step",
@@ -150,6 +151,14 @@ def patched(patch: str, /) -> bool:
     change.
     """
     return _calls("patched").patches.patched(patch)
+
+
+def should_continue() -> bool:
+    """Return whether the history has become long, so that the run should continue as new: from 10,000 events or 10 MiB on.
+
+    It may become true with each decision. Replays repeat it.
+    """
+    return _calls("should_continue").should_continue()
 
 
 def side_effect(function: Callable[[], R]) -> R:

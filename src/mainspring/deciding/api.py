@@ -24,7 +24,7 @@ from mainspring.errors import PayloadError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask, StepResult
 from mainspring.workflows.history import MarkerName
-from mainspring.workflows.model import About, encode_about
+from mainspring.workflows.model import About, Limits, encode_about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.json.Encoder().encode
 _NOTHING: Final = About()
+_LIMITS: Final = Limits()
 
 
 def current() -> Calls | None:
@@ -250,6 +251,13 @@ class Calls:
         payload = encode_arguments(code.signature, args, kwargs)
         check_size(payload, self.state.limits.largest, f"the input of the next run of {code.name}")
         return ContinueAsNew(code.name, payload)
+
+    def should_continue(self) -> bool:
+        """Return whether the history that the code was given has become long."""
+        started, state = self.started, self.state
+        return state.seen >= (started.warn_events or _LIMITS.warn_events) or state.history.bytes >= (
+            started.warn_bytes or _LIMITS.warn_bytes
+        )
 
     # ---- signals and conditions ----
 

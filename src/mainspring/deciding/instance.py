@@ -218,6 +218,7 @@ class Instance(RunState):
             for place in range(first, len(events)):
                 event = events[place]
                 self.position = event.id
+                self.history.add(event)
                 self._take_event(event)
             place = len(events)
             self._commands.end_record()
@@ -293,6 +294,7 @@ class Instance(RunState):
     def _begin_decision(self, seen: int, now_us: int, *, replaying: bool, complete: bool = False) -> None:
         self._open = (seen, now_us)
         self.seen = seen
+        self.history.advance(seen)
         self.now_us = max(self.now_us, now_us)
         self.replaying = replaying
         inputs = self._inputs

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from mainspring.deciding.history_size import HistorySize
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -74,6 +76,8 @@ class RunState:
         """The last batch of step results in this decision: ``batch`` of the next completion."""
         self.size = RUN_BYTES
         """An estimate of the memory that the run takes, in bytes."""
+        self.history = HistorySize()
+        """The size of the events that the code was given."""
         self.evicted = False
         self.replaying = False
         """Whether the running activation repeats one that an earlier execution has made."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final
 from mainspring.quantities import format_size
 from mainspring.workflows.closing import close
 from mainspring.workflows.history import WorkflowExecutionTerminated
+from mainspring.workflows.model import Limits
 
 if TYPE_CHECKING:
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.model import Limits
 
+_DEFAULTS: Final = Limits()
 EVENT_LIMIT_EXCEEDED: Final = "EVENT_LIMIT_EXCEEDED"
 
 
@@ -47,13 +48,24 @@ def takes_requests(draft: Draft) -> bool:
     return draft.state.last < draft.limits.events - draft.limits.reserved
 
 
+def recorded(limits: Limits) -> dict[str, int]:
+    """Return the attributes of a run's start that tell its code from when on it should continue as new.
+
+    They are recorded, so that its code gets the same answer after the settings have changed; 0 stands for a default.
+    """
+    return {
+        name: 0 if getattr(limits, name) == getattr(_DEFAULTS, name) else getattr(limits, name)
+        for name in ("warn_events", "warn_bytes")
+    }
+
+
 def warning(limits: Limits, events: int, size: int, new_events: int, new_size: int) -> str:
     """Return a warning for the log if the history has just become long; otherwise an empty text.
 
     ``events`` and ``size`` (in bytes) include the new ones.
     """
     if events - new_events < limits.warn_events <= events:
-        return f"the history has {events} events; at {limits.events} the run is terminated: let it end before"
+        return f"the history has {events} events; at {limits.events} the run is terminated: let it continue as new before, or end"
     if size - new_size < limits.warn_bytes <= size:
         return f"the history has {format_size(size)}: store large values elsewhere, and pass their location"
     return ""

@@ -42,7 +42,8 @@ def code_of(call: Callable[..., Any], park_on: Any = PARK_ON) -> Code:
 class FakeNode:
     """The history of one run. Each method is one transaction."""
 
-    def __init__(self, payload: bytes = b"", seed: int = 7) -> None:
+    def __init__(self, payload: bytes = b"", seed: int = 7, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
         self.state = State()
         self.parking = Parking()
         self.events: list[Any] = []
@@ -62,7 +63,7 @@ class FakeNode:
 
     def _draft(self) -> Draft:
         return Draft(
-            self.state, now_us=self.now_us, next_id=lambda: next(self._ids), limits=Limits(), parking=self.parking
+            self.state, now_us=self.now_us, next_id=lambda: next(self._ids), limits=self.limits, parking=self.parking
         )
 
     def _commit(self, draft: Draft) -> None:

@@ -12,11 +12,12 @@ from mainspring import App, WorkflowUsageError, workflow
 from mainspring.deciding.channels import Channel
 from mainspring.deciding.instance import Instance
 from mainspring.workflows import history as h
+from mainspring.workflows.model import Limits
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
 app = App()
-added: Channel[int] = Channel("added", int)
+added: Channel[Any] = Channel("added")
 other: Channel[int] = Channel("other", int)
 
 
@@ -176,3 +177,69 @@ def test_a_replay_compares_it() -> None:
 def test_it_works_in_workflows_alone() -> None:
     with pytest.raises(WorkflowUsageError, match=r"workflow\.continue_as_new works only inside of a workflow"):
         workflow.continue_as_new(1)
+
+
+# ---- should_continue ----
+
+
+async def until_it_should(number: int, size: int = 0) -> None:
+    while not workflow.should_continue():
+        await asyncio.gather(act.submit(number), workflow.step(len, "x" * size), act.submit(number))
+        number += 1
+    raise workflow.continue_as_new(number)
+
+
+def replays(worker: FakeWorker) -> None:
+    """Replay each prefix of a history."""
+    for end in worker.node.commits:
+        events = worker.node.events[:end]
+        turn = Instance(worker.code, 1).deliver(events, events[-1].at_us)
+        assert turn.parked is None, (end, turn.parked)
+
+
+@pytest.mark.parametrize("limits", [*(Limits(warn_bytes=2_000 + 100 * n) for n in range(8)), Limits(warn_events=40)])
+def test_replays_repeat_whether_a_run_should_continue(limits: Limits) -> None:
+    """Events come in while the worker decides: they are in the history before the decision that was not given them."""
+    node = FakeNode(b"[0, 9]", limits=limits)
+    worker = FakeWorker(code_of(until_it_should), node, {"act": lambda number: number})
+    turn = worker.decide_only()
+    for _ in range(100):
+        node.signal("added", "x" * 200)
+        worker.finish_turn(turn)
+        if node.closed is not None:
+            break
+        if worker.running:
+            worker.end_steps()
+        if node.activities:
+            worker.do_activity(next(iter(node.activities)))
+        turn = worker.decide_only()
+    assert isinstance(node.closed, h.WorkflowExecutionContinuedAsNew)
+    replays(worker)
+
+
+def test_a_run_should_continue_from_its_limits_on() -> None:
+    async def run() -> list[bool]:
+        found = []
+        for _ in range(4):
+            found.append(workflow.should_continue())
+            await added.receive()
+        return found
+
+    def answers(limits: Limits, value: str) -> Any:
+        worker = FakeWorker(code_of(run), FakeNode(limits=limits))
+        worker.decide()
+        for _ in range(4):
+            worker.node.signal("added", value)
+            worker.decide()
+        return json.loads(worker.node.closed.result)
+
+    assert answers(Limits(), "") == [False] * 4
+    assert answers(Limits(warn_events=10), "") == [False, False, True, True]
+    assert answers(Limits(warn_bytes=3_000), "x" * 1_000) == [False, False, False, True]
+
+
+def test_the_limits_of_the_start_count() -> None:
+    """A node with other settings replays the run."""
+    assert FakeNode().events[0].warn_events == 0
+    event = FakeNode(limits=Limits(warn_events=7, warn_bytes=9)).events[0]
+    assert (event.warn_events, event.warn_bytes) == (7, 9)

@@ -28,6 +28,7 @@ from mainspring.workflows.history import (
     WorkflowExecutionSignaled,
     WorkflowExecutionStarted,
 )
+from mainspring.workflows.limits import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -96,6 +97,7 @@ def begin_next(draft: Draft, closed: State, event: WorkflowExecutionContinuedAsN
         seed=event.new_run,
         full=closed.full,
         requests=tuple(closed.requests),
+        **recorded(draft.limits),
     )
     for one in along:
         attributes = asdict(one)

@@ -36,7 +36,7 @@ from mainspring.workflows.history import (
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
 )
-from mainspring.workflows.limits import ensure_room, takes_requests
+from mainspring.workflows.limits import ensure_room, recorded, takes_requests
 from mainspring.workflows.model import Status
 from mainspring.workflows.requests import Reached
 
@@ -89,6 +89,7 @@ def begin(
         workflow_id=workflow_id,
         seed=seed,
         full=full,
+        **recorded(draft.limits),
     )
     schedule_decision(draft)
 

@@ -34,6 +34,9 @@ class WorkflowExecutionStarted(EventBase, frozen=True, tag=1):
     """Whether the history is recorded as SWF records it; see the explanation of the two recordings."""
     requests: tuple[int, ...] = ()
     """Keys of requests that an earlier run of the chain has taken."""
+    warn_events: int = 0
+    """The events from which on the run should continue as new; 0: as `model.Limits` has them by default."""
+    warn_bytes: int = 0
 
 
 class WorkflowExecutionCancelRequested(EventBase, frozen=True, tag=2):
