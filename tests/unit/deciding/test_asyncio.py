@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import selectors
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 app = App()
-UNIT = 0.01
-"""Seconds of a normal loop for each unit of a delay."""
 
 
 @app.task
@@ -30,37 +29,58 @@ def act(number: int, delay: int) -> int:
 
 
 async def _normal(number: int, delay: int) -> int:
-    await asyncio.sleep(delay * UNIT)
+    await asyncio.sleep(delay)
     if number < 0:
         raise ValueError(number)
     return number
 
 
+class HastySelector(selectors.SelectSelector):
+    """A selector with a clock: it does not wait for timers, and its clock passes over the time."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(timeout and 0)
+
+
+class HastyLoop(asyncio.SelectorEventLoop):
+    """A normal loop whose timers fire at their times by its own clock, without delay."""
+
+    def __init__(self) -> None:
+        self._clock = HastySelector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now
+
+
 Act = Any
 
 
-async def gather(act: Act, unit: float) -> Any:
+async def gather(act: Act) -> Any:
     return await asyncio.gather(act(1, 3), act(2, 1), act(3, 2))
 
 
-async def gather_with_errors(act: Act, unit: float) -> Any:
+async def gather_with_errors(act: Act) -> Any:
     return [isinstance(one, Exception) for one in await asyncio.gather(act(1, 2), act(-2, 1), return_exceptions=True)]
 
 
-async def gather_fails(act: Act, unit: float) -> Any:
+async def gather_fails(act: Act) -> Any:
     try:
         await asyncio.gather(act(1, 3), act(-2, 1))
     except Exception as error:  # noqa: BLE001
         return isinstance(error, (ValueError, JobFailed))
 
 
-async def gather_of_nothing(act: Act, unit: float) -> Any:
+async def gather_of_nothing(act: Act) -> Any:
     return await asyncio.gather()
 
 
-async def cancelled_gather(act: Act, unit: float) -> Any:
+async def cancelled_gather(act: Act) -> Any:
     outer = asyncio.gather(act(1, 3), act(2, 4))
-    await asyncio.sleep(unit)
+    await asyncio.sleep(1)
     outer.cancel()
     try:
         await outer
@@ -68,25 +88,25 @@ async def cancelled_gather(act: Act, unit: float) -> Any:
         return "cancelled"
 
 
-async def wait_first(act: Act, unit: float) -> Any:
+async def wait_first(act: Act) -> Any:
     done, pending = await asyncio.wait({act(1, 3), act(2, 1)}, return_when=asyncio.FIRST_COMPLETED)
     for one in pending:
         one.cancel()
     return [one.result() for one in done], len(pending)
 
 
-async def wait_with_timeout(act: Act, unit: float) -> Any:
-    done, pending = await asyncio.wait([act(1, 1), act(2, 50)], timeout=unit * 10)
+async def wait_with_timeout(act: Act) -> Any:
+    done, pending = await asyncio.wait([act(1, 1), act(2, 50)], timeout=10)
     for one in pending:
         one.cancel()
     return len(done), len(pending)
 
 
-async def completed(act: Act, unit: float) -> Any:
+async def completed(act: Act) -> Any:
     return [await one for one in asyncio.as_completed([act(1, 6), act(2, 2), act(3, 4)])]
 
 
-async def group(act: Act, unit: float) -> Any:
+async def group(act: Act) -> Any:
     async with asyncio.TaskGroup() as tasks:
         children = [tasks.create_task(one(act, number)) for number in (3, 1, 2)]
     return [task.result() for task in children]
@@ -96,7 +116,7 @@ async def one(act: Act, number: int) -> Any:
     return await act(number, number)
 
 
-async def group_fails(act: Act, unit: float) -> Any:
+async def group_fails(act: Act) -> Any:
     ended = []
 
     async def long() -> None:
@@ -114,37 +134,37 @@ async def group_fails(act: Act, unit: float) -> Any:
     return ended
 
 
-async def timeout(act: Act, unit: float) -> Any:
+async def timeout(act: Act) -> Any:
     try:
-        async with asyncio.timeout(unit * 5):
+        async with asyncio.timeout(5):
             await act(1, 50)
     except TimeoutError:
         return "late"
 
 
-async def timeout_in_time(act: Act, unit: float) -> Any:
-    async with asyncio.timeout(unit * 50):
+async def timeout_in_time(act: Act) -> Any:
+    async with asyncio.timeout(50):
         return await act(1, 1)
 
 
-async def wait_for(act: Act, unit: float) -> Any:
-    values = [await asyncio.wait_for(act(1, 1), unit * 50)]
-    for limit in (unit * 2, 0):
+async def wait_for(act: Act) -> Any:
+    values = [await asyncio.wait_for(act(1, 1), 50)]
+    for limit in (2, 0):
         with contextlib.suppress(TimeoutError):
             values.append(await asyncio.wait_for(act(2, 50), limit))
     return values
 
 
-async def shield(act: Act, unit: float) -> Any:
+async def shield(act: Act) -> Any:
     inner = act(1, 5)
     try:
-        async with asyncio.timeout(unit):
+        async with asyncio.timeout(1):
             await asyncio.shield(inner)
     except TimeoutError:
         return ["late", await inner]
 
 
-async def cancel(act: Act, unit: float) -> Any:
+async def cancel(act: Act) -> Any:
     log = []
 
     async def work() -> None:
@@ -155,14 +175,14 @@ async def cancel(act: Act, unit: float) -> Any:
             raise
 
     task = asyncio.create_task(work())
-    await asyncio.sleep(unit)
+    await asyncio.sleep(1)
     task.cancel("enough")
     with contextlib.suppress(asyncio.CancelledError):
         await task
     return log, task.cancelled()
 
 
-async def locks_and_queues(act: Act, unit: float) -> Any:
+async def locks_and_queues(act: Act) -> Any:
     lock, queue, event = asyncio.Lock(), asyncio.Queue[int](1), asyncio.Event()
 
     async def put() -> None:
@@ -178,7 +198,7 @@ async def locks_and_queues(act: Act, unit: float) -> Any:
     return log
 
 
-async def generators(act: Act, unit: float) -> Any:
+async def generators(act: Act) -> Any:
     log = []
 
     async def values() -> Any:
@@ -193,20 +213,20 @@ async def generators(act: Act, unit: float) -> Any:
         log.append(value)
         if value == 1:
             break
-    await asyncio.sleep(unit * 9)
+    await asyncio.sleep(9)
     return log
 
 
-async def sleeps(act: Act, unit: float) -> Any:
+async def sleeps(act: Act) -> Any:
     loop = asyncio.get_running_loop()
     log: list[str] = []
-    loop.call_later(unit * 6, log.append, "later")
-    handle = loop.call_at(loop.time() + unit * 3, log.append, "never")
+    loop.call_later(6, log.append, "later")
+    handle = loop.call_at(loop.time() + 3, log.append, "never")
     loop.call_soon(log.append, "soon")
     await asyncio.sleep(0)
     log.append("first")
     handle.cancel()
-    await asyncio.sleep(unit * 20)
+    await asyncio.sleep(20)
     return log
 
 
@@ -237,7 +257,7 @@ def in_workflow(construct: Callable[..., Any]) -> Any:
     results = []
 
     async def run() -> None:
-        results.append(await construct(act.submit, 1.0))
+        results.append(await construct(act.submit))
 
     worker = FakeWorker(code_of(run), FakeNode())
     node = worker.node
@@ -268,7 +288,8 @@ def test_a_construct_behaves_as_in_a_normal_loop(construct: Callable[..., Any]) 
     def task(number: int, delay: int) -> asyncio.Task[int]:
         return asyncio.ensure_future(_normal(number, delay))
 
-    expected = asyncio.run(construct(task, UNIT))
+    with asyncio.Runner(loop_factory=HastyLoop) as runner:
+        expected = runner.run(construct(task))
     assert in_workflow(construct) == expected
     assert in_workflow(construct) == expected  # nothing of the first run is left
 
@@ -276,7 +297,7 @@ def test_a_construct_behaves_as_in_a_normal_loop(construct: Callable[..., Any]) 
 def test_context_variables_belong_to_the_run() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
-    async def run(act: Act, unit: float) -> Any:
+    async def run(act: Act) -> Any:
         before = variable.get()
         variable.set("of the run")
         await act(1, 1)
@@ -294,7 +315,7 @@ def test_context_variables_belong_to_the_run() -> None:
 
 
 def test_a_job_has_no_result_before_its_end() -> None:
-    async def run(_act: Act, _unit: float) -> Any:
+    async def run(_act: Act) -> Any:
         job = act.submit(1, 1)
         with pytest.raises(WorkflowUsageError, match="await job"):
             job.result()
@@ -307,7 +328,7 @@ def test_a_job_has_no_result_before_its_end() -> None:
 
 @pytest.mark.parametrize("argument", [{}, {"reason": "x"}, {"msg": "x"}])
 def test_a_job_cancels_as_asyncio_expects(argument: dict[str, str]) -> None:
-    async def run(_act: Act, _unit: float) -> Any:
+    async def run(_act: Act) -> Any:
         job: Any = act.submit(1, 1)
         answers = [job.cancel(**argument), job.cancel(**argument)]
         try:
@@ -321,7 +342,7 @@ def test_a_job_cancels_as_asyncio_expects(argument: dict[str, str]) -> None:
 
 
 def test_errors_of_jobs_are_those_outside() -> None:
-    async def run(_act: Act, _unit: float) -> Any:
+    async def run(_act: Act) -> Any:
         try:
             await act.submit(-1, 1)
         except JobFailed as error:
@@ -352,7 +373,7 @@ def test_a_cancelled_activity_raises_job_cancelled() -> None:
 
 
 def test_a_failed_job_that_nobody_awaits_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def run(_act: Act, _unit: float) -> Any:
+    async def run(_act: Act) -> Any:
         act.submit(-1, 1)
         await act.submit(1, 3)
 
