@@ -24,11 +24,12 @@ def suffer(
     seed: int = 1,
     seconds: float = 0.0,
     rounds: int | None = None,
+    runs: int = 0,
     plant: str | None = None,
 ) -> Findings:
     journal = disturb is WorkflowChaos.lose_power
     with WorkflowChaos(directory, seed, journal=journal, plant=plant) as chaos:
-        return chaos.suffer(disturb, seconds, rounds)
+        return chaos.suffer(disturb, seconds, rounds, runs)
 
 
 def check(found: Findings, disturbances: str, runs: int) -> None:
@@ -40,11 +41,11 @@ def check(found: Findings, disturbances: str, runs: int) -> None:
 
 
 def test_random_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    check(suffer(tmp_path, WorkflowChaos.kill_some, rounds=8), "kills", 10)
+    check(suffer(tmp_path, WorkflowChaos.kill_some, rounds=8, runs=10), "kills", 10)
 
 
 def test_power_cuts_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    check(suffer(tmp_path, WorkflowChaos.lose_power, rounds=2), "power cuts", 10)
+    check(suffer(tmp_path, WorkflowChaos.lose_power, rounds=2, runs=10), "power cuts", 10)
 
 
 @pytest.mark.long

@@ -90,7 +90,7 @@ class Fleet(WorkflowProcesses):
             self.restart_killed()
             if shown["status"] != "open":
                 break
-            if cancels and "timer" in (shown["waits_for"] or ""):
+            if cancels and "timer" in (shown["waits_for"] or "") and self.has_begun("linger"):
                 self.patiently("workflows.cancel", key=name, request="once")
                 cancels = False
             assert time.monotonic() < end, (shown, self.log())
@@ -105,6 +105,10 @@ class Fleet(WorkflowProcesses):
             assert json.loads(self.result(shown["handle"])) == RESULTS[kind]
         history: list[dict[str, Any]] = self.patiently("workflows.history", key=name, limit=1000, native=True)["events"]
         return history
+
+    def has_begun(self, name: str) -> bool:
+        """Return whether a function of the run was executed."""
+        return any(effect == name for (effect, _), _ in self.executions())
 
     def result(self, handle: str) -> bytes:
         """Wait for the outcome of a root job, even if the node is killed meanwhile."""

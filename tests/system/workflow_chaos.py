@@ -62,6 +62,11 @@ class Ledger:
             wanted = self.counts.total() + events
             self._lock.wait_for(lambda: self.counts.total() >= wanted, LONGEST_REST)
 
+    def await_count(self, kind: str, number: int, seconds: float) -> None:
+        """Wait for a number of events of a kind."""
+        with self._lock:
+            assert self._lock.wait_for(lambda: self.counts[kind] >= number, seconds), f"{number} {kind}"
+
     def violate(self, account: Account, what: str) -> None:
         """Add a broken promise."""
         with self._lock:
@@ -238,8 +243,10 @@ class WorkflowChaos(WorkflowProcesses):
             order["journal"] = str(self._journal)
         super().start(role, **order)
 
-    def suffer(self, disturb: Callable[[WorkflowChaos], None], seconds: float, rounds: int | None = None) -> Findings:
-        """Disturb for a time, or some times, let all runs end, and compare the accounts."""
+    def suffer(
+        self, disturb: Callable[[WorkflowChaos], None], seconds: float, rounds: int | None = None, runs: int = 0
+    ) -> Findings:
+        """Disturb for a time, or some times, let all runs end, and compare the accounts. ``runs``: the least to start."""
         try:
             for client in self._clients:
                 client.start()
@@ -247,6 +254,7 @@ class WorkflowChaos(WorkflowProcesses):
             while (time.monotonic() < end) if rounds is None else rounds:
                 disturb(self)
                 rounds = None if rounds is None else rounds - 1
+            self.ledger.await_count("starts", runs, TIMEOUT)
         finally:
             for client in self._clients:
                 client.ending.set()
