@@ -9,17 +9,26 @@ import psycopg
 import pytest
 from tests.interop.packets import Kind, packet_of
 
+from .fleet import Fleet
 from .servers import eventually
 from .stores import on_each_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from .extension import ExtensionPeer
-    from .fleet import Fleet, FleetNode
+    from .fleet import FleetNode, ForkServer
     from .stores import Store
 
 JOBS = 300
+
+
+@pytest.fixture
+def fleet(fork_server: ForkServer, tmp_path: Path, store: Store) -> Iterator[Fleet]:
+    """Return a fleet without nodes. No lease of its nodes ends, however busy the machine is."""
+    with Fleet(fork_server, tmp_path, store.url, lease=15) as fleet:
+        yield fleet
 
 
 @pytest.fixture
