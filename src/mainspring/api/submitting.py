@@ -95,7 +95,7 @@ def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: 
         return Problem(Code.INVALID, RESERVED_NAME)
     if len(unique) > UNIQUE_LIMIT:
         return Problem(Code.TOO_LARGE, f"a unique has at most {UNIQUE_LIMIT} bytes, and this one has {len(unique)}")
-    return size_problem(payload, largest)
+    return size_problem(payload, largest) if len(payload) > largest else None
 
 
 def size_problem(payload: bytes, largest: int) -> Problem | None:

@@ -6,7 +6,6 @@ from mainspring.errors import SettingsError
 from mainspring.nodes.strategies import strategy
 from mainspring.server.addresses import Address, parse_address
 from mainspring.server.settings import LOG_LEVELS, MIB
-from mainspring.worker.selector import import_place
 
 
 def http_address(text: str) -> Address | None:
@@ -18,6 +17,8 @@ def strategy_name(text: str) -> str:
     """Return a strategy's name from ``NAME`` or ``FILE.py:NAME``, and import that file. Raises SettingsError."""
     place, colon, name = text.rpartition(":")
     if colon:
+        from mainspring.worker.selector import import_place  # noqa: PLC0415 - few nodes have a strategy of their own
+
         import_place(place)
     strategy(name)
     return name

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import Group, Parameter
 
 from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
-from mainspring.client.blocking import Client
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import parse_duration, parse_size
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cyclopts import Token
+
+    from mainspring.client.blocking import Client
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
@@ -141,6 +142,8 @@ class ServerOptions:
 
     def client(self) -> Client:
         """Return a client of these servers; it connects at its first request. Raises SettingsError."""
+        from mainspring.client.blocking import Client  # noqa: PLC0415 - a server has these options too, and no client
+
         return Client(parse_servers(self.server), tls=self.tls())
 
 

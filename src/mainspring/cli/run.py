@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from mainspring.cli.app_store import read_app_store
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.node import client_address, run_node
+from mainspring.cli.node import client_address, run_node, serve_node
 from mainspring.cli.node_options import NODE_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.options import flag, option
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
@@ -171,8 +171,6 @@ async def _node_and_workers(
 
     The order of a stop: the node drains while its workers still run and settle jobs; then the workers end.
     """
-    from mainspring.server.serving import serve  # noqa: PLC0415 - the whole server, which other commands do not need
-
     supervisor: Supervisor | None = None
     working: asyncio.Task[int] | None = None
     compared: asyncio.Task[None] | None = None
@@ -194,7 +192,7 @@ async def _node_and_workers(
         settings = dataclasses.replace(settings, listen=listen)
     code = failure = EXIT_DONE
     try:
-        code = await serve(settings, ready=start)
+        code = await serve_node(settings, start)
     finally:
         if compared is not None:
             compared.cancel()

@@ -18,9 +18,6 @@ from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.api.answers.workflows import WorkflowCalls, without_workflows
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
-from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.memory.schedules import MemoryScheduleSlice
-from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
@@ -29,7 +26,6 @@ from mainspring.errors import SettingsError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
-from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.ids import Handles
 from mainspring.jobs.service import JobService
 from mainspring.nodes.lease import LEASE
@@ -61,6 +57,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.faces.http.figures import Measure
+    from mainspring.faces.http.gearmand_http import GearmandHttp
     from mainspring.faces.http.listener import HttpListener
     from mainspring.nodes.store import Cluster
     from mainspring.server.settings import ServerSettings, StoreSettings
@@ -87,10 +84,14 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
     A session with a ZooKeeper ensemble lasts as long as the lease, in seconds. ``workflows`` limits runs.
     """
     workflows = workflows or WorkflowSettings()
+    # Imported here: a node needs the modules of one engine, and only users of a store on a server have its driver.
     if settings.engine == "memory":
+        from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415
+        from mainspring.engines.memory.schedules import MemoryScheduleSlice  # noqa: PLC0415
+        from mainspring.engines.memory.workflows import MemoryWorkflowSlice  # noqa: PLC0415
+
         limits = run_limits(workflows, MemoryEngine.max_value)
         return MemoryEngine([MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
-    # Imported here: only users of a store on a server need its driver.
     if settings.engine == "postgres":
         with _driver_for(settings):
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
@@ -345,6 +346,8 @@ def monitoring(built: Built) -> HttpListener:
 
 def gearmand_http(built: Built) -> GearmandHttp:
     """Return the server of gearmand's HTTP protocol for a node."""
+    from mainspring.faces.http.gearmand_http import GearmandHttp  # noqa: PLC0415 - few nodes serve it
+
     limits = built.node.settings.limits
     return GearmandHttp(
         built.api,
