@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mainspring.client.streaming import Data, Missed, Progress, Warned
     from mainspring.deciding.channels import Channel
     from mainspring.errors import (
+        CompensationFailed,
         ConflictError,
         ConnectionLostError,
         JobCancelled,
@@ -48,6 +49,7 @@ _MODULES = {
     "mainspring.client.streaming": ("Data", "Missed", "Progress", "Warned"),
     "mainspring.deciding.channels": ("Channel",),
     "mainspring.errors": (
+        "CompensationFailed",
         "ConflictError",
         "ConnectionLostError",
         "JobCancelled",
@@ -77,6 +79,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "App",
     "Channel",
+    "CompensationFailed",
     "ConflictError",
     "ConnectionLostError",
     "CoroutineTask",

@@ -18,6 +18,7 @@ MainspringError
 │   ├── StoreCorruptError     the store's content is damaged
 │   ├── StoreBrokenError      the disk failed; the process must end
 │   └── StoreForeignError     the file belongs to another program or to a newer version
+├── CompensationFailed        compensations of a saga failed; an ExceptionGroup of their errors
 ├── WorkerFullError           a task waits for a job that its worker has no place for
 ├── IllegalTransitionError    the state of a job does not allow a transition: a defect of Mainspring
 └── JobError                  how a job ended, for code that waits for it
@@ -31,6 +32,11 @@ Errors have data as attributes; the faces translate them into codes of their pro
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class MainspringError(Exception):
@@ -121,6 +127,14 @@ class StoreForeignError(StoreError):
 
 class WorkerFullError(MainspringError):
     """A task waits for a job that has not started, while waiting tasks occupy all places of its worker."""
+
+
+class CompensationFailed(ExceptionGroup[Exception], MainspringError):  # noqa: N818 - an outcome, as JobFailed
+    """Compensations of a saga failed. ``exceptions`` are their errors, and ``__cause__`` is the error that the saga got."""
+
+    def derive(self, excs: Sequence[Exception], /) -> CompensationFailed:  # type: ignore[override]
+        """Return an error with some of the exceptions (used by ``except*``)."""
+        return CompensationFailed(self.message, excs)
 
 
 class IllegalTransitionError(MainspringError):

@@ -13,6 +13,7 @@ from mainspring.deciding.api import Calls, current
 from mainspring.deciding.guards import unguarded
 from mainspring.deciding.logs import log
 from mainspring.deciding.model import ContinueAsNew
+from mainspring.deciding.saga import Saga
 from mainspring.errors import WorkflowUsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ R = TypeVar("R")
 __all__ = [
     "ContinueAsNew",
     "Info",
+    "Saga",
     "continue_as_new",
     "info",
     "log",

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from mainspring import App, Retry, workflow
+from mainspring import App, JobFailed, Retry, workflow
 
 app = App()
 elsewhere = App()
@@ -39,6 +39,11 @@ async def far(number: int) -> int:
 async def linger(number: int) -> None:
     did("linger", number)
     await asyncio.sleep(60)
+
+
+@app.task
+def refuse(number: int) -> None:
+    raise ValueError(number)
 
 
 @app.task
@@ -109,6 +114,19 @@ async def cancelled(number: int) -> None:
 
 
 @app.workflow
+async def undone(number: int) -> int:
+    try:
+        async with workflow.Saga() as saga:
+            number = await work.submit(number)
+            saga.undo(work, number + 40)
+            saga.undo(look.step, number + 50)
+            await refuse.submit(number)
+    except JobFailed:
+        return number
+    return 0
+
+
+@app.workflow
 async def collects(number: int) -> list[int]:
     return [await go.receive(timeout=timedelta(minutes=5)) for _ in range(number)]
 
@@ -120,6 +138,7 @@ RESULTS: dict[str, Any] = {
     "mixed": [2, 4, 7, [14, 5], True, True],
     "remote": [12, 8],
     "cancelled": None,
+    "undone": 2,
 }
 """Of the argument 1."""
 
@@ -130,6 +149,7 @@ EFFECTS: dict[str, list[Effects]] = {
     "activities": [{("work", 1)}, {("work", 2)}, {("work", 4)}, {("work", 8), ("work", 9), ("work", 10)}],
     "mixed": [{("look", 1)}, {("work", 2)}, {("work", 7), ("look", 4)}],
     "remote": [{("away", 1)}, {("look", 3)}, {("away", 4), ("work", 4)}],
+    "undone": [{("work", 1)}, {("look", 52)}, {("work", 42)}],
     "cancelled": [{("look", 1)}, {("linger", 2)}, {("look", 2)}, {("work", 3)}],
 }
 """The executions of each workflow: those of one set begin after those of the sets before it are on disk."""

@@ -297,6 +297,10 @@ class Submission(Generic[P, R]):
             self._decode,
         )
 
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError or PayloadError for arguments that do not fit the function."""
+        self._codec.encode(args, kwargs)
+
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         if self._activity_option:
             remedy = (

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mainspring.deciding.patches import Patches
     from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.history import MarkerRecorded, WorkflowExecutionStarted
+    from mainspring.workflows.model import Parked
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.json.Encoder().encode
@@ -75,6 +76,8 @@ class Calls:
         self.activities: dict[str, WorkflowJob[Any]] = {}
         """Activities that have not closed."""
         self.closing = Closing()
+        self.defect: Parked | None = None
+        """A defect for which the code stopped."""
         self._scheduled: dict[int, WorkflowJob[Any]] = {}
         """The same by the event that scheduled them."""
         self._attempts: dict[int, int] = {}

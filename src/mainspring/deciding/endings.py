@@ -41,12 +41,13 @@ _encode = msgspec.json.Encoder().encode
 
 def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool) -> Decision:
     """Return the decision that closes the run of a finished main task."""
-    error = None if main.cancelled() else main.exception()
+    failure = calls.closing.failure
+    error = failure or (None if main.cancelled() else main.exception())
     continuation = continuation_of(error)
     if continuation is not None:
         return continue_as_new(continuation, calls)
     number, largest = calls.next_number(), calls.state.limits.largest
-    if main.cancelled():
+    if failure is None and main.cancelled():
         if cancel_requested:
             return CancelWorkflowExecution(number)
         return _fail(

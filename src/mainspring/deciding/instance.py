@@ -348,26 +348,23 @@ class Instance(RunState):
             loop.context.run(loop.run_ready)
         if calls.difference is not None:
             raise calls.difference
-        if self._is_done():
-            self._end_tasks(loop, calls)
-            if self._parked is not None:
-                return
-            if not calls.closing.delayed:
-                self._issue_close(loop, calls)
-                return
+        if calls.defect is None and self._main is not None and self._main.done():
+            self._end_tasks(loop, calls, self._main)
+        self._parked = self._parked or calls.defect
+        if self._parked is not None:
+            return
+        if calls.closing.begun and not calls.closing.delayed:
+            self._issue_close(loop, calls)
+            return
         for timer in loop.take_new_timers():
             timer.number = calls.next_number()
             calls.timers[str(timer.number)] = timer
             delay = max(round(timer.when() - loop.time(), 6), 0.0)
             self._commands.issue(StartTimer(timer.number, str(timer.number), delay))
 
-    def _is_done(self) -> bool:
-        return self._main is not None and self._main.done()
-
-    def _end_tasks(self, loop: WorkflowLoop, calls: Calls) -> None:
+    def _end_tasks(self, loop: WorkflowLoop, calls: Calls, main: WorkflowTask) -> None:
         """Cancel the tasks that the main task leaves, unless a defect has ended it."""
-        main = self._main
-        if calls.closing.begun or main is None:
+        if calls.closing.begun:
             return
         error = None if main.cancelled() else main.exception()
         self._parked = None if error is None else defect_of(error, self.code)

@@ -233,11 +233,29 @@ class _Reader(ast.NodeVisitor):
             for argument in node.args:
                 if self._is_set(argument):
                     self._find(argument, f"it keeps the order of a set, and {_SET}")
+        if _last_name(node.func) == "undo" and isinstance(node.func, ast.Attribute) and node.args:
+            self._check_undo(node.args[0])
         elsewhere = _last_name(node.func) in _UNREAD_ARGUMENTS
         self.visit(node.func)
         for argument in (*node.args, *(word.value for word in node.keywords)):
             if not (elsewhere and isinstance(argument, ast.Lambda)):
                 self.visit(argument)
+
+    def _check_undo(self, first: ast.expr) -> None:
+        """Find compensations that run at once, and read those that are functions."""
+        target = self._resolve(first)
+        if isinstance(target, FunctionType) and target.__module__ == self._function.__module__:
+            self.calls.append(target)
+        if isinstance(first, ast.Call) and (
+            (isinstance(first.func, ast.Attribute) and first.func.attr in _LOST)
+            or hasattr(self._resolve(first.func), "submit")
+            or inspect.iscoroutinefunction(self._resolve(first.func))
+        ):
+            self._find(
+                first,
+                f"{ast.unparse(first.func)}(…) runs now, and not when the saga undoes: give undo the function and its arguments, "
+                "`saga.undo(refund, payment)`",
+            )
 
 
 def _judge(target: Any, node: ast.Call) -> str:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
 _logger = logging.getLogger("mainspring.workflow")
+
+SHIELDED: Final = ContextVar("SHIELDED", default=False)
+"""Whether a task undoes something, so that it is not cancelled when the main task ends."""
 
 _HASHES: Final = 1 << 60
 """Hashes of one run begin below this number."""
@@ -66,13 +69,18 @@ class WorkflowTask(asyncio.Task[Any]):
         """
         waiter: Any = self._fut_waiter  # type: ignore[attr-defined]
         if getattr(waiter, "waits", False) and not waiter.done():
-            waiter.add_done_callback(partial(self._cancel_late, msg))  # runs after the task has gone on
+            waiter.add_done_callback(partial(self._end_waiting, msg))  # runs after the task has gone on
         return super().cancel(msg)
 
-    def _cancel_late(self, msg: Any, job: asyncio.Future[Any]) -> None:
-        if not job.cancelled() and self.cancelling() and not self.done():
+    def cancel_later(self, msg: Any = None) -> None:
+        """Cancel a task where it waits, for a request that it has got before and could not follow, unless that is over."""
+        if self.cancelling() and not self.done():
             super().cancel(msg)
             self.uncancel()  # it counts as one request
+
+    def _end_waiting(self, msg: Any, job: asyncio.Future[Any]) -> None:
+        if not job.cancelled():
+            self.cancel_later(msg)
 
 
 class DurableTimer(asyncio.TimerHandle):
@@ -170,9 +178,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         handle = callback = args = context = None
 
     def cancel_all(self) -> None:
-        """Cancel all tasks."""
+        """Cancel all tasks that are not shielded."""
         for task in list(self.tasks):
-            task.cancel()
+            if not task.own_context.get(SHIELDED, False):
+                task.cancel()
 
     def drop_timers(self) -> None:
         """Cancel the pending timers that have no command yet."""

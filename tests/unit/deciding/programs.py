@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.unit.deciding.fake_node import FakeNode, FakeWorker, code_of
 
-from mainspring import App, workflow
+from mainspring import App, CompensationFailed, workflow
 from mainspring.deciding.channels import Channel
 from mainspring.deciding.instance import Instance
 from mainspring.errors import JobError
@@ -88,6 +88,10 @@ _NODES = [
     "until",
     "generator",
     "jobs",
+    "saga",
+    "saga",
+    "late",
+    "abandon",
 ]
 
 
@@ -311,6 +315,44 @@ async def _jobs(number: int, parts: Any, _trace: Any) -> Any:
         trace_of = job.cancel("not needed")
         assert trace_of
     return [job.handle for job in done]
+
+
+async def _saga(number: int, parts: Any, trace: Any) -> Any:
+    async def undo(place: int) -> None:
+        trace.append(f"undo {place}")
+        await run_part(parts[place % len(parts)], trace)
+
+    try:
+        async with workflow.Saga() as saga:
+            for place, part in enumerate(parts):
+                await run_part(part, trace)
+                undos: list[Any] = [(act, number), (unstable, number), (undo, place), (act.step, place)]
+                saga.undo(*undos[(number + place) % 4])
+            if number % 3:
+                await unstable.submit(number)
+    except CompensationFailed as error:
+        return [type(one).__name__ for one in error.exceptions]
+
+
+async def _late(number: int, parts: Any, trace: Any) -> Any:
+    job: Any = act.options(cancel="wait").submit(number)
+    tasks = [*_tasks(parts, trace), asyncio.create_task(_pass(job, trace))]
+    async with asyncio.timeout(number / 20):
+        return await asyncio.gather(*tasks, job)
+
+
+async def _pass(job: Any, trace: Any) -> Any:
+    trace.append(await job)
+    return await act.submit(1)
+
+
+async def _abandon(number: int, parts: Any, trace: Any) -> Any:
+    tasks = _tasks(parts, trace)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(number / 20):
+            await act.options(cancel="abandon").submit(number)
+    for task in tasks[number % 2 :]:  # others end with the workflow
+        await asyncio.wait([task])
 
 
 _RUNNERS: dict[str, Any] = {name: globals()[f"_{name}"] for name in dict.fromkeys(_LEAVES + _NODES)}

@@ -31,6 +31,25 @@ def label(item: str) -> str:
     return item
 
 
+async def undo_with_clock() -> float:
+    return time.time()
+
+
+async def undone_at_once() -> None:
+    async with workflow.Saga() as saga:
+        saga.undo(label.submit("x"))  # type: ignore[call-overload]
+
+
+async def undone_by_coroutine() -> None:
+    async with workflow.Saga() as saga:
+        saga.undo(undo_with_clock())  # type: ignore[call-overload]
+
+
+async def undone_by_function() -> None:
+    async with workflow.Saga() as saga:
+        saga.undo(undo_with_clock)
+
+
 async def clock_of_datetime() -> datetime:
     return datetime.now(UTC)  # noqa: TID251
 
@@ -178,6 +197,7 @@ async def by_helper() -> float:
         (completed_by_name, "asyncio.as_completed"),
         (printing, "workflow.log"),
         (by_helper, "workflow.now()"),
+        (undone_at_once, "give undo the function"),
     ],
 )
 def test_the_lint_finds_what_a_replay_cannot_repeat(call: Any, words: str) -> None:
@@ -186,6 +206,11 @@ def test_the_lint_finds_what_a_replay_cannot_repeat(call: Any, words: str) -> No
     assert found.file == __file__
     first = call.__code__.co_firstlineno if call is not by_helper else helper.__code__.co_firstlineno
     assert first < found.line <= first + 3
+
+
+def test_the_lint_reads_compensations() -> None:
+    assert ["workflow.now()" in found.message for found in lint(undone_by_function)] == [True]
+    assert ["give undo the function" in found.message for found in lint(undone_by_coroutine)] == [True, False]
 
 
 @pytest.mark.parametrize("call", [clock, chance, chance_of_uuid])
@@ -206,6 +231,9 @@ async def fine(number: int, items: list[str]) -> Any:
         await task
     with workflow.unguarded():
         print(datetime.now(UTC))  # noqa: TID251
+    async with workflow.Saga() as saga:
+        saga.undo(label, "x")
+        saga.undo(label.options(priority="low"), "x")
     started = workflow.side_effect(lambda: time.time())  # noqa: PLW0108
     kept = label.submit("x")
     await workflow.step(lambda: open("x"), record="together")  # noqa: SIM115, PTH123
