@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from mainspring import (
     App,
+    ConflictError,
     JobCancelled,
     JobFailed,
     JobTimedOut,
@@ -374,6 +375,60 @@ def test_runs_of_several_versions_stay_with_theirs(tmp_path: Path) -> None:
             assert [(await run.adetails())["version"] for run in (newest, first, later)] == ["2", "1", "1"]
 
     asyncio.run(main())
+
+
+def test_versions_are_shown_and_removed_once_nothing_needs_them(tmp_path: Path) -> None:
+    old, old_order, _, _ = order_app()
+    app = App()
+
+    @app.workflow(name="order", version="2")
+    async def order(number: int) -> None:
+        raise NotImplementedError
+
+    async def rows(fleet: Fleet) -> list[tuple[Any, ...]]:
+        listed = (await fleet.call(app, "workflows.versions", type="order"))["versions"]
+        names = ("version", "open", "workers", "gets_new_runs", "removable")
+        return [tuple(one[name] for name in names) for one in listed]
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet:
+            with pytest.raises(NotFoundError, match="no worker has registered a workflow named order"):
+                await rows(fleet)
+            async with fleet.worker(old):
+                run = await old_order.options(unique="order-1").asubmit(1)
+                await fleet.until(old, "order-1", receives=["approved"])
+                assert await rows(fleet) == [("1", 1, 1, True, False)]
+                async with fleet.worker(app):
+                    await eventually(lambda: versions_of(fleet) == {"1", "2"})
+                    assert await rows(fleet) == [("2", 0, 1, True, False), ("1", 1, 1, False, False)]
+                    shown = (await fleet.call(app, "node.status"))["workflows"]
+                    assert [(one["version"], one["workers"], one["parked"]) for one in shown] == [
+                        ("1", 1, 0),
+                        ("2", 1, 0),
+                    ]
+                with pytest.raises(ConflictError, match=r"version 1 of the workflow order has connected workers \(1\)"):
+                    await fleet.call(app, "workflows.remove", type="order", version="1")
+            with pytest.raises(ConflictError, match=r"has open runs: .*workflows list --open --type order"):
+                await fleet.call(app, "workflows.remove", type="order", version="1")
+            await run.aterminate()
+            assert await rows(fleet) == [("2", 0, 0, True, False), ("1", 0, 0, False, True)]
+            with pytest.raises(NotFoundError, match="the workflow order has no version 3; it has: 2, 1"):
+                await fleet.call(app, "workflows.remove", type="order", version="3")
+            with pytest.raises(ConflictError, match="version 2 of the workflow order gets the new runs"):
+                await fleet.call(app, "workflows.remove", type="order", version="2")
+            removed = await fleet.call(app, "workflows.remove", type="order", version="1")
+            assert removed == {"type": "order", "version": "1", "state": "removed"}
+            assert await rows(fleet) == [("2", 0, 0, True, False)]
+            assert versions_of(fleet) == {"2"}
+            with pytest.raises(RefusedError, match="no worker has registered version 1"):
+                await order.options(version="1").asubmit(1)
+
+    asyncio.run(main())
+
+
+def versions_of(fleet: Fleet) -> set[str]:
+    assert fleet.built.node.workflows is not None
+    return {one.version for one in fleet.built.node.workflows.definitions.all()}
 
 
 async def waits_for(order: Any, text: str) -> Any:

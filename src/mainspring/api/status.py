@@ -40,6 +40,16 @@ class CommitNumbers(msgspec.Struct):
     jobs: int
 
 
+class WorkflowStatus(msgspec.Struct):
+    """The load of a version of a workflow."""
+
+    type: str
+    version: str
+    workers: int
+    parked: int
+    stranded: int
+
+
 class NodeStatus(msgspec.Struct):
     """A node; docs/reference/cli.md explains the keys."""
 
@@ -56,6 +66,7 @@ class NodeStatus(msgspec.Struct):
     jobs: JobNumbers
     commits: CommitNumbers
     functions: list[FunctionStatus]
+    workflows: list[WorkflowStatus] = []
 
 
 class Show(Request[NodeStatus]):

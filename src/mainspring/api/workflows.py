@@ -155,6 +155,39 @@ class Events(msgspec.Struct):
     """Of the run. A closed run gets no more events."""
 
 
+class VersionInfo(msgspec.Struct):
+    """A version of a workflow."""
+
+    type: str
+    version: str
+    open: int
+    """Open runs with this version."""
+    parked: int
+    """Those of them that are parked."""
+    workers: int
+    """Connected workers that have it."""
+    last_seen_at: str | None
+    """When such a worker was last connected; None: never."""
+    gets_new_runs: bool
+    """Whether runs without a stated version begin with it."""
+    removable: bool
+    """Whether it has neither open runs nor workers, and does not get new runs."""
+
+
+class VersionList(msgspec.Struct):
+    """The versions of workflows, by the names of these; the newest version comes first."""
+
+    versions: list[VersionInfo]
+
+
+class RemovedVersion(msgspec.Struct):
+    """A version that nothing needed."""
+
+    type: str
+    version: str
+    state: Literal["removed"]
+
+
 class Number(msgspec.Struct):
     """The number of runs that a request has changed."""
 
@@ -254,3 +287,18 @@ class Unpark(Request[Number]):
     call = "workflows.unpark"
     key: str | None = None
     all: bool = False
+
+
+class Versions(Request[VersionList]):
+    """The versions of a workflow, or of all. Codes: ``workflow_not_found``."""
+
+    call = "workflows.versions"
+    type: str | None = None
+
+
+class Remove(Request[RemovedVersion]):
+    """Remove a version of a workflow that nothing needs. Codes: ``workflow_not_found``, ``conflict``."""
+
+    call = "workflows.remove"
+    type: str
+    version: str

@@ -28,6 +28,7 @@ from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, 
 from mainspring.cli.run_views import EVENT_COLUMNS, EventRows, print_run
 from mainspring.cli.submit import parse_time, write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
+from mainspring.cli.workflow_versions import versions
 from mainspring.errors import UsageError
 
 COLUMNS: Final = (
@@ -355,6 +356,9 @@ def _print_unbegun(run: dict[str, Any]) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+workflows.command(versions)
 
 
 def _print_reached(run: dict[str, Any]) -> None:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.no_workflows import without_workflows
 from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.answers.submitting import SubmitCalls
-from mainspring.api.answers.workflows import WorkflowCalls, without_workflows
+from mainspring.api.answers.workflow_versions import VersionCalls
+from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.engines.sqlite.engine import SqliteEngine
@@ -247,7 +249,7 @@ async def open_node(
     handles.use_names(opened.nodes)
     service.begin(opened.term)
 
-    status = Status(settings, service, peers, commits, schedules, clock, started)
+    status = Status(settings, service, peers, commits, schedules, clock, started, workflows)
     if fleet is None:
         me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
         nodes = SingleNodeCalls(me).handlers
@@ -258,7 +260,8 @@ async def open_node(
     if workflows is None:
         workflow_handlers = without_workflows()
     else:
-        workflow_handlers = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits).handlers
+        calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
+        workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions).handlers}
     api = Api(
         job_calls.handlers,
         FunctionCalls(service).handlers,

@@ -6,7 +6,7 @@ import heapq
 import os
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
+from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting, WorkflowStatus
 from mainspring.jobs.held import FunctionQueue
 from mainspring.version import version
 from mainspring.workflows.model import function_text
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.service import ScheduleService
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.workflows.service import WorkflowService
 
 STATUS_FUNCTIONS: Final = 1000
 """Functions in one status, at most: those with the most jobs."""
@@ -37,6 +38,7 @@ class Status:
         schedules: ScheduleService,
         clock: Clock,
         started: float,
+        workflows: WorkflowService | None,
     ) -> None:
         self._settings = settings
         self._service = service
@@ -45,6 +47,7 @@ class Status:
         self._schedules = schedules
         self._clock = clock
         self._started = started
+        self._workflows = workflows
 
     def read(self) -> NodeStatus:
         """Return the current status."""
@@ -72,7 +75,19 @@ class Status:
             jobs=JobNumbers(total, running, waiting),
             commits=CommitNumbers(self._commits.groups, self._commits.jobs),
             functions=[_function(queue) for queue in functions],
+            workflows=[] if self._workflows is None else self._versions(self._workflows),
         )
+
+    @staticmethod
+    def _versions(workflows: WorkflowService) -> list[WorkflowStatus]:
+        counts = workflows.counts()
+        versions = sorted((one.name, one.version) for one in workflows.definitions.all())
+        return [
+            WorkflowStatus(
+                *key, workflows.versions.workers(*key), counts.parked.get(key, 0), counts.stranded.get(key, 0)
+            )
+            for key in versions
+        ]
 
 
 def _function(queue: FunctionQueue) -> FunctionStatus:

@@ -42,6 +42,10 @@ class Builds:
         if not digests:
             self._workers.pop((namespace, name, version), None)
 
+    def workers(self, namespace: str, name: str, version: str) -> int:
+        """Return how many workers have a definition."""
+        return sum(map(len, self._workers.get((namespace, name, version), {}).values()))
+
     def other_than(
         self, failed: Collection[str], definition: tuple[str, str, str], cached: Worker | None
     ) -> Worker | None:

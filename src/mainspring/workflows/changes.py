@@ -88,6 +88,14 @@ class RunChanges:
         found = self._drafts.get(run)
         return 0 if found is not None and not found.is_open else run
 
+    async def has_open_run(self, namespace: str, name: str, version: str) -> bool:
+        """Return whether a run of a definition is open, or was at the begin of the transaction."""
+        rows = (found.run.row for found in self._drafts.values() if found.is_open)
+        key = (namespace, name, version)
+        return any((row.namespace, row.type, row.version) == key for row in rows) or await self.tables.has_open_run(
+            *key
+        )
+
     async def last_link(self, root: int) -> int:
         """Return the last run of a root job's chain; 0 if no run of it has continued as new."""
         return self._links.get(root) or await self.tables.last_link(root)

@@ -45,7 +45,7 @@ class Definitions:
         """Read all definitions; no job of a workflow may be handed out as a task's before."""
 
         def found(definitions: Sequence[Definition]) -> None:
-            self._keep(definitions)
+            self.keep(definitions)
             then()
 
         self._reads.ask(FindDefinitions(), found, failed)
@@ -80,7 +80,7 @@ class Definitions:
             return
 
         def saved(everything: Sequence[Definition]) -> None:
-            self._keep(everything)
+            self.keep(everything)
             done()
 
         self._commits.put(SaveDefinitions(definitions, to_us(now)), saved, failed)
@@ -96,14 +96,14 @@ class Definitions:
         if seen:
             operation = SaveDefinitions([], to_us(self._clock.wall()), seen=seen)
             operation.urgent = False
-            self._commits.put(operation, self._keep)
+            self._commits.put(operation, self.keep)
 
     def _is_fresh(self, definition: Definition, fresh_us: int) -> bool:
         stored = self._by_version.get((definition.namespace, definition.name, definition.version))
         return stored is not None and stored.timeout == definition.timeout and stored.last_seen_us >= fresh_us
 
-    def _keep(self, definitions: Iterable[Definition]) -> None:
-        """Replace the cache, and report the functions that are workflows from now on."""
+    def keep(self, definitions: Iterable[Definition]) -> None:
+        """Replace the cache by all stored definitions, and report the functions that are workflows from now on."""
         self._by_version = {(one.namespace, one.name, one.version): one for one in definitions}
         functions = {one.name.encode() for one in self._by_version.values()}
         added, self._functions = functions - self._functions, functions

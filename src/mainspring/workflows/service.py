@@ -28,6 +28,7 @@ from mainspring.workflows.store import (
     TerminateRun,
     UnparkRuns,
 )
+from mainspring.workflows.version_table import VersionTable
 from mainspring.workflows.watch import BATCH, Watch
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class WorkflowService:
         self._newly_parked: NewlyParked
         self._failed_builds = failed_builds
         self._builds = Builds()
+        self.versions = VersionTable(commits, reads, clock, self.definitions, self._builds, lambda: self._watch.parked)
         self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
         self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
         self.goes_on = self.deciders.goes_on

@@ -118,6 +118,12 @@ class RunTables(Runs, RunGround, Protocol):
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions, in place of earlier ones of the same version."""
 
+    async def remove_definition(self, namespace: str, name: str, version: str) -> None:
+        """Delete a definition."""
+
+    async def has_open_run(self, namespace: str, name: str, version: str) -> bool:
+        """Return whether an open run has a definition."""
+
     async def reject_roots(self, jobs: Iterable[Job]) -> list[Job]:
         """End root jobs whose runs do not begin, each with ``state``, ``ended_us``, ``error`` and ``payload`` of the job given.
 

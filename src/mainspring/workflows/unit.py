@@ -15,6 +15,7 @@ from mainspring.jobs.owners import AttemptEnded, Ended
 from mainspring.workflows import outside, reporting, ringing, starting
 from mainspring.workflows.changes import RunChanges
 from mainspring.workflows.decisions.activity import activity_ended
+from mainspring.workflows.definition_store import RemoveDefinition, remove_definition
 from mainspring.workflows.parking import decision_lost
 from mainspring.workflows.retention import forget
 from mainspring.workflows.store import (
@@ -59,6 +60,7 @@ WRITES: Final = frozenset(
         SaveDefinitions,
         ForgetRuns,
         SweepEarlySignals,
+        RemoveDefinition,
     }
 )
 
@@ -117,6 +119,8 @@ class WorkflowUnit:
                 outcome = await forget(self._tables, operation)
             case SweepEarlySignals():
                 outcome = await sweep_early(self._tables, operation)
+            case RemoveDefinition():
+                outcome = await remove_definition(changes, operation)
             case _:
                 raise TypeError(f"{operation!r} is not an operation that changes runs")
         return lambda: outcome

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from mainspring.api import functions, jobs, submitting, workflows
+from mainspring.api.answers.no_workflows import without_workflows
 from mainspring.api.answers.run_rows import rough_duration
-from mainspring.api.answers.workflows import WorkflowCalls, without_workflows
+from mainspring.api.answers.workflow_versions import VersionCalls
+from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.request import read
 from mainspring.clock import to_us
@@ -386,6 +389,7 @@ def test_problems_have_codes(request_: Request[object], code: Code) -> None:
 def test_a_node_whose_store_keeps_no_runs_refuses_all_calls() -> None:
     async def test() -> None:
         async with with_runs() as (node, _):
+            node.api.add(VersionCalls(Mock()).handlers)
             calls = set(node.api.requests)
             node.api.add(without_workflows())
             assert set(node.api.requests) == calls

@@ -252,6 +252,35 @@ def test_requests_are_sent_to_a_run(
     assert json.loads(capsys.readouterr().out) in (REACHED, {"number": 3})
 
 
+def test_versions_are_listed_with_the_ones_that_nothing_needs(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"type": "order", "version": version, "open": number, "parked": 0, "workers": number, "last_seen_at": None}
+        | {"gets_new_runs": version == "3", "removable": not number}
+        for version, number in (("3", 4), ("2", 2), ("1", 0))
+    ]
+    server.answers["workflows.versions"] = [{"versions": rows}]
+    assert main(["workflows", "versions"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["type", "version", "open", "parked", "workers", "last_seen_at", "note"]
+    assert [(line[1], line[2], line[-1]) for line in lines[1:]] == [
+        ("3", "4", "new runs"),
+        ("2", "2", "-"),
+        ("1", "0", "not needed"),
+    ]
+    assert main(["workflows", "versions", "order", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+    server.answers["workflows.remove"] = [{"type": "order", "version": "1", "state": "removed"}]
+    assert main(["workflows", "versions", "order", "--remove", "1"]) == 0
+    assert capsys.readouterr().out == "order\t1\tremoved\n"
+    assert server.calls == [
+        ("workflows.versions", {}),
+        ("workflows.versions", {"type": "order"}),
+        ("workflows.remove", {"type": "order", "version": "1"}),
+    ]
+
+
 @pytest.mark.parametrize("status", ["pending", "scheduled"])
 def test_a_signal_to_a_run_that_has_not_begun_is_explained(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: str
@@ -272,6 +301,7 @@ def test_a_signal_to_a_run_that_has_not_begun_is_explained(
         ("unpark", "give a run, or --all"),
         ("unpark order-17 --all", "give a run, or --all"),
         ("list --status asleep", "--status"),
+        ("versions --remove 1", "--remove needs the name of the workflow"),
     ],
 )
 def test_wrong_usage_is_explained(server: Server, capsys: pytest.CaptureFixture[str], words: str, problem: str) -> None:

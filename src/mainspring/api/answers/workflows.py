@@ -362,15 +362,6 @@ class WorkflowCalls:
         return run_info(handle, shown, to_us(self._service.wall()), stranded=_is_stranded(shown, stranded))
 
 
-def without_workflows() -> Handlers:
-    """Return the answers of a node whose store does not keep runs."""
-
-    async def refuse(_: object) -> None:
-        raise ApiError(Code.UNSUPPORTED, "this node's store keeps no workflows: run a node with a store on SQLite")
-
-    return dict.fromkeys((Start, List, Show, History, Signal, Cancel, Terminate, Unpark), refuse)
-
-
 def _is_stranded(shown: ShownRun, stranded: Collection[tuple[str, str]]) -> bool:
     row = shown.row
     return bool(row.decision) and row.parked is None and (row.type, row.version) in stranded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from copy import copy, deepcopy
 from heapq import heappop, heappush
 from itertools import islice
@@ -15,6 +16,7 @@ from mainspring.jobs.model import State
 from mainspring.workflows import reading, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cache import RunCache
+from mainspring.workflows.definition_store import CountOpen
 from mainspring.workflows.model import Limits
 from mainspring.workflows.tables import ALL, EarlySignals, StoredRun
 from mainspring.workflows.unit import WorkflowUnit
@@ -135,6 +137,17 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions."""
         self._tables.definitions.update({(one.namespace, one.name, one.version): one for one in definitions})
+
+    async def remove_definition(self, namespace: str, name: str, version: str) -> None:
+        """Delete a definition."""
+        del self._tables.definitions[namespace, name, version]
+
+    async def has_open_run(self, namespace: str, name: str, version: str) -> bool:
+        """Return whether an open run has a definition."""
+        return any(
+            row.status.open and (row.namespace, row.type, row.version) == (namespace, name, version)
+            for row in self._tables.workflows.values()
+        )
 
     async def reject_roots(self, given: Iterable[Job]) -> list[Job]:
         """End root jobs whose runs do not begin."""
@@ -304,6 +317,12 @@ async def count_parked(tables: Tables, query: ops.CountParked, _: Meter) -> dict
     return numbers
 
 
+async def count_open(tables: Tables, query: CountOpen, _: Meter) -> dict[tuple[str, str], int]:
+    """Count open runs."""
+    del query
+    return Counter((row.type, row.version) for row in tables.workflows.values() if row.status.open)
+
+
 async def find_definitions(tables: Tables, query: ops.FindDefinitions, _: Meter) -> list[Definition]:
     """Return all definitions."""
     del query
@@ -322,6 +341,7 @@ class MemoryWorkflowSlice:
         ops.ShowRun: show_run,
         ops.ReadHistory: read_history,
         ops.CountParked: count_parked,
+        CountOpen: count_open,
         ops.FindDefinitions: find_definitions,
     }
 

@@ -9,6 +9,7 @@ from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.run_rows import SqliteRunReads
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.workflows import reading
+from mainspring.workflows.definition_store import CountOpen
 from mainspring.workflows.store import CountParked, FindDefinitions, ListRuns, ReadHistory, ShowRun
 
 if TYPE_CHECKING:
@@ -88,6 +89,12 @@ async def count_parked(tx: Transaction, _query: CountParked, _: Meter) -> dict[t
     return {(name, version): number for name, version, number in found}
 
 
+async def count_open(tx: Transaction, _query: CountOpen, _: Meter) -> dict[tuple[str, str], int]:
+    """Count open runs."""
+    found = tx.cursor.execute(SQL["count_open"], ("default",))
+    return {(name, version): number for name, version, number in found}
+
+
 async def find_definitions(tx: Transaction, _query: FindDefinitions, _: Meter) -> list[Definition]:
     """Return all definitions."""
     return await _Reads(tx).definitions()
@@ -98,5 +105,6 @@ READERS: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Cor
     ShowRun: show_run,
     ReadHistory: read_history,
     CountParked: count_parked,
+    CountOpen: count_open,
     FindDefinitions: find_definitions,
 }

@@ -79,6 +79,14 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
         values = ((one.namespace, one.name, one.version, _encode(one)) for one in definitions)
         self._tx.cursor.executemany(SQL["save_definition"], values)
 
+    async def remove_definition(self, namespace: str, name: str, version: str) -> None:
+        """Delete a definition."""
+        self._tx.cursor.execute(SQL["remove_definition"], (namespace, name, version))
+
+    async def has_open_run(self, namespace: str, name: str, version: str) -> bool:
+        """Return whether an open run has a definition."""
+        return bool(list(self._tx.cursor.execute(SQL["open_of_version"], (namespace, name, version))))
+
     async def reject_roots(self, jobs: Iterable[Job]) -> list[Job]:
         """End root jobs whose runs do not begin."""
         tx = self._tx

@@ -106,6 +106,16 @@ WHERE parked_us IS NOT NULL AND namespace = ? AND type = ? AND version = ? AND b
 SELECT type, version, count(*) FROM runs INDEXED BY runs_parked
 WHERE parked_us IS NOT NULL AND namespace = ? GROUP BY type, version;
 
+-- name: count_open
+SELECT type, version, count(*) FROM runs INDEXED BY runs_versions
+WHERE status = 0 AND namespace = ? GROUP BY type, version;
+
+-- name: open_of_version
+SELECT 1 FROM runs INDEXED BY runs_versions WHERE status = 0 AND namespace = ? AND type = ? AND version = ? LIMIT 1;
+
+-- name: remove_definition
+DELETE FROM definitions WHERE namespace = ? AND name = ? AND version = ?;
+
 -- name: due_runs
 SELECT id, due_us FROM runs INDEXED BY runs_due WHERE due_us IS NOT NULL AND due_us <= ? ORDER BY due_us, id LIMIT ?;
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.model import Options, Priority, State
 from mainspring.testing.conformance.flows import DECISIONS, SECOND
 from mainspring.workflows import store as ops
+from mainspring.workflows.definition_store import CountOpen, RemoveDefinition
 from mainspring.workflows.model import Definition, Key, Status
 from mainspring.workflows.requests import Signal
 
 if TYPE_CHECKING:
+    from mainspring.storage.operation import Operation
     from mainspring.testing.conformance.flows import Flows
 
 
@@ -120,6 +122,31 @@ class StartingFlows:
         flows.define(Definition("order", "b"))
         flows.define(Definition("order", "a"))
         assert flows.row(flows.start()).version == "a", "also after a step of the clock"
+
+    def test_a_version_is_removed_once_nothing_needs_it(self, flows: Flows) -> None:
+        def remove(version: str, *before: Operation) -> str:
+            removed = flows.group(*before, RemoveDefinition("default", "order", version))[-1]
+            assert sorted(removed.definitions, key=str) == sorted(flows.store.read(ops.FindDefinitions()), key=str)
+            return str(removed.problem)
+
+        first = flows.start()
+        flows.now_us += 1
+        flows.define(Definition("order", "2"), Definition("refund", "1"))
+        second = flows.start()
+        assert flows.store.read(CountOpen()) == {("order", "1"): 1, ("order", "2"): 1}
+        assert [remove(version) for version in ("1", "2", "3")] == ["open", "open", "unknown"]
+        flows.terminate(Key(run=first))
+        flows.terminate(Key(run=second))
+        assert flows.store.read(CountOpen()) == {}
+        starting = flows.starting(flows.new(), version="1")
+        assert remove("1", starting) == "open", "a run of the same group is open, too"
+        assert remove("2") == "newest"
+        flows.terminate(Key(run=starting.starts[0].job.id))
+        assert remove("1") == ""
+        assert remove("1") == "unknown"
+        (begun,) = flows.group(flows.starting(flows.new(), version="1"))
+        assert [why for why in begun.refused.values() if "registered: 2" in why]
+        assert [(one.name, one.version) for one in flows.define()] == [("order", "2"), ("refund", "1")]
 
     def test_a_job_that_waits_keeps_the_version_of_its_submit(self, flows: Flows) -> None:
         flows.now_us += 1
