@@ -25,6 +25,8 @@ class Request(msgspec.Struct, Generic[A], forbid_unknown_fields=True, omit_defau
     """The name in JSON; empty for a request with bytes, which JSON cannot hold."""
     only_reads: ClassVar[bool] = False
     """Whether it changes nothing and may take long: it ends when its client disconnects."""
+    is_small: ClassVar[bool] = False
+    """Whether it reads or changes a single thing and has a short answer, so that a client may have many of them under way."""
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:

@@ -259,6 +259,7 @@ class Signal(Input, Request[Reached]):
     """Send a signal to an open run. Codes: ``run_not_found``, ``conflict``, ``too_large``, ``invalid``."""
 
     call = "workflows.signal"
+    is_small = True
     key: str
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=SIGNAL_NAME_LIMIT)]
     request: RequestKey | None = None

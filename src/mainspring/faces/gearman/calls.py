@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Worker
 
 CALL_COST = 64
-"""The number of unanswered requests that a call counts as, because it may list a thousand jobs."""
+"""The number of unanswered requests that a call counts as, because it may list a thousand jobs. A small request counts as one."""
 CALL_ID_LIMIT = 1024
 """Bytes of a call's id. A watch keeps the id as long as the connection lasts, and sends it with each event."""
 SLOTS_LIMIT = 1_000_000
@@ -114,16 +114,17 @@ class Calls:
         except ApiError as error:
             _fault(peer, call_id, error.problem)
             return
-        peer.unanswered.add(CALL_COST)
+        cost, size = 1 if request.is_small else CALL_COST, len(params)
+        peer.unanswered.add(cost, size)
 
         def answer(value: object) -> None:
             peer.gather_answers()
             _answer(peer, call_id, value)
-            peer.unanswered.remove(CALL_COST)
+            peer.unanswered.remove(cost, size)
 
         def fault(problem: Problem) -> None:
             _fault(peer, call_id, problem)
-            peer.unanswered.remove(CALL_COST)
+            peer.unanswered.remove(cost, size)
 
         under_way = self._api.start(request, answer, fault)
         if request.only_reads:

@@ -38,8 +38,8 @@ class GearmanSettings:
     functions: int = 10_000
     """Functions that one worker may register for."""
     unanswered: int = 1024
-    """Requests of a peer that wait for the store; a CALL and a list of jobs count as 64. Above it reading from the peer pauses,
-    until half of them are answered. Their limit in bytes is the one of submits."""
+    """Requests of a peer that wait for the store; a CALL and a list of jobs count as 64, a signal as 1. Above it reading from
+    the peer pauses, until half of them are answered. Their limit in bytes is the one of submits."""
     slice: float = 0.02
     """Seconds that the requests of one read of a peer may take before other peers are served."""
     exceptions: bool = False

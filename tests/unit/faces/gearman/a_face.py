@@ -11,6 +11,7 @@ from tests.simulation.life import Life
 from tests.simulation.store import History
 from tests.simulation.wires import Wire
 
+from mainspring.faces.gearman.face import GearmanSettings
 from mainspring.testing import ManualClock
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
 
@@ -74,6 +75,13 @@ class Node:
             self.life.run_due()
             self.commit()
         self.clock.advance(max(end - self.clock.monotonic(), 0))
+
+
+def configure(node: Node, **settings: object) -> None:
+    """Change settings of the Gearman port."""
+    for name, value in settings.items():
+        assert hasattr(GearmanSettings(), name)
+        object.__setattr__(node.face.settings, name, value)
 
 
 class Peer:

@@ -33,7 +33,7 @@ from mainspring.workflows.model import Definition, Parked, decision_function
 from mainspring.workflows.report_checks import refusal
 from mainspring.workflows.store import SaveDefinitions
 
-from .a_face import Node
+from .a_face import Node, configure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -625,3 +625,26 @@ def test_the_packets_of_one_group_to_a_peer_are_written_together(
     assert len(decider.take()) == 3
     assert written == {client.wire: [6], decider.peer.wire: [3]}
     assert [name for name, _ in client.received()] == ["ANSWER"] * 3 + ["JOB_CREATED"] * 3
+
+
+def test_a_client_has_many_signals_under_way_but_few_requests_with_long_answers(node: Node) -> None:
+    runs = [start(node) for _ in range(2)]
+    signals, lists = node.connect(extended=True), node.connect(extended=True)
+    params = [json.dumps({"key": run, "name": "go"}).encode() for run in runs]
+    signals.send(b"".join(request(Type.CALL, b"%d" % n, b"workflows.signal", params[n % 2]) for n in range(50)))
+    assert not signals.wire.paused
+    node.life.commits.flush()
+    node.life.store.finish()
+    assert len(signals.received()) == 50, "all are in one group"
+    lists.send(b"".join(request(Type.CALL, b"%d" % n, b"workflows.list", b"") for n in range(17)))
+    assert lists.wire.paused
+
+
+def test_large_signals_of_a_client_under_way_are_limited(node: Node) -> None:
+    configure(node, queued_bytes=1000)
+    client = node.connect(extended=True)
+    params = json.dumps({"key": start(node), "name": "go", "input": "x" * 600}).encode()
+    client.send(request(Type.CALL, b"1", b"workflows.signal", params) * 2)
+    assert client.wire.paused
+    node.commit()
+    assert not client.wire.paused

@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.faces.gearman.face import GearmanSettings
 from mainspring.wire.gearman.packets import Type, request
 
-from .a_face import F, G, Node, Peer
-
-
-def configure(node: Node, **settings: object) -> None:
-    for name, value in settings.items():
-        assert hasattr(GearmanSettings(), name)
-        object.__setattr__(node.face.settings, name, value)
-
+from .a_face import F, G, Node, Peer, configure
 
 # ---- bad bytes ----
 
