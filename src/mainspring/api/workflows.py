@@ -148,7 +148,7 @@ class Events(msgspec.Struct):
     """A page of a history."""
 
     events: list[dict[str, Any]]
-    """As in the answers of Amazon SWF's ``GetWorkflowExecutionHistory``."""
+    """As in the answers of Amazon SWF's ``GetWorkflowExecutionHistory``; with ``exact`` as in ``workflows.history_files``."""
     next: int | None
     """The value of ``from`` for the next page; None: there are no more events now."""
     status: AnyStatus
@@ -253,6 +253,8 @@ class History(Request[Events], rename={"first": "from"}):
     limit: int = 1000
     native: bool = False
     """Whether to add the attributes that Amazon SWF does not have."""
+    exact: bool = False
+    """Whether to answer with all attributes as they are stored, as in the files of ``mainspring workflows export``."""
 
 
 class Signal(Input, Request[Reached]):

@@ -39,7 +39,12 @@ def print_run(run: Mapping[str, Any]) -> None:
             print_table(columns, run[name])
     if parked.get("recorded") or parked.get("code"):
         print("\nfirst difference")
-        print_table(("", *MISMATCH_COLUMNS), list(_sides(parked)))
+        print_difference(parked)
+
+
+def print_difference(parked: Mapping[str, Any]) -> None:
+    """Print both sides of a mismatch."""
+    print_table(("", *MISMATCH_COLUMNS), list(_sides(parked)))
 
 
 def _sides(parked: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -28,6 +28,7 @@ from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, 
 from mainspring.cli.run_views import EVENT_COLUMNS, EventRows, print_run
 from mainspring.cli.submit import parse_time, write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
+from mainspring.cli.workflow_histories import Key, export, replay
 from mainspring.cli.workflow_versions import versions
 from mainspring.errors import UsageError
 
@@ -61,12 +62,6 @@ UNFINISHED: Final = frozenset({"open", "scheduled", "pending"})
 FOLLOW_INTERVAL: Final = 0.5
 """Seconds between two requests of ``history --follow``."""
 
-Key = Annotated[
-    str,
-    Parameter(
-        help="The run: its handle, such as H:node:1000000000001; a handle with @ and a number, for one run; or its workflow id."
-    ),
-]
 Reason = Annotated[str, plain("--reason", "A text to store in the history.")]
 
 workflows = App(name="workflows", help="Start, list, show, signal, cancel and end runs of workflows.", version_flags=())
@@ -358,8 +353,10 @@ def _print_unbegun(run: dict[str, Any]) -> None:
         )
 
 
-workflows.command(versions)
-
-
 def _print_reached(run: dict[str, Any]) -> None:
     print(f"{run['handle']}\t{run['status']}", flush=True)
+
+
+workflows.command(export)
+workflows.command(replay, usage="mainspring workflows replay FILE|KEY... FILE.py[:NAME] [OPTIONS]")
+workflows.command(versions)

@@ -18,13 +18,14 @@ from mainspring.deciding import guards
 from mainspring.deciding.cancelling import Closing
 from mainspring.deciding.commands import LocalStep, build_activity, build_step, check_size, encode_arguments
 from mainspring.deciding.job import WorkflowJob
-from mainspring.deciding.matching import Mismatch, digest_of
-from mainspring.deciding.model import ContinueAsNew, Evicted
+from mainspring.deciding.matching import Mismatch
+from mainspring.deciding.model import ContinueAsNew, EndOfHistory, Evicted
 from mainspring.errors import PayloadError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask, StepResult
 from mainspring.workflows.history import MarkerName
 from mainspring.workflows.model import About, Limits, encode_about
+from mainspring.workflows.payloads import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ class Calls:
         self.loop = loop
         self.started = started
         self._issue = issue
-        self.difference: Mismatch | None = None
+        self.difference: Mismatch | EndOfHistory | None = None
         self._sides = sides
         """Recorded side effects that the code has not called yet, by number."""
         self.patches = patches
@@ -222,6 +223,9 @@ class Calls:
         if found is None:
             if self.state.complete:
                 self.difference = Mismatch("nothing", f"side effect #{number} {name}")
+                raise Evicted
+            if self.state.only_replays:
+                self.difference = EndOfHistory()
                 raise Evicted
             with outside():
                 value = function()

@@ -10,11 +10,11 @@ import msgspec
 
 from mainspring.client.payload import Signature
 from mainspring.client.validation import check_key
-from mainspring.deciding.matching import digest_of
 from mainspring.deciding.model import StepCall
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 from mainspring.jobs.model import Options, Priority, Retry, encode_options
 from mainspring.workflows.decisions.model import ScheduleActivityTask
+from mainspring.workflows.payloads import digest_of
 
 if TYPE_CHECKING:
     from mainspring.client.inside import ActivityCall

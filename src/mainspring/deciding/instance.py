@@ -18,7 +18,7 @@ from mainspring.deciding.command_log import CommandLog
 from mainspring.deciding.endings import close_of, defect_of
 from mainspring.deciding.eviction import release, throw_evicted
 from mainspring.deciding.loop import DurableTimer, WorkflowLoop
-from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close, same_digest
+from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close
 from mainspring.deciding.model import RunState, Turn
 from mainspring.deciding.outcomes import resolve
 from mainspring.deciding.patches import Patches
@@ -27,6 +27,7 @@ from mainspring.workflows import history
 from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
 from mainspring.workflows.history import MarkerName, MarkerRecorded
 from mainspring.workflows.model import Limits, Parked
+from mainspring.workflows.payloads import same_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,6 +224,8 @@ class Instance(RunState):
             place = len(events)
             self._commands.end_record()
         except Mismatch as found:
+            if self._parked is not None:  # the code has ended by a defect
+                found.code = self._parked.message
             self._parked = self._commands.park(found, events[place:])
 
     def _take_event(self, event: Any) -> None:

@@ -8,15 +8,13 @@ its function and by a digest of function, arguments and result.
 from __future__ import annotations
 
 from collections import deque
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from mainspring.workflows import history
 from mainspring.workflows.decisions import model as decisions
 from mainspring.workflows.history import MarkerName, MarkerRecorded
 from mainspring.workflows.model import Parked
+from mainspring.workflows.payloads import same_digest, same_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 10
 """Commands that a mismatch shows before and after the first difference."""
-DIGEST_VERSION: Final = 1
-_VERSION_BITS: Final = 4
-_VERSIONS: Final = (1 << _VERSION_BITS) - 1
 _TEXT: Final = 60
 """Characters of a command's arguments that a mismatch shows."""
 
@@ -39,36 +34,6 @@ class Mismatch(Exception):  # noqa: N818 - a finding, not an error
         super().__init__(recorded, code)
         self.recorded = recorded
         self.code = code
-
-
-# ---- digests ----
-
-
-def digest_of(*parts: bytes) -> int:
-    """Return a digest of byte strings (BLAKE2b-64), whose lowest bits are its version."""
-    hashed = blake2b(digest_size=8)
-    for part in parts:
-        hashed.update(b"%d:" % len(part))
-        hashed.update(part)
-    return int.from_bytes(hashed.digest(), "big") >> _VERSION_BITS << _VERSION_BITS | DIGEST_VERSION
-
-
-def same_digest(recorded: int, computed: int) -> bool:
-    """Return whether two digests are the same; a recorded one of another version is."""
-    return recorded == computed or recorded & _VERSIONS != DIGEST_VERSION
-
-
-_canonical = msgspec.json.Encoder(order="sorted").encode
-
-
-def same_payload(recorded: bytes, computed: bytes) -> bool:
-    """Return whether two payloads are the same; the order of the keys of JSON objects does not count."""
-    if recorded == computed:
-        return True
-    try:
-        return _canonical(msgspec.json.decode(recorded)) == _canonical(msgspec.json.decode(computed))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 # ---- commands and their events ----

@@ -44,6 +44,10 @@ class ContinueAsNew(BaseException):
         """The encoded arguments of the next run."""
 
 
+class EndOfHistory(Exception):  # noqa: N818 - a finding, not an error
+    """Code that is only replayed asked for something that is not recorded yet. It never leaves this package."""
+
+
 RUN_BYTES: Final = 3_000
 """Bytes of a run in memory, besides its values."""
 
@@ -83,6 +87,8 @@ class RunState:
         """Whether the running activation repeats one that an earlier execution has made."""
         self.complete = False
         """Whether it belongs to a recorded decision, so that nothing new may be executed."""
+        self.only_replays = False
+        """Whether nothing new may be executed in any decision."""
 
 
 class StepCall(NamedTuple):

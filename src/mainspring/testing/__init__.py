@@ -1,8 +1,9 @@
-"""Tools for tests: an App in memory, a manual clock, and the conformance suites for engines."""
+"""Tools for tests: an App in memory, a manual clock, replays of histories, and the conformance suites for engines."""
 
 from __future__ import annotations
 
 from mainspring.testing.app import InMemory, in_memory
 from mainspring.testing.clock import ManualClock
+from mainspring.testing.histories import assert_replays
 
-__all__ = ["InMemory", "ManualClock", "in_memory"]
+__all__ = ["InMemory", "ManualClock", "assert_replays", "in_memory"]

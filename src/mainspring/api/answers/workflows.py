@@ -44,6 +44,7 @@ from mainspring.api.workflows import (
 from mainspring.clock import to_us
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
+from mainspring.workflows.history_files import event_to_json
 from mainspring.workflows.model import Key, Limits, Status
 from mainspring.workflows.store import ListRuns, Unbegun
 from mainspring.workflows.swf_events import swf_event
@@ -231,7 +232,10 @@ class WorkflowCalls:
         page: Page[Event] = await Later(
             lambda done, failed: self._workflows.history(row.id, request.first, request.limit, done, failed)
         )
-        events = [swf_event(event, native=request.native) for event in page.items]
+        if request.exact:
+            events = [event_to_json(event) for event in page.items]
+        else:
+            events = [swf_event(event, native=request.native) for event in page.items]
         return Events(events, None if page.next is None else page.items[-1].id + 1, status_name(row.status))
 
     async def _find(self, key: str) -> ShownRun | Unbegun:
