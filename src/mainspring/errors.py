@@ -19,6 +19,7 @@ MainspringError
 │   ├── StoreBrokenError      the disk failed; the process must end
 │   └── StoreForeignError     the file belongs to another program or to a newer version
 ├── CompensationFailed        compensations of a saga failed; an ExceptionGroup of their errors
+├── MapFailed                 items of a workflow's map failed; an ExceptionGroup of their errors
 ├── WorkerFullError           a task waits for a job that its worker has no place for
 ├── IllegalTransitionError    the state of a job does not allow a transition: a defect of Mainspring
 └── JobError                  how a job ended, for code that waits for it
@@ -135,6 +136,28 @@ class CompensationFailed(ExceptionGroup[Exception], MainspringError):  # noqa: N
     def derive(self, excs: Sequence[Exception], /) -> CompensationFailed:  # type: ignore[override]
         """Return an error with some of the exceptions (used by ``except*``)."""
         return CompensationFailed(self.message, excs)
+
+
+class MapFailed(ExceptionGroup[Exception], MainspringError):  # noqa: N818 - an outcome, as JobFailed
+    """Items of ``workflow.map`` failed. ``exceptions`` are their errors, and ``failures`` has them by the index of the item."""
+
+    failures: dict[int, Exception]
+
+    @classmethod
+    def of(cls, failures: dict[int, Exception], number: int) -> MapFailed:
+        """Return the error for failures of a map over a number of items."""
+        first, error = next(iter(failures.items()))
+        group = cls(
+            f"{len(failures):,} of {number:,} items failed, the first is item {first}: {error}", list(failures.values())
+        )
+        group.failures = failures
+        return group
+
+    def derive(self, excs: Sequence[Exception], /) -> MapFailed:  # type: ignore[override]
+        """Return an error with some of the exceptions (used by ``except*``)."""
+        group = MapFailed(self.message, excs)
+        group.failures = {index: error for index, error in self.failures.items() if any(error is one for one in excs)}
+        return group
 
 
 class IllegalTransitionError(MainspringError):

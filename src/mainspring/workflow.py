@@ -6,23 +6,25 @@ They work inside of a workflow only, except ``log``; outside they raise Workflow
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from mainspring.client.options import Duration, seconds
 from mainspring.deciding.api import Calls, current
 from mainspring.deciding.guards import unguarded
 from mainspring.deciding.logs import log
+from mainspring.deciding.mapping import run_map
 from mainspring.deciding.model import ContinueAsNew
 from mainspring.deciding.saga import Saga
 from mainspring.errors import WorkflowUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from datetime import datetime
     from random import Random
     from uuid import UUID
 
     from mainspring.client.job import Job
+    from mainspring.client.submission import Submission
     from mainspring.deciding.model import Record
 
 P = ParamSpec("P")
@@ -35,6 +37,7 @@ __all__ = [
     "continue_as_new",
     "info",
     "log",
+    "map",
     "now",
     "patched",
     "rng",
@@ -161,6 +164,35 @@ def should_continue() -> bool:
     It may become true with each decision. Replays repeat it.
     """
     return _calls("should_continue").should_continue()
+
+
+@overload
+async def map(  # noqa: A001 - the name that users expect
+    task: Submission[..., R] | Callable[..., Awaitable[R]],
+    items: Iterable[Any],
+    *,
+    limit: int = 100,
+    return_exceptions: Literal[False] = False,
+) -> list[R]: ...
+@overload
+async def map(  # noqa: A001
+    task: Submission[..., R] | Callable[..., Awaitable[R]],
+    items: Iterable[Any],
+    *,
+    limit: int = 100,
+    return_exceptions: bool,
+) -> list[R | Exception]: ...
+async def map(  # noqa: A001
+    task: Any, items: Iterable[Any], *, limit: int = 100, return_exceptions: bool = False
+) -> list[Any]:
+    """Submit a task for each item, at most ``limit`` at a time, and return the results in the order of the items.
+
+    ``task`` is a task or a function of workflow code, such as ``f.step`` or a coroutine function. An item is a tuple of
+    positional arguments, a dict of keyword arguments, or the only argument. All items are tried.
+
+    Raises MapFailed if some fail. With ``return_exceptions``, their errors take the places of their results instead.
+    """
+    return await run_map(_calls("map"), task, items, limit, return_exceptions=return_exceptions)
 
 
 def side_effect(function: Callable[[], R]) -> R:

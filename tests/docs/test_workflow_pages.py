@@ -37,6 +37,26 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any
     return load_page
 
 
+def test_a_map_returns_and_fails_as_shown(load: Callable[[str], Any]) -> None:
+    page = load("fan-out.md")
+    names = [f"{number}.jpg" for number in range(50)]
+    with in_memory(page.app) as fleet:
+        runs = [
+            page.gallery.submit(names),
+            page.tolerant.submit(["a.jpg", "b.txt"]),
+            page.partial.submit(["a.jpg", "b.txt"]),
+        ]
+        for _ in range(3):
+            fleet.settle()
+            fleet.advance("1s")
+        results = [run.result(timeout=5) for run in runs]
+    assert results == [
+        [f"{number}.small.jpg" for number in range(50)],
+        {"made": [], "failed": ["b.txt"]},
+        ["a.small.jpg", None],
+    ]
+
+
 def test_a_saga_undoes_as_shown(load: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> None:
     page = load("undo-with-sagas.md")
     with in_memory(page.app) as fleet:

@@ -297,6 +297,10 @@ class Submission(Generic[P, R]):
             self._decode,
         )
 
+    def activity(self) -> ActivityCall | None:
+        """Return the description of the function for a workflow that schedules activities; None if the function is none."""
+        return self._activity()
+
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise TypeError or PayloadError for arguments that do not fit the function."""
         self._codec.encode(args, kwargs)

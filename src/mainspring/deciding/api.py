@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mainspring.deciding.loop import DurableTimer, WorkflowLoop
     from mainspring.deciding.model import Record, RunState, StepCall, StepOutcome
     from mainspring.deciding.patches import Patches
-    from mainspring.workflows.decisions.model import Decision
+    from mainspring.workflows.decisions.model import Decision, ScheduleActivityTask
     from mainspring.workflows.history import MarkerRecorded, WorkflowExecutionStarted
     from mainspring.workflows.model import Parked
 
@@ -81,6 +81,8 @@ class Calls:
         """A defect for which the code stopped."""
         self._scheduled: dict[int, WorkflowJob[Any]] = {}
         """The same by the event that scheduled them."""
+        self.mapped_events = 0
+        """Events that unfinished maps may add."""
         self._attempts: dict[int, int] = {}
         self._steps: dict[int, LocalStep] = {}
         self._fresh_steps: list[int] = []
@@ -102,6 +104,12 @@ class Calls:
 
     def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowJob[Any]:
         """Schedule an activity."""
+        return self.start_activity(
+            call, build_activity(self._numbers + 1, call, args, kwargs, self.state.limits.largest)
+        )
+
+    def start_activity(self, call: ActivityCall, command: ScheduleActivityTask) -> WorkflowJob[Any]:
+        """Schedule an activity by its command, which gets the next number."""
         self._check_evicted()
         limits = self.state.limits
         if len(self.activities) >= limits.open_activities:
@@ -109,8 +117,9 @@ class Calls:
                 f"{call.name}: the run has {limits.open_activities:,} open activities, and no more are allowed: submit them in "
                 "smaller groups, or use an asyncio.Semaphore"
             )
-        command = build_activity(self._numbers + 1, call, args, kwargs, limits.largest)
         number = self.next_number()
+        if command.number != number:
+            command = msgspec.structs.replace(command, number=number, activity_id=str(number))
         mode = call.options.cancel or "try"
         job: WorkflowJob[Any] = WorkflowJob(
             self.loop, call.connections, call.name, number, call.decode, self._cancel_activity, mode

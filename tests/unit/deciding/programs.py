@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.unit.deciding.fake_node import FakeNode, FakeWorker, code_of
 
-from mainspring import App, CompensationFailed, workflow
+from mainspring import App, CompensationFailed, MapFailed, workflow
 from mainspring.deciding.channels import Channel
 from mainspring.deciding.instance import Instance
 from mainspring.errors import JobError
@@ -92,6 +92,7 @@ _NODES = [
     "saga",
     "late",
     "abandon",
+    "map",
 ]
 
 
@@ -353,6 +354,18 @@ async def _abandon(number: int, parts: Any, trace: Any) -> Any:
             await act.options(cancel="abandon").submit(number)
     for task in tasks[number % 2 :]:  # others end with the workflow
         await asyncio.wait([task])
+
+
+async def _map(number: int, parts: Any, trace: Any) -> Any:
+    async def one(place: int) -> Any:
+        return await run_part(parts[place % len(parts)], trace)
+
+    function: Any = [act, one, unstable, act.options(cancel="wait")][number % 4]
+    try:
+        async with asyncio.timeout(number / 5):
+            return await workflow.map(function, range(number % 7), limit=number % 3 + 1)
+    except MapFailed as error:
+        return list(error.failures)
 
 
 _RUNNERS: dict[str, Any] = {name: globals()[f"_{name}"] for name in dict.fromkeys(_LEAVES + _NODES)}

@@ -146,6 +146,10 @@ async def lost_step() -> None:
     workflow.step(print, 1)
 
 
+async def lost_map() -> None:
+    workflow.map(label, ["x"])  # type: ignore[unused-coroutine]
+
+
 async def lost_coroutine() -> None:
     workflow.sleep(3)  # type: ignore[unused-coroutine] # found by the lint
 
@@ -194,6 +198,7 @@ async def by_helper() -> float:
         (lost_job, "await"),
         (lost_step, "await"),
         (lost_coroutine, "await"),
+        (lost_map, "await"),
         (completed_by_name, "asyncio.as_completed"),
         (printing, "workflow.log"),
         (by_helper, "workflow.now()"),

@@ -1,0 +1,86 @@
+"""``workflow.map``: one function for many items, with results in order.
+
+The history grows with the items: an activity takes three events, and six if a decision follows each end. A map whose activities
+could take more events than the history has room for is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.client.submission import Submission
+from mainspring.client.validation import check_whole
+from mainspring.deciding.commands import build_activity
+from mainspring.deciding.window import Window
+from mainspring.errors import MapFailed, UsageError, WorkflowUsageError
+from mainspring.workflows.model import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mainspring.client.inside import ActivityCall
+    from mainspring.deciding.api import Calls
+
+EVENTS_PER_ITEM: Final = 6
+"""The most events of an activity: three of its own, and those of a decision after its end."""
+ROOM: Final = 2.4
+"""Events that maps may use, for each event at which a history is called long: 24,000 of 25,000 with the default settings."""
+_LIMITS: Final = Limits()
+
+
+async def run_map(calls: Calls, target: Any, items: Iterable[Any], limit: int, *, return_exceptions: bool) -> list[Any]:
+    """Call a task or a function of workflow code for each item, at most ``limit`` at a time. Return the results in order.
+
+    All items are tried. Raises MapFailed if some fail, unless the errors are to be returned.
+    """
+    check_whole(limit, "limit", 1)
+    arguments = [_arguments(item) for item in items]
+    call = target.activity() if isinstance(target, Submission) else None
+    if call is not None:
+        outcomes = await _map_activities(calls, call, arguments, limit)
+    else:
+        function = target.submit if isinstance(target, Submission) else target
+        if not callable(function):
+            raise UsageError(f"map takes a task or a function, and not {target!r}")
+
+        def start(index: int) -> asyncio.Future[Any]:
+            args, kwargs = arguments[index]
+            return asyncio.ensure_future(function(*args, **kwargs))
+
+        outcomes = await Window(calls, start, len(arguments), limit)
+    failures = {index: one for index, one in enumerate(outcomes) if isinstance(one, Exception)}
+    if failures and not return_exceptions:
+        raise MapFailed.of(failures, len(outcomes))
+    return outcomes
+
+
+def _arguments(item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of an item, as ``submit_many`` reads it."""
+    if isinstance(item, tuple):
+        return item, {}
+    return ((), item) if isinstance(item, dict) else ((item,), {})
+
+
+async def _map_activities(
+    calls: Calls, call: ActivityCall, arguments: list[tuple[tuple[Any, ...], dict[str, Any]]], limit: int
+) -> list[Any]:
+    open_limit = calls.state.limits.open_activities
+    if limit > open_limit:
+        raise WorkflowUsageError(f"limit is {limit:,}, and a run has at most {open_limit:,} open activities: lower it")
+    largest = calls.state.limits.largest
+    commands = [build_activity(index, call, *one, largest) for index, one in enumerate(arguments)]
+    events = EVENTS_PER_ITEM * len(commands)
+    room = int(ROOM * (calls.started.warn_events or _LIMITS.warn_events)) - calls.state.seen - calls.mapped_events
+    if events > room:
+        raise WorkflowUsageError(
+            f"{call.name}: a map over {len(commands):,} items takes up to {events:,} events, and the history has room for "
+            f"{max(room, 0):,}: map at most {max(room, 0) // EVENTS_PER_ITEM:,} items, or give the rest to other runs"
+        )
+    calls.mapped_events += events
+    try:
+        window = Window(calls, lambda index: calls.start_activity(call, commands[index]), len(commands), limit)
+        outcomes: list[Any] = await window
+        return outcomes
+    finally:
+        calls.mapped_events -= events
