@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.app_client import AppClient
 from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments
-from mainspring.client.options import CancelMode, Duration, Priority, Rate, Retry, build_limits, build_options
+from mainspring.client.options import (
+    CancelMode,
+    Duration,
+    Priority,
+    Rate,
+    Retry,
+    build_limits,
+    build_options,
+    check_retry,
+)
 from mainspring.client.submission import Key, Unique, check_keep_unique
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
 from mainspring.deciding.channels import Channel
@@ -263,6 +272,7 @@ class App(AppClient):
         version: str = "1",
         timeout: Duration | None = None,
         park_on: Sequence[type[BaseException]] = PARK_ON,
+        retry: Retry | None = None,
         priority: Priority | None = None,
         unique: Unique = "",
     ) -> DefineWorkflow: ...
@@ -275,6 +285,7 @@ class App(AppClient):
         version: str = "1",
         timeout: Duration | None = None,
         park_on: Sequence[type[BaseException]] = PARK_ON,
+        retry: Retry | None = None,
         priority: Priority | None = None,
         unique: Unique = "",
     ) -> Any:
@@ -283,6 +294,9 @@ class App(AppClient):
         Its name on the wire is ``name``, by default the function's ``__name__``. A run keeps the ``version`` with which it was
         started. ``timeout`` limits a whole run, to at most 366 days, which is also the default. Errors of ``park_on`` that leave
         the function park the run until other code is there; other errors fail it.
+
+        With ``retry``, a run that has failed is begun again after a delay, with the same arguments and all its signals, under the
+        same handle. ``timeout`` limits all attempts together.
 
         ``priority`` and ``unique`` are defaults for the runs; see ``Workflow.options``.
 
@@ -293,10 +307,11 @@ class App(AppClient):
         limit = None if timeout is None else run_limit(timeout)
         errors = check_park_on(park_on)
         options = build_options(priority=priority)
+        check_retry(retry)
         check_text_or_function(unique, "unique", check_unique)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.workflow(call, name, version, limit, errors, options, unique)
+            return self._definitions.workflow(call, name, version, limit, errors, options, unique, retry)
 
         return define(call) if call is not None else DefineWorkflow(define)
 

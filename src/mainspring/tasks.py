@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mainspring.client.connections import Connections
     from mainspring.client.declarations import Arguments, Declarations, Timing
     from mainspring.client.job import Job
-    from mainspring.client.options import Options
+    from mainspring.client.options import Options, Retry
     from mainspring.resources.model import Limits
     from mainspring.worker.registry import Function, Registry
 
@@ -163,9 +163,10 @@ class Definitions:
         park_on: tuple[type[BaseException], ...],
         options: Options,
         unique: Unique,
+        retry: Retry | None,
     ) -> Workflow[..., Any]:
         """Define a workflow. Raises UsageError if the function cannot be one, or the name is taken."""
-        function = build_workflow(call, name, version, timeout, park_on)
+        function = build_workflow(call, name, version, timeout, park_on, retry)
         self._registry.add_workflow(function)
         return Workflow(function, self._connections, options, unique, self._check, self._registry.add_workflow)
 

@@ -61,6 +61,8 @@ class Info(NamedTuple):
     started_at: datetime
     events: int
     """Events of the history that the code has been given."""
+    attempt: int
+    """The number of the attempt, from 1 on: see ``retry`` of ``app.workflow``."""
 
 
 def info() -> Info:
@@ -74,6 +76,7 @@ def info() -> Info:
         started.version,
         calls.started_at(),
         calls.state.seen,
+        started.attempt,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from mainspring.client.compatible_signatures import misfit
-from mainspring.client.options import Options, build_options, seconds
+from mainspring.client.options import Options, build_options, check_retry, seconds
 from mainspring.client.run import Run, check_run_key
 from mainspring.client.submission import Submission
 from mainspring.client.validation import check_text_or_function, check_unique, refusal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.connections import Connections
     from mainspring.client.inside import ActivityCall
-    from mainspring.client.options import Duration, Priority
+    from mainspring.client.options import Duration, Priority, Retry
     from mainspring.client.submission import Check, Unique
     from mainspring.worker.registry import WorkflowFunction
 
@@ -88,7 +88,13 @@ class Workflow(Submission[P, R]):
         return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check, self._add)
 
     def version(
-        self, version: str, /, *, timeout: Duration | None = None, park_on: Sequence[type[BaseException]] | None = None
+        self,
+        version: str,
+        /,
+        *,
+        timeout: Duration | None = None,
+        park_on: Sequence[type[BaseException]] | None = None,
+        retry: Retry | None = None,
     ) -> DefineVersion[P, R]:
         """Define another version of the workflow: ``@order.version("2")``, on a function with another name.
 
@@ -100,9 +106,11 @@ class Workflow(Submission[P, R]):
         this = self.function
         limit = this.timeout if timeout is None else run_limit(timeout)
         errors = this.code.park_on if park_on is None else check_park_on(park_on)
+        check_retry(retry)
+        policy = this.code.retry if retry is None else retry
 
         def define(call: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-            function = build_workflow(call, self.name, version, limit, errors)
+            function = build_workflow(call, self.name, version, limit, errors, policy)
             if problem := misfit(this.code.call, function.code.call):
                 raise UsageError(
                     f"{_name_of(function.code.call)} cannot be version {version!r} of the workflow {self.name}: {problem}. A run "

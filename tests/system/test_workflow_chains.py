@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring import App, workflow
+from mainspring import App, JobCancelled, JobFailed, Retry, workflow
 
 from .test_workflows import TIMEOUT, node
 
@@ -72,5 +72,74 @@ def test_the_first_decision_of_a_link_goes_to_the_worker_of_the_one_before(tmp_p
             assert [await run.aresult(TIMEOUT) for run in runs] == [0, 1, 2, 3]
             assert sorted(places) == sorted((place, left) for place in range(4) for left in range(51))
             del one, two
+
+    asyncio.run(main())
+
+
+def test_a_failed_run_is_begun_again_with_its_signals(tmp_path: Path) -> None:
+    app = App()
+    paid = app.signal("paid", int)
+    later = app.signal("later", int)
+    attempts: list[int] = []
+
+    @app.workflow(retry=Retry(max_attempts=3, initial=0.05, jitter=0))
+    async def order() -> list[int]:
+        cents = await paid.receive()
+        attempts.append(workflow.info().attempt)
+        if len(attempts) < 3:
+            raise OSError("the disk is full")
+        return [cents, await later.receive()]
+
+    @app.workflow(retry=Retry(max_attempts=2, initial=0.05, never=(KeyError,)))
+    async def wrong() -> None:
+        attempts.append(workflow.info().attempt)
+        raise KeyError if len(attempts) % 2 == 0 else OSError
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            run = await order.options(unique="o").asubmit()
+            await run.asignal(paid, 50)
+            await run.asignal(later, 7)
+            assert await run.aresult(TIMEOUT) == [50, 7]
+            assert attempts == [1, 2, 3]
+            shown = await run.adetails()
+            assert (shown["attempt"], shown["failure"]) == (3, "OSError: the disk is full")
+            before = await fleet.call(app, "workflows.show", key=shown["previous_run"])
+            assert (before["status"], before["failure"], before["error"]) == (
+                "continued_as_new",
+                "OSError: the disk is full",
+                None,
+            )
+            attempts.clear()
+            with pytest.raises(JobFailed, match="KeyError"):
+                await (await wrong.asubmit()).aresult(TIMEOUT)
+            assert attempts == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_a_run_that_waits_for_its_next_attempt_is_shown_and_cancelled(tmp_path: Path) -> None:
+    app = App()
+
+    @app.workflow(retry=Retry(initial="2h", maximum="2h", jitter=0))
+    async def order() -> None:
+        raise OSError("the disk is full")
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            runs = [await order.options(unique=name).asubmit() for name in "abc"]
+            shown = await fleet.until(app, "a", attempt=2)
+            assert (shown["status"], shown["waits_for"]) == ("open", "attempt 2 in 1h59m")
+            assert (shown["failure"], shown["begins_at"][:2]) == ("OSError: the disk is full", "20")
+        async with node(tmp_path) as fleet:
+            listed = (await fleet.call(app, "workflows.list", open=True))["runs"]
+            assert {one["waits_for"] for one in listed} == {"attempt 2 in 1h59m"}
+            assert await runs[0].acancel() == "cancelled"
+            with pytest.raises(JobCancelled):
+                await runs[0].aresult(TIMEOUT)
+            await order.get("b").aterminate("enough")
+            with pytest.raises(JobFailed, match="enough"):
+                await runs[1].aresult(TIMEOUT)
+            assert await runs[2].astate() == "running"
 
     asyncio.run(main())

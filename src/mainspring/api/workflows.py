@@ -93,9 +93,13 @@ class RunDetails(RunInfo):
     """A run with all its details."""
 
     begins_at: str | None
-    """If the run has not begun: the time up to which its start is delayed; None if it is not delayed."""
+    """The time up to which its start is delayed, or its next attempt; None if it is not delayed."""
     times_out_at: str | None
     cancel_requested: bool
+    attempt: int
+    """2 and more if the run is another attempt at one that has failed."""
+    failure: str | None
+    """Why the attempt before has failed; of a run that another attempt follows, why it has failed itself."""
     previous_run: str | None
     """The run before it in its chain, which continued as new."""
     next_run: str | None

@@ -213,6 +213,12 @@ class Options:
         return {name: value for name, value in values if value is not None and value is not False}
 
 
+def check_retry(retry: object) -> None:
+    """Raise UsageError unless a value is a retry policy or None."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise refusal("retry", "a Retry, such as Retry(max_attempts=3)", retry)
+
+
 def build_options(
     *,
     priority: Priority | None = None,
@@ -238,8 +244,7 @@ def build_options(
     if expires is not None and schedule_to_start is not None:
         raise UsageError("expires and schedule_to_start both limit the start: give only one of them")
     limit = run_timeout if timeout is None else timeout
-    if retry is not None and not isinstance(retry, Retry):
-        raise refusal("retry", "a Retry, such as Retry(max_attempts=3)", retry)
+    check_retry(retry)
     return Options(
         priority=priority,
         delay=None if delay is None else seconds(delay, "delay"),

@@ -1,11 +1,16 @@
-"""The end of a run that continues as new."""
+"""The ends of runs that continue as new, or are begun again after a failure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mainspring.deciding.model import ContinueAsNew
-from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
+from mainspring.jobs import model as jobs
+from mainspring.jobs.retry import backoff
+from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution, FailWorkflowExecution
+from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +40,19 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-def continue_as_new(found: ContinueAsNew, calls: Calls) -> ContinueAsNewWorkflowExecution:
+def continue_as_new(number: int, found: ContinueAsNew, calls: Calls) -> ContinueAsNewWorkflowExecution:
     """Return the decision for it: the signals that the code has not received go along."""
-    return ContinueAsNewWorkflowExecution(calls.next_number(), found.payload, unread=calls.unread_signals())
+    return ContinueAsNewWorkflowExecution(number, found.payload, unread=calls.unread_signals())
+
+
+def another_attempt(
+    failed: FailWorkflowExecution, error: BaseException, calls: Calls
+) -> ContinueAsNewWorkflowExecution | None:
+    """Return the decision to begin a failed run again after a delay; None if the policy of its workflow does not allow it."""
+    retry, started = calls.state.code.retry, calls.started
+    if retry is None or started.attempt >= retry.max_attempts or not retry.allows(error):
+        return None
+    delay = backoff(msgspec.convert(retry.wire(), jobs.Retry), started.attempt, calls.rng.random())
+    return ContinueAsNewWorkflowExecution(
+        failed.number, started.input, delay=min(delay, YEAR), attempt=started.attempt + 1, failure=failed.details
+    )

@@ -11,7 +11,7 @@ import msgspec
 
 from mainspring.client.payload import encode_result
 from mainspring.deciding.commands import check_size
-from mainspring.deciding.continuing import continuation_of, continue_as_new
+from mainspring.deciding.continuing import another_attempt, continuation_of, continue_as_new
 from mainspring.errors import PayloadError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import (
@@ -41,12 +41,12 @@ _encode = msgspec.json.Encoder().encode
 
 def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool) -> Decision:
     """Return the decision that closes the run of a finished main task."""
+    number, largest = calls.next_number(), calls.state.limits.largest
     failure = calls.closing.failure
     error = failure or (None if main.cancelled() else main.exception())
     continuation = continuation_of(error)
     if continuation is not None:
-        return continue_as_new(continuation, calls)
-    number, largest = calls.next_number(), calls.state.limits.largest
+        return continue_as_new(number, continuation, calls)
     if failure is None and main.cancelled():
         if cancel_requested:
             return CancelWorkflowExecution(number)
@@ -62,10 +62,12 @@ def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool
         else:
             return CompleteWorkflowExecution(number, result)
     lines = "".join(traceback.format_exception(error))[-_DETAILS_LIMIT:]
-    return _fail(number, type(error).__name__, str(error), lines)
+    failed = _fail(number, type(error).__name__, str(error), lines)
+    # A run that was to end itself is not begun again.
+    return failed if cancel_requested else another_attempt(failed, error, calls) or failed
 
 
-def _fail(number: int, kind: str, message: str, lines: str | None) -> Decision:
+def _fail(number: int, kind: str, message: str, lines: str | None) -> FailWorkflowExecution:
     return FailWorkflowExecution(
         number, kind[:_REASON_LIMIT], _encode(JobFailure(kind, message[:_DETAILS_LIMIT], lines))
     )

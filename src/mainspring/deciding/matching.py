@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.jobs.failures import describe_failure
 from mainspring.workflows import history
 from mainspring.workflows.decisions import model as decisions
 from mainspring.workflows.history import MarkerName, MarkerRecorded
@@ -79,6 +80,8 @@ def is_close(decision: Decision) -> bool:
 
 def matches(event: Any, decision: Any) -> bool:
     """Return whether an event records a decision."""
+    if (reason := _failure_of(event)) and (own := _failure_of(decision)):
+        return reason == own  # whether another attempt follows is no difference of the code
     done, failed = _EVENTS[type(decision)]
     kind = type(event)
     if kind is not done and kind is not failed:
@@ -101,10 +104,19 @@ def matches(event: Any, decision: Any) -> bool:
     if kind is history.WorkflowExecutionCompleted:
         return same_payload(event.result, decision.result)
     if kind is history.WorkflowExecutionContinuedAsNew:
-        return same_payload(event.input, decision.input)
+        return bool(event.attempt == decision.attempt) and same_payload(event.input, decision.input)
     if kind is history.WorkflowExecutionFailed:
         return bool(event.reason == decision.reason)
     return all(getattr(event, name, None) == getattr(decision, name, None) for name in _NAMES)
+
+
+def _failure_of(one: Any) -> str:
+    """Return why an event or a decision closes a run as failed, whether another attempt follows or not; empty for others."""
+    if isinstance(one, (history.WorkflowExecutionFailed, decisions.FailWorkflowExecution)):
+        return str(one.reason)
+    if isinstance(one, (history.WorkflowExecutionContinuedAsNew, decisions.ContinueAsNewWorkflowExecution)):
+        return describe_failure(one.failure).partition(":")[0] if one.attempt > 1 else ""
+    return ""
 
 
 # ---- words ----
@@ -148,6 +160,8 @@ def _describe(kind: type[Any], one: Any) -> str:
         return f"return {_shorten(getattr(one, 'result', b''))}".rstrip()
     if kind is decisions.FailWorkflowExecution:
         return f"fail with {getattr(one, 'reason', '')}".rstrip()
+    if kind is decisions.ContinueAsNewWorkflowExecution and one.attempt > 1:
+        return f"fail with {describe_failure(one.failure)}, and begin again"
     if kind is decisions.ContinueAsNewWorkflowExecution:
         return f"continue as new {_shorten(getattr(one, 'input', b''))}".rstrip()
     return "end as cancelled"

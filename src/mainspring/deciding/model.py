@@ -61,6 +61,8 @@ class Code:
     call: Callable[..., Any]
     signature: Signature
     park_on: tuple[type[BaseException], ...] = PARK_ON
+    retry: Retry | None = None
+    """When a run that has failed is begun again."""
 
 
 class RunState:

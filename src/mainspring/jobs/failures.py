@@ -27,6 +27,20 @@ def failure(kind: str, message: str) -> bytes:
     return _encode(JobFailure(kind, message))
 
 
+def describe_failure(stored: bytes) -> str:
+    """Return a failure as one short line for people; empty if the bytes are none."""
+    try:
+        found = decode_failure(stored)
+    except msgspec.DecodeError:
+        return ""
+    line = f"{found.type}: {found.message}".partition("\n")[0]
+    return line if len(line) <= _SHORT else f"{line[:_SHORT]}…"
+
+
+_SHORT = 300
+"""Characters of a failure in one line."""
+
+
 def exception_of(job: Job) -> bytes | None:
     """Return the data of a plain worker's exception, for clients that requested exceptions; None if the job ended otherwise.
 

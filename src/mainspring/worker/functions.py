@@ -17,6 +17,8 @@ from mainspring.worker.registry import Function, WorkflowFunction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.client.options import Retry
+
 EXECUTORS = ("thread", "process")
 
 
@@ -75,6 +77,7 @@ def build_workflow(
     version: str,
     timeout: float | None,
     park_on: tuple[type[BaseException], ...],
+    retry: Retry | None = None,
 ) -> WorkflowFunction:
     """Return a version of a workflow, under the function's own name if ``name`` is None.
 
@@ -83,7 +86,7 @@ def build_workflow(
     function = build_function(given, name, "thread", Options(), kind="workflow")
     if function.executor != "coroutine":
         raise UsageError(f"{function.name} is no coroutine function: a workflow is an `async def`, or make it a task")
-    return WorkflowFunction(Code(function.name, version, function.call, function.signature, park_on), timeout)
+    return WorkflowFunction(Code(function.name, version, function.call, function.signature, park_on, retry), timeout)
 
 
 def _function_of(given: Any, kind: str) -> Callable[..., Any]:

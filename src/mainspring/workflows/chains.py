@@ -10,6 +10,8 @@ from mainspring.workflows.history import WorkflowExecutionContinuedAsNew
 from mainspring.workflows.store import RunRow
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.requests import Completion
     from mainspring.workflows.run_draft import RunDraft
@@ -20,8 +22,10 @@ async def begin_next(changes: RunChanges, found: RunDraft, completion: Completio
     closed, event, decision = found.run.state, found.events[-1], completion.decisions[-1]
     assert isinstance(event, WorkflowExecutionContinuedAsNew)
     assert isinstance(decision, ContinueAsNewWorkflowExecution)
-    unread = frozenset(decision.unread)
-    first = min(closed.seen + 1, *unread) if unread else closed.seen + 1
+    unread: Collection[int] = frozenset(decision.unread)
+    first = min((closed.seen + 1, *unread))
+    if decision.attempt > 1:  # another attempt has all signals
+        unread, first = range(closed.last), 1
     events = [*await changes.events_after(found, first - 1), *found.events]
     row = RunRow(
         event.new_run,

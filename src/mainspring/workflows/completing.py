@@ -204,6 +204,14 @@ def _input_problem(decision: Any, largest: int) -> str:
     return _too_large("input", size, largest) if size > largest else ""
 
 
+def _continuation_problem(decision: model.ContinueAsNewWorkflowExecution, largest: int) -> str:
+    if not 0 <= decision.delay <= YEAR:
+        return f"{decision.delay} s is no delay for another attempt: it is from 0 s to a year"
+    if len(decision.failure) > largest:
+        return _too_large("failure", len(decision.failure), largest)
+    return _input_problem(decision, largest)
+
+
 def _result_problem(decision: model.CompleteWorkflowExecution, largest: int) -> str:
     size = len(decision.result)
     return _too_large("result", size, largest) if size > largest else ""
@@ -304,7 +312,7 @@ _CHECKS: Final[dict[type[DecisionBase], Callable[[Any, int], str]]] = {
     model.CompleteWorkflowExecution: _result_problem,
     model.FailWorkflowExecution: _details_problem,
     model.CancelWorkflowExecution: _details_problem,
-    model.ContinueAsNewWorkflowExecution: _input_problem,
+    model.ContinueAsNewWorkflowExecution: _continuation_problem,
     model.RecordMarker: _details_problem,
     model.StartTimer: _timer_problem,
     model.StartChildWorkflowExecution: _input_problem,

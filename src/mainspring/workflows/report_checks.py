@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.errors import UsageError
 from mainspring.jobs import retry
 from mainspring.jobs.model import FUNCTION_LIMIT, Options, decode_options
-from mainspring.workflows.decisions.model import RecordMarker, ScheduleActivityTask, StartTimer
+from mainspring.workflows.decisions.model import (
+    ContinueAsNewWorkflowExecution,
+    RecordMarker,
+    ScheduleActivityTask,
+    StartTimer,
+)
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ _MOST_NUMBER: Final = 2**31 - 1
 _MOST_US: Final = 2**62
 _MOST_SECONDS: Final = 100 * YEAR
 _DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close", "heartbeat", "start_to_fire",
-                     "execution_timeout", "task_timeout")  # fmt: skip
+                     "execution_timeout", "task_timeout", "delay")  # fmt: skip
 _OF_JOBS: Final = {"retry", "timeout", "heartbeat"}
 """The options of an activity's job that a decider may set."""
 
@@ -84,6 +89,10 @@ def _refused(decision: Decision, largest: int) -> str:
         assert isinstance(decision, RecordMarker)
         if not 0 <= decision.digest < 2**64:
             return "its digest is out of range"
+    elif kind is ContinueAsNewWorkflowExecution:
+        assert isinstance(decision, ContinueAsNewWorkflowExecution)
+        if not 0 < decision.attempt <= _MOST_NUMBER:
+            return f"its attempt {decision.attempt} is out of range"
     elif kind is StartTimer:
         assert isinstance(decision, StartTimer)
         if not 0 <= decision.start_to_fire <= _MOST_SECONDS:

@@ -358,7 +358,7 @@ class WorkflowService:
                     )
                 )
             elif outcome.verdict in {"recorded", "repeated"}:
-                done("running" if outcome.run else "cancelled")
+                done("running" if outcome.run and outcome.status.open else "cancelled")
             else:
                 done("unknown" if outcome.verdict == "unknown" else "ended")
 

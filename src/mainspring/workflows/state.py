@@ -129,6 +129,13 @@ class State(msgspec.Struct, array_like=True):
     """The run before it in its chain; 0 if there is none."""
     new_run: int = 0
     """The run after it."""
+    attempt: int = 1
+    begin_us: int = 0
+    """The time of its first decision, while it waits for that; 0: it has begun."""
+    timed_from_us: int = 0
+    """The start of the first attempt, from which the execution timeout runs; 0: its own start."""
+    failure: str = ""
+    """Why the attempt before has failed; of a failed run that another attempt follows, why it has failed itself."""
 
 
 class Parking(msgspec.Struct, array_like=True):

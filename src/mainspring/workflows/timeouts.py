@@ -11,7 +11,8 @@ The earliest is applied first; then the state decides which are left. Those of o
 | 5 | activity schedule-to-start | ActivityTaskScheduled | the same; ActivityTaskStarted if a worker has had the job |
 | 6 | activity start-to-close, heartbeat | ActivityTaskStarted | ActivityTaskTimedOut; only in a full history |
 | 7 | timer | TimerStarted | TimerFired |
-| 8 | trial of a run that is parked after losses | its last loss | it gets a decision task's job; no event |
+| 8 | begin of another attempt | WorkflowExecutionStarted | DecisionTaskScheduled |
+| 9 | trial of a run that is parked after losses | its last loss | it gets a decision task's job; no event |
 
 In a lean history a node watches start-to-close and heartbeat of an activity, as it does for every job, and the lease of a
 decision.
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 def due_us(state: State, parking: Parking | None = None) -> int:
     """Return the earliest time at which something of a run is due; 0 if nothing is."""
-    times = [state.close_by_us, state.task_by_us]
+    times = [state.close_by_us, state.task_by_us, state.begin_us]
     if state.timers:
         times.append(min(map(_FIRE_US, state.timers.values())))
     if state.deadlines:
@@ -94,6 +95,8 @@ def _due(state: State, now_us: int) -> list[_Alarm]:
         if time_us <= now_us:
             activity = state.activities[scheduled]
             due.append(_Alarm(time_us, _order(activity), scheduled, _activity))
+    if 0 < state.begin_us <= now_us:
+        due.append(_Alarm(state.begin_us, 8, 0, _begin))
     fired = (timer for timer in state.timers.values() if timer.fire_us <= now_us)
     due.extend(_Alarm(timer.fire_us, 7, timer.started, _timer, timer.timer_id) for timer in fired)
     due.sort(key=_ORDER)
@@ -133,6 +136,11 @@ def _activity(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
 def _timer(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
     del started
     draft.record(TimerFired, timer_id=alarm.timer_id, started=alarm.event)
+    schedule_decision(draft)
+
+
+def _begin(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
+    del alarm, started
     schedule_decision(draft)
 
 

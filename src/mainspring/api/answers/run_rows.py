@@ -77,9 +77,11 @@ def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo], 
     timers = sorted(state.timers.values(), key=lambda timer: timer.fire_us)
     return RunDetails(
         **{name: getattr(info, name) for name in RunInfo.__struct_fields__},
-        begins_at=None,
+        begins_at=rfc3339(state.begin_us),
         times_out_at=rfc3339(state.close_by_us) if info.status == "open" else None,
         cancel_requested=bool(state.cancel_requested),
+        attempt=state.attempt,
+        failure=state.failure or None,
         previous_run=run_handle(info.handle, state.continued_run) if state.continued_run else None,
         next_run=run_handle(info.handle, state.new_run) if state.new_run else None,
         error=error,
@@ -130,6 +132,8 @@ def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
         begins_at=rfc3339(job.due_us) if job.state == State.SCHEDULED else None,
         times_out_at=None,
         cancel_requested=False,
+        attempt=1,
+        failure=None,
         previous_run=None,
         next_run=None,
         error=None,
@@ -151,6 +155,8 @@ def waits_for(row: RunRow, state: RunState, now_us: int, *, stranded: bool) -> s
         return f"other code (parked: {row.parked.kind})"
     if stranded and row.decision:
         return f"a worker with {row.type}@{row.version}"
+    if state.begin_us:
+        return f"attempt {state.attempt} in {rough_duration(max(0, state.begin_us - now_us) / 1_000_000)}"
     parts = [*_open_things(state, decode_about(row.about), now_us)]
     if not parts:
         return "a decision"

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 CLOSED: Final = tuple(int(status) for status in Status if not status.open)
 KEY_LIMIT: Final = 128
 """Bytes of a key: more than any unique, and any handle with a run."""
+_WITHOUT_ERROR: Final = frozenset({Status.OPEN, Status.COMPLETED, Status.CONTINUED_AS_NEW})
 UNBEGUN_END: Final = frozenset({"cancelled", "expired"})
 """The states of jobs that ended before a worker or a run began."""
 MOST_JOBS: Final = 100
@@ -210,7 +211,7 @@ class WorkflowCalls:
             return unbegun_details(self._unbegun_info(shown), shown.job)
         info = self._info(shown, frozenset(self._workflows.stranded()))
         row = shown.row
-        root = None if Status(row.status) in {Status.OPEN, Status.COMPLETED} else await self._jobs.find(row.root)
+        root = None if Status(row.status) in _WITHOUT_ERROR else await self._jobs.find(row.root)
         return run_details(info, shown, await self._activities(shown), None if root is None else root.error)
 
     async def _activities(self, shown: ShownRun) -> list[ActivityInfo]:

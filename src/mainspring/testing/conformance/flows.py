@@ -288,7 +288,7 @@ class Flows:
             if row.status.open:
                 assert (root.state, root.term, root.payload) == (State.RUNNING, -1, b"")
                 unseen = state.last_trigger > state.seen
-                assert state.scheduled or not unseen, "unseen events ask for a decision"
+                assert state.scheduled or state.begin_us or not unseen, "unseen events ask for a decision"
                 needed = bool(state.scheduled) and row.parked is None
                 assert bool(row.decision) == needed, "a decision task has a job, unless the run is parked"
                 wanted |= {activity.job for activity in state.activities.values()}

@@ -14,6 +14,7 @@ from mainspring.testing.conformance.early_flows import EarlyFlows
 from mainspring.testing.conformance.flows import FlowFixtures
 from mainspring.testing.conformance.listing_flows import ListingFlows
 from mainspring.testing.conformance.requesting_flows import RequestingFlows
+from mainspring.testing.conformance.retrying_flows import RetryingFlows
 from mainspring.testing.conformance.running_flows import RunningFlows
 from mainspring.testing.conformance.starting_flows import StartingFlows
 from mainspring.testing.conformance.timing_flows import TimingFlows
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
 
 
 class WorkflowSuite(
-    StartingFlows, RunningFlows, ChainingFlows, RequestingFlows, EarlyFlows, TimingFlows, ListingFlows, FlowFixtures
+    StartingFlows,
+    RunningFlows,
+    ChainingFlows,
+    RetryingFlows,
+    RequestingFlows,
+    EarlyFlows,
+    TimingFlows,
+    ListingFlows,
+    FlowFixtures,
 ):
     """The contract of ``mainspring.workflows.store``. After each test the whole content is checked."""
 

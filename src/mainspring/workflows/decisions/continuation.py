@@ -3,11 +3,15 @@
 The new run has the workflow id and the root job of the closed one. It keeps everything that the decision does not state: version,
 parent, tags, priority, child policy and timeouts. The execution timeout runs anew.
 
+A run that has failed is begun again in the same way, as another *attempt*, after a delay. Its first decision is due then; until
+then it takes requests. A cancel request closes it at once. All attempts share one execution timeout.
+
 | of the closed run | the new run |
 |---|---|
 | signals that its decider had not been given | has them, after its start, in their order |
 | signals that its code had not received | has them, before the former |
 | a cancel request that its decider had not been given | has it, after the signals |
+| the other signals | has them, too, if it is another attempt |
 | keys of requests | knows them: a repeated request counts once |
 | other events that its decider had not been given | lacks them: they belong to activities and timers that the code has dropped |
 
@@ -20,9 +24,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
+from mainspring.jobs.failures import failure
 from mainspring.workflows.closing import close
 from mainspring.workflows.decisions.decision_task import schedule_decision
 from mainspring.workflows.history import (
+    WorkflowExecutionCanceled,
     WorkflowExecutionCancelRequested,
     WorkflowExecutionContinuedAsNew,
     WorkflowExecutionSignaled,
@@ -42,7 +48,8 @@ if TYPE_CHECKING:
 def continue_as_new(draft: Draft, decision: ContinueAsNewWorkflowExecution, completed: int) -> None:
     """Close a run whose continuation begins in the same transaction; see `begin_next`."""
     state = draft.state
-    timeout = state.close_by_us and (state.close_by_us - state.started_us) / 1_000_000
+    timed_from_us = state.timed_from_us or state.started_us
+    timeout = state.close_by_us and (state.close_by_us - timed_from_us) / 1_000_000
     stated = state.full
     close(
         draft,
@@ -58,6 +65,9 @@ def continue_as_new(draft: Draft, decision: ContinueAsNewWorkflowExecution, comp
         execution_timeout=decision.execution_timeout if stated else decision.execution_timeout or timeout,
         task_timeout=decision.task_timeout if stated else decision.task_timeout or state.task_timeout,
         tags=decision.tags if stated else decision.tags or state.tags,
+        delay=decision.delay,
+        attempt=decision.attempt,
+        failure=decision.failure,
     )
 
 
@@ -98,9 +108,21 @@ def begin_next(draft: Draft, closed: State, event: WorkflowExecutionContinuedAsN
         full=closed.full,
         requests=tuple(closed.requests),
         **recorded(draft.limits),
+        attempt=event.attempt,
+        delay=event.delay,
+        timed_from_us=(closed.timed_from_us or closed.started_us) if event.attempt > 1 else 0,
+        failure=closed.failure if event.attempt > 1 else "",
     )
     for one in along:
         attributes = asdict(one)
         del attributes["id"], attributes["at_us"]
         draft.record(type(one), **attributes)
+    if draft.state.cancel_requested and draft.state.begin_us > draft.now_us:
+        cancel_waiting(draft)
     schedule_decision(draft)
+
+
+def cancel_waiting(draft: Draft) -> None:
+    """Close a run as cancelled that waits for its begin: its code has nothing to clean up."""
+    error = failure("Cancelled", "cancelled before its next attempt")
+    close(draft, WorkflowExecutionCanceled, decision_completed=0, details=error)

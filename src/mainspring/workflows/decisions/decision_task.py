@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def schedule_decision(draft: Draft) -> None:
-    """Schedule a decision task if the run is open and has no unstarted one."""
+    """Schedule a decision task if the run is open, does not wait for its begin, and has no unstarted one."""
     state = draft.state
-    if state.status or (state.scheduled and (state.waiting or not state.started)):
+    if state.status or state.begin_us > draft.now_us or (state.scheduled and (state.waiting or not state.started)):
         return
     if state.full:
         draft.record(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.workflows.closing import close
+from mainspring.workflows.decisions.continuation import cancel_waiting
 from mainspring.workflows.decisions.decision_task import schedule_decision
 from mainspring.workflows.decisions.model import (
     CancelWorkflowExecution,
@@ -121,6 +122,8 @@ def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: s
     if (state.cancel_requested and not takes_requests(draft)) or not ensure_room(draft, 2):
         return reached(draft, "full")
     event = draft.record(WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request)
+    if state.begin_us > draft.now_us:
+        cancel_waiting(draft)
     schedule_decision(draft)
     return reached(draft, "recorded", event.id)
 

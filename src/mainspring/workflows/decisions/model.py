@@ -79,6 +79,12 @@ class ContinueAsNewWorkflowExecution(DecisionBase, frozen=True, tag=6):
     # Not in SWF:
     unread: tuple[int, ...] = ()
     """The events of signals that the code has not received: they go along."""
+    delay: float = 0
+    """Seconds until the first decision of the new run."""
+    attempt: int = 1
+    """2 and more: the run has failed, and the new one is another attempt at it, with all its signals."""
+    failure: bytes = b""
+    """The failure (``jobs.failures.JobFailure``) if it has failed."""
 
 
 class RecordMarker(DecisionBase, frozen=True, tag=7):

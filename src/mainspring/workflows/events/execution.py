@@ -37,6 +37,13 @@ class WorkflowExecutionStarted(EventBase, frozen=True, tag=1):
     warn_events: int = 0
     """The events from which on the run should continue as new; 0: as `model.Limits` has them by default."""
     warn_bytes: int = 0
+    attempt: int = 1
+    delay: float = 0
+    """Seconds from this event until the first decision."""
+    timed_from_us: int = 0
+    """The time from which the execution timeout runs, if it began before this event: with the first attempt."""
+    failure: str = ""
+    """Why the attempt before has failed, for people."""
 
 
 class WorkflowExecutionCancelRequested(EventBase, frozen=True, tag=2):
@@ -118,6 +125,12 @@ class WorkflowExecutionContinuedAsNew(EventBase, frozen=True, tag=10):
     task_timeout: float = 0
     tags: tuple[str, ...] = ()
     lambda_role: str = ""
+    # Not in SWF:
+    delay: float = 0
+    attempt: int = 1
+    """Of the new run: 2 and more if this run has failed, and the new one is another attempt at it."""
+    failure: bytes = b""
+    """The failure of this run (``jobs.failures.JobFailure``) if it has failed."""
 
 
 class ContinueAsNewWorkflowExecutionFailed(EventBase, frozen=True, tag=11):

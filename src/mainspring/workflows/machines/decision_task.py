@@ -67,6 +67,7 @@ def _scheduled(state: State, event: DecisionTaskScheduled) -> None:
         state.waiting = event.id
         return
     state.scheduled = event.id
+    state.begin_us = 0
     if event.schedule_to_start:
         state.task_by_us = event.at_us + int(event.schedule_to_start * 1_000_000)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.jobs.failures import describe_failure
 from mainspring.workflows.history import (
     WorkflowExecutionCanceled,
     WorkflowExecutionCancelRequested,
@@ -67,8 +68,13 @@ def _begun(state: State, event: WorkflowExecutionStarted) -> None:
     state.parent_run = event.parent_run
     state.parent_initiated = event.parent_initiated
     state.continued_run = event.continued_run
+    state.attempt = event.attempt
+    state.failure = event.failure
+    state.timed_from_us = event.timed_from_us
+    if event.delay:
+        state.begin_us = event.at_us + int(event.delay * 1_000_000)
     if event.execution_timeout:
-        state.close_by_us = event.at_us + int(event.execution_timeout * 1_000_000)
+        state.close_by_us = (event.timed_from_us or event.at_us) + int(event.execution_timeout * 1_000_000)
     for request in event.requests:
         state.requests[request] = None
 
@@ -102,12 +108,14 @@ def _closed(state: State, event: EventBase) -> None:
     state.children = {}
     state.externals = {}
     state.steps = {}
-    state.batch = state.step_seen = state.step_us = 0
+    state.batch = state.step_seen = state.step_us = state.begin_us = 0
 
 
 def _continued(state: State, event: WorkflowExecutionContinuedAsNew) -> None:
     _closed(state, event)
     state.new_run = event.new_run
+    if event.failure:
+        state.failure = describe_failure(event.failure)
 
 
 FOLDS: Final[Folds] = {
