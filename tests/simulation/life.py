@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -94,6 +95,7 @@ class Life:
         if self.workflows is not None:
             submits, limits = SubmitCalls(self.service, largest=engine.max_value), Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
+            handlers.append(VersionCalls(self.workflows.versions, self.workflows.workers.rows).handlers)
         self.api = Api(*handlers)
         self.face = GearmanFace(
             self.service,

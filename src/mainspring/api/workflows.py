@@ -192,6 +192,38 @@ class RemovedVersion(msgspec.Struct):
     state: Literal["removed"]
 
 
+class CacheInfo(msgspec.Struct):
+    """A worker's memory for runs, as of its last report. The last four count since its start."""
+
+    runs: int
+    bytes: int
+    limit: int
+    decisions: int
+    hits: int
+    replays: int
+    evictions: int
+
+
+class DeciderInfo(msgspec.Struct):
+    """A connected worker that decides runs."""
+
+    worker: str
+    versions: list[str]
+    """Such as ``order@2``."""
+    decisions: int
+    """Decisions that it makes now."""
+    draining: bool
+    """Whether it takes no more of them, because it ends."""
+    cache: CacheInfo | None
+    """None: it has not reported, as workers of earlier versions."""
+
+
+class DeciderList(msgspec.Struct):
+    """The connected workers that decide runs."""
+
+    workers: list[DeciderInfo]
+
+
 class Number(msgspec.Struct):
     """The number of runs that a request has changed."""
 
@@ -309,3 +341,9 @@ class Remove(Request[RemovedVersion]):
     call = "workflows.remove"
     type: str
     version: str
+
+
+class Workers(Request[DeciderList]):
+    """The connected workers that decide runs. Codes: none of its own."""
+
+    call = "workflows.workers"

@@ -79,7 +79,7 @@ OPTION_NAME = re.compile("--[A-Za-z]")
 SUBCOMMANDS = {
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
     "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history"),
-    "workflows": ("start", "list", "show", "history", "signal", "cancel", "terminate", "unpark", "versions"),
+    "workflows": ("start", "list", "show", "history", "signal", "cancel", "terminate", "unpark", "versions", "workers"),
     "nodes": ("list", "show", "drain", "remove"),
     "functions": ("list", "show", "limit", "pause", "resume"),
 }

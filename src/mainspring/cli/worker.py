@@ -129,8 +129,8 @@ class WorkerOptions:
         int,
         option(
             "--workflow-cache",
-            "How much memory a worker process uses for runs of workflows between their decisions. A run that is not there is"
-            " replayed from its history.",
+            "How much memory a worker process uses for runs of workflows between their decisions; 0: none. A run that is not"
+            " there is replayed from its history.",
             group=WORKERS_GROUP,
             show_default=size_text,
             **SIZE_OPTION,

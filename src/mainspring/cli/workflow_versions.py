@@ -1,4 +1,4 @@
-"""``mainspring workflows versions``: list the versions of workflows, and remove those that nothing needs."""
+"""``mainspring workflows versions|workers``: the versions of workflows, and the workers that decide their runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from mainspring.api.workflows import Remove, Versions
+from mainspring.api.workflows import Remove, Versions, Workers
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_rows
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT
 from mainspring.errors import UsageError
+from mainspring.quantities import format_size
 
 if TYPE_CHECKING:
     from mainspring.cli.table_fit import Step
@@ -23,6 +24,15 @@ SHRINK_STEPS: Final[tuple[Step, ...]] = (
     {"type": 24},
     {"last_seen_at": LEFT_OUT},
     {"type": 1},
+)
+WORKER_COLUMNS: Final = ("worker", "versions", "state", "runs", "size", "limit", "hits", "replays", "evictions")
+WORKER_STEPS: Final[tuple[Step, ...]] = (
+    {"versions": 40},
+    {"limit": LEFT_OUT},
+    {"versions": 20},
+    {"evictions": LEFT_OUT},
+    {"hits": LEFT_OUT},
+    {"versions": 8},
 )
 
 
@@ -65,6 +75,30 @@ def versions(
         COLUMNS, listed if json else [row | {"note": _note(row)} for row in listed], json=json, steps=SHRINK_STEPS
     )
     return EXIT_DONE
+
+
+def workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """List the connected workers that decide runs, and the runs in their memory.
+
+    "runs" and "size" are what a worker process has in memory, "limit" is its --workflow-cache, and "evictions" counts the runs
+    that left it because it was full. Of the decisions of a process, "hits" are those of runs in memory, and "replays" those for
+    which it replayed a history. These numbers are up to 10 seconds old.
+    """
+    listed = call(server.client(), Workers())["workers"]
+    print_rows(WORKER_COLUMNS, listed if json else [_shown(row) for row in listed], json=json, steps=WORKER_STEPS)
+    return EXIT_DONE
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    cache = row["cache"] or {}
+    sizes = {"size": cache.get("bytes"), "limit": cache.get("limit")}
+    return {
+        "worker": row["worker"],
+        "versions": " ".join(row["versions"]),
+        "state": "draining" if row["draining"] else None,
+        **{name: cache.get(name) for name in ("runs", "hits", "replays", "evictions")},
+        **{name: None if size is None else format_size(size) for name, size in sizes.items()},
+    }
 
 
 def _note(row: dict[str, Any]) -> str | None:

@@ -29,7 +29,7 @@ from mainspring.cli.run_views import EVENT_COLUMNS, EventRows, print_run
 from mainspring.cli.submit import parse_time, write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.cli.workflow_histories import Key, export, replay
-from mainspring.cli.workflow_versions import versions
+from mainspring.cli.workflow_versions import versions, workers
 from mainspring.errors import UsageError
 
 COLUMNS: Final = (
@@ -360,3 +360,4 @@ def _print_reached(run: dict[str, Any]) -> None:
 workflows.command(export)
 workflows.command(replay, usage="mainspring workflows replay FILE|KEY... FILE.py[:NAME] [OPTIONS]")
 workflows.command(versions)
+workflows.command(workers)

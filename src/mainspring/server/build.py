@@ -261,7 +261,7 @@ async def open_node(
         workflow_handlers = without_workflows()
     else:
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
-        workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions).handlers}
+        workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
     api = Api(
         job_calls.handlers,
         FunctionCalls(service).handlers,

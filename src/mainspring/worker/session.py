@@ -36,6 +36,8 @@ _SLOTS_CALL: Final = b"slots"
 """The id of the call with the number of jobs that the worker runs at a time; other calls have handles as their ids."""
 _DRAINS_CALL: Final = b"drains"
 """The id of the call by which a worker declares that it takes no more decisions."""
+_CACHE_CALL: Final = b"cache"
+"""The id of the calls by which a worker reports about its memory for runs."""
 _ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
 
@@ -188,6 +190,11 @@ class WorkerSession:
         if self.agreed:
             self._output.append(packets.request(Type.CALL, _DRAINS_CALL, b"worker.drains", b"{}"))
 
+    def report_cache(self, numbers: bytes) -> None:
+        """Send what is in the worker's memory for runs, as JSON."""
+        if self.agreed:
+            self._output.append(packets.request(Type.CALL, _CACHE_CALL, b"worker.cache", numbers))
+
     def heartbeat(self) -> None:
         """Send a heartbeat for the worker and all of its jobs."""
         if self.agreed:
@@ -262,7 +269,7 @@ class WorkerSession:
             elif kind == Type.BEATEN:
                 self.unanswered_beats = 0
                 events += self._beaten(args[0])
-            elif kind in _CALLED and args[0] in {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL}:
+            elif kind in _CALLED and args[0] in {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL}:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
                 job = _decode_job(args[1])

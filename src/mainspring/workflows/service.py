@@ -11,6 +11,7 @@ from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs.model import DECISIONS, Options
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
+from mainspring.workflows.decider_workers import DeciderWorkers
 from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions
 from mainspring.workflows.long_histories import LongHistories
@@ -129,6 +130,7 @@ class WorkflowService:
         self._newly_parked: NewlyParked
         self._failed_builds = failed_builds
         self._builds = Builds()
+        self.workers = DeciderWorkers()
         self.versions = VersionTable(commits, reads, clock, self.definitions, self._builds, lambda: self._watch.parked)
         self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
         self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None

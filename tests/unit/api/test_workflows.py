@@ -389,7 +389,7 @@ def test_problems_have_codes(request_: Request[object], code: Code) -> None:
 def test_a_node_whose_store_keeps_no_runs_refuses_all_calls() -> None:
     async def test() -> None:
         async with with_runs() as (node, _):
-            node.api.add(VersionCalls(Mock()).handlers)
+            node.api.add(VersionCalls(Mock(), Mock()).handlers)
             calls = set(node.api.requests)
             node.api.add(without_workflows())
             assert set(node.api.requests) == calls

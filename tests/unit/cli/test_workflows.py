@@ -281,6 +281,24 @@ def test_versions_are_listed_with_the_ones_that_nothing_needs(
     ]
 
 
+def test_workers_are_listed_with_the_runs_in_their_memory(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = {"runs": 7, "bytes": 2**21, "limit": 2**28, "decisions": 90, "hits": 80, "replays": 3, "evictions": 1}
+    workers = [
+        {"worker": "w-1", "versions": ["order@1", "order@2"], "decisions": 1, "draining": True, "cache": cache},
+        {"worker": "w-2", "versions": ["order@1"], "decisions": 0, "draining": False, "cache": None},
+    ]
+    server.answers["workflows.workers"] = [{"workers": workers}]
+    assert main(["workflows", "workers"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        ["worker", "versions", "state", "runs", "size", "limit", "hits", "replays", "evictions"],
+        ["w-1", "order@1 order@2", "draining", "7", "2.0 MiB", "256.0 MiB", "80", "3", "1"],
+        ["w-2", "order@1", *["-"] * 7],
+    ]
+    assert main(["workflows", "workers", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == workers
+
+
 @pytest.mark.parametrize("status", ["pending", "scheduled"])
 def test_a_signal_to_a_run_that_has_not_begun_is_explained(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: str

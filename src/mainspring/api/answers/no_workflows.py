@@ -16,6 +16,7 @@ from mainspring.api.workflows import (
     Terminate,
     Unpark,
     Versions,
+    Workers,
 )
 
 if TYPE_CHECKING:
@@ -28,5 +29,5 @@ def without_workflows() -> Handlers:
     async def refuse(_: object) -> None:
         raise ApiError(Code.UNSUPPORTED, "this node's store keeps no workflows: run a node with a store on SQLite")
 
-    kinds = (Start, List, Show, History, Signal, Cancel, Terminate, Unpark, Versions, Remove)
+    kinds = (Start, List, Show, History, Signal, Cancel, Terminate, Unpark, Versions, Remove, Workers)
     return dict.fromkeys(kinds, refuse)

@@ -1,4 +1,4 @@
-"""Calls about the versions of workflows."""
+"""Calls about the versions of workflows, and about the workers that have them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Protocol
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.workflows import Remove, RemovedVersion, VersionInfo, VersionList, Versions
+from mainspring.api.workflows import (
+    CacheInfo,
+    DeciderInfo,
+    DeciderList,
+    Remove,
+    RemovedVersion,
+    VersionInfo,
+    VersionList,
+    Versions,
+    Workers,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.api.answers.registry import Handlers
     from mainspring.errors import MainspringError
+    from mainspring.workflows.decider_workers import DeciderRow
     from mainspring.workflows.version_table import VersionRow
 
     Failed = Callable[[MainspringError], None]
@@ -30,11 +41,12 @@ class Table(Protocol):
 
 
 class VersionCalls:
-    """Answers for the versions of a node's workflows."""
+    """Answers for the versions of a node's workflows, and for the workers that decide their runs."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, deciders: Callable[[], Iterable[DeciderRow]]) -> None:
         self._table = table
-        self.handlers: Handlers = {Versions: self._versions, Remove: self._remove}
+        self._deciders = deciders
+        self.handlers: Handlers = {Versions: self._versions, Remove: self._remove, Workers: self._workers}
 
     async def _versions(self, request: Versions) -> VersionList:
         rows = await self._rows(request.type)
@@ -55,6 +67,20 @@ class VersionCalls:
                 f"the workflow {request.type} has no version {request.version}; it has: {versions}",
             )
         return RemovedVersion(request.type, request.version, "removed")
+
+    async def _workers(self, _: Workers) -> DeciderList:
+        return DeciderList(
+            [
+                DeciderInfo(
+                    worker=row.worker,
+                    versions=row.versions,
+                    decisions=row.decisions,
+                    draining=row.draining,
+                    cache=None if row.cache is None else CacheInfo(**row.cache._asdict()),
+                )
+                for row in self._deciders()
+            ]
+        )
 
     async def _rows(self, name: str | None) -> Sequence[VersionRow]:
         rows: Sequence[VersionRow] = await Later(lambda done, failed: self._table.list(name, done, failed))

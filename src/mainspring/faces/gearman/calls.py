@@ -12,6 +12,7 @@ from mainspring.api.errors import ApiError, Code, Problem
 from mainspring.api.jobs import Watch
 from mainspring.api.request import Request, read, write
 from mainspring.wire.gearman.packets import Type, response
+from mainspring.workflows.decider_workers import CacheReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +34,17 @@ WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread; above it, events are left out."""
 _EMPTY_ANSWER: dict[str, object] = {}
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
 
 class Decisions(Protocol):
     """The worker of a peer for decisions."""
 
     def pause(self) -> None:
         """Assign no more decisions: the worker drains."""
+
+    def cache_reported(self, report: CacheReport) -> None:
+        """Keep a report about the worker's memory."""
 
 
 class Caller(Protocol):
@@ -85,6 +91,19 @@ class Drains(Request[None]):
     call = "worker.drains"
 
 
+class Cache(Request[None]):
+    """Report what the worker on this connection has in its memory for runs, and what has happened there since its start."""
+
+    call = "worker.cache"
+    runs: Number
+    bytes: Number
+    limit: Number
+    decisions: Number
+    hits: Number
+    replays: Number
+    evictions: Number
+
+
 class Calls:
     """Handles the calls of all peers: those of the API, and those about the peer's own connection."""
 
@@ -95,6 +114,7 @@ class Calls:
             Isolates: _isolates,
             Slots: _slots,
             Drains: _drains,
+            Cache: _cache,
             Watch: self._watch,
         }
         self._requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
@@ -160,6 +180,12 @@ def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
 
 def _slots(peer: Caller, call_id: bytes, request: Slots) -> None:
     peer.as_worker().slots = request.slots
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _cache(peer: Caller, call_id: bytes, request: Cache) -> None:
+    if peer.decisions is not None:
+        peer.decisions.cache_reported(CacheReport(*(getattr(request, name) for name in CacheReport._fields)))
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

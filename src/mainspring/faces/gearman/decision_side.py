@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import Held
     from mainspring.workflows.builds import Build
+    from mainspring.workflows.decider_workers import CacheReport
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.model import Definition
     from mainspring.workflows.service import WorkflowService
@@ -55,6 +56,7 @@ class DecisionSide:
         build = (definition.namespace, definition.name, definition.version, digest)
         self._builds.append(build)
         self._workflows.connected(build, self.worker)
+        self._workflows.workers.registered(self.worker, build)
         function = decision_function(definition.namespace, definition.name, definition.version)
         self._service.register(self.worker, function, _DECISION_ABILITY)
         self.refill()
@@ -69,7 +71,12 @@ class DecisionSide:
     def pause(self) -> None:
         """Assign no more decisions: the worker drains."""
         self._paused = True
+        self._workflows.workers.drains(self.worker)
         self._service.withdraw(self.worker)
+
+    def cache_reported(self, report: CacheReport) -> None:
+        """Keep a report about the worker's memory."""
+        self._workflows.workers.reported(self.worker, report)
 
     def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
         """Record the reports of one DECIDE, and answer it."""
@@ -103,6 +110,7 @@ class DecisionSide:
         """Release the decisions, because the connection has ended."""
         for build in self._builds:
             self._workflows.disconnected(build, self.worker)
+        self._workflows.workers.gone(self.worker)
         self._cached.gone(self.worker)
         self._service.gone(self.worker)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Message
+    from mainspring.workflows.decider_workers import CacheReport
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.model import Definition
 
@@ -57,6 +58,9 @@ class Decisions(Side, Protocol):
 
     def pause(self) -> None:
         """Assign no more decisions: the worker drains."""
+
+    def cache_reported(self, report: CacheReport) -> None:
+        """Keep a report about the worker's memory."""
 
     def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
         """Record the reports of one DECIDE, and answer it."""

@@ -11,7 +11,7 @@ happens to its run waits for the answer.
 | `steps` | local steps on their executors |
 | `activities`, `fusing` | activities of runs that this worker executes, and decisions fused with their ends |
 | `decide_reports` | reports on their way to a server, up to their answers |
-| `run_cache`, `runs` | the runs in memory |
+| `run_cache`, `runs`, `cache_view` | the runs in memory |
 | `replay_checks` | decisions that are made by a replay, to compare the code with the whole history |
 | `watchdog` | code that blocks the worker |
 """
@@ -31,6 +31,7 @@ from mainspring.worker.execution import CANCELLED, RELEASED, failure
 from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.assignments import Assignments
+from mainspring.worker.workflows.cache_view import CacheView
 from mainspring.worker.workflows.decide_reports import DecideReports
 from mainspring.worker.workflows.node_clock import NodeClock
 from mainspring.worker.workflows.replay_checks import ReplayChecks
@@ -86,6 +87,7 @@ class WorkflowDecider:
         self._steps = Steps(settings, self._steps_ended, selector=selector, task_process=task_process)
         self._watchdog = Watchdog()
         self._cache = RunCache(settings.workflow_cache)
+        self._view = CacheView(self._cache)
         self._checks = ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
         self._activities = Activities(self._cache, self._clock)
@@ -116,6 +118,7 @@ class WorkflowDecider:
     def attach(self) -> None:
         """Use the running loop."""
         self._steps.attach()
+        self._view.attach()
         self._watchdog.start()
 
     @property
@@ -132,9 +135,11 @@ class WorkflowDecider:
                 "decisions": DECISIONS,
             }
             link.session.send(Type.REGISTER, one.code.name.encode(), msgspec.json.encode(options))
+        self._view.agreed(link)
 
     def lost(self, link: Link) -> None:
         """Evict the runs whose reports the end of a connection has left without an answer: their histories have the outcome."""
+        self._view.lost(link)
         for run in self._reports.disconnected(link):
             run.assigned = None
             if run in self._cache:
@@ -183,6 +188,7 @@ class WorkflowDecider:
 
     async def close(self) -> None:
         """Evict all runs, and end the threads and processes of steps."""
+        self._view.close()
         for run in self._cache:
             self._evict(run)
         self._watchdog.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.workflows.decider_workers import CacheReport
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,6 +28,18 @@ class RunCache:
         self._deliveries: dict[tuple[Link, Key], Run] = {}
         """The runs with a decision."""
         self._dropped: dict[Link, list[int]] = {}
+        self._decisions = self._hits = self._replays = self._evictions = 0
+
+    def numbers(self) -> CacheReport:
+        """Return what is in the cache, and what has happened in it."""
+        counted = self._decisions, self._hits, self._replays, self._evictions
+        return CacheReport(len(self._runs), self._size, self._most_bytes, *counted)
+
+    def count_decision(self, *, was_here: bool, replayed: bool) -> None:
+        """Count a decision of a run that was in memory, or whose history was replayed for it; neither: its first one."""
+        self._decisions += 1
+        self._hits += was_here
+        self._replays += replayed
 
     def get(self, number: int) -> Run | None:
         """Return a run; None if it is not in memory."""
@@ -63,6 +77,7 @@ class RunCache:
                 if not self._large:
                     break
                 if run.idle:
+                    self._evictions += 1
                     yield run
 
     @property

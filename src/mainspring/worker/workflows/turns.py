@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.worker.execution import RELEASED
 from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.progress import Next, next_act
+from mainspring.workflows.history import DecisionTaskCompleted
 from mainspring.workflows.messages import DecideMessage
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ TOGETHER_DELAY: Final = 0.05
 """Seconds for which results that are recorded with their decision wait for it."""
 BATCH_SIZE: Final = 8 * 2**20
 """Bytes of results that one activation takes, if there are several."""
+
+
+def _completes(event: Event) -> bool:
+    return type(event) is DecisionTaskCompleted
 
 
 class Turns:
@@ -69,6 +74,8 @@ class Turns:
         self._cache.hold(run, key)
         run.note(events)
         last = events[-1].id if events else run.instance.position
+        was_here = run.instance.position > 0
+        self._cache.count_decision(was_here=was_here, replayed=not was_here and any(map(_completes, events)))
         self._take(run, self._activate(run, run.instance.deliver, events, now_us), given=last)
         if run.outcomes and not run.reporting:
             self.end_steps(run)
@@ -83,6 +90,7 @@ class Turns:
             run.settlements.append(fusing.message_of(one))
             run.link.session.drop(one.key)
         run.note(run.predicted)
+        self._cache.count_decision(was_here=True, replayed=False)
         turn = self._activate(run, run.instance.deliver, run.predicted, now_us)
         run.seen, run.now_us = position, run.instance.now_us
         self._take(run, turn)

@@ -139,6 +139,32 @@ def test_a_decision_comes_with_the_whole_history_of_a_new_run(node: Node, decide
     assert kinds(decision.events) == ["WorkflowExecutionStarted", "DecisionTaskScheduled"]
 
 
+def test_a_decider_is_listed_with_the_last_report_about_its_memory(node: Node, decider: Decider) -> None:
+    client = node.connect(extended=True)
+
+    def rows() -> list[dict[str, Any]]:
+        return list(client.call("workflows.workers")["workers"])
+
+    def report(peer: Any, **changed: int) -> None:
+        peer.request(Type.CALL, b"cache", b"worker.cache", json.dumps(numbers | changed).encode())
+
+    assert [(row["versions"], row["decisions"], row["draining"], row["cache"]) for row in rows()] == [
+        (["order@1"], 0, False, None)
+    ]
+    numbers = {"runs": 1, "bytes": 3000, "limit": 2**28, "decisions": 2, "hits": 1, "replays": 0, "evictions": 0}
+    report(decider.peer)
+    report(decider.peer, runs=-1)
+    report(client, runs=9)
+    assert client.answer() == ("ANSWER", ["cache", "{}"]), "it decides no runs, and is not listed"
+    start(node)
+    decider.take()
+    assert [(row["decisions"], row["draining"], row["cache"]) for row in rows()] == [(1, False, numbers)]
+    decider.peer.request(Type.CALL, b"drains", b"worker.drains", b"{}")
+    assert [row["draining"] for row in rows()] == [True]
+    decider.peer.leave()
+    assert rows() == []
+
+
 def test_a_client_gets_the_result_of_the_run(node: Node, decider: Decider) -> None:
     client = node.connect()
     client.request(Type.SUBMIT_JOB, ORDER, b"", b"[17]")
