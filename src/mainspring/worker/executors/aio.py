@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from mainspring.worker.delivery import Delivery, Finish, Finished
 from mainspring.worker.execution import RELEASED, Settlement, execute_coroutine, failure_of, stop_settlement
+from mainspring.worker.executors.eager import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class CoroutineExecutor:
-    """Runs each delivery as a task of the running loop."""
+    """Runs each delivery on the running loop; one that has to wait becomes a task."""
 
     def __init__(self, finish: Finish) -> None:
         self._finish = finish
@@ -24,14 +25,26 @@ class CoroutineExecutor:
         self._finished: list[Finished] = []
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - only the thread executor uses it
-        """Start a task for each delivery."""
+        """Run each delivery up to its first wait, and the rest in a task."""
         for delivery in deliveries:
             begun = self._loop.time()
-            task = self._loop.create_task(
-                execute_coroutine(delivery.function, delivery.payload, delivery.job), context=Context()
-            )
-            self._tasks[delivery] = task
-            task.add_done_callback(partial(self._done, delivery, begun))
+            settlement = self.run(delivery, begun)
+            if settlement is not None:
+                self._end(delivery, settlement, begun)
+
+    def run(self, delivery: Delivery, begun: float) -> Settlement | None:
+        """Run a delivery up to its first wait. If there is none, return its settlement; else the rest runs in a task."""
+        coroutine = execute_coroutine(delivery.function, delivery.payload, delivery.job)
+        try:
+            execution = Execution(coroutine, self._loop, Context())
+        except BaseException as error:  # noqa: BLE001 - as in `_done`
+            return failure_of(error, final=False)
+        if execution.ended:
+            settlement: Settlement = execution.result
+            return settlement
+        self._tasks[delivery] = execution.task
+        execution.task.add_done_callback(partial(self._done, delivery, begun))
+        return None
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:  # noqa: ARG002 - a coroutine has only one way to stop
         """Cancel the task."""
@@ -57,6 +70,9 @@ class CoroutineExecutor:
         else:
             error = task.exception()
             settlement = task.result() if error is None else failure_of(error, final=False)
+        self._end(delivery, settlement, begun)
+
+    def _end(self, delivery: Delivery, settlement: Settlement, begun: float) -> None:
         if not self._finished:
             self._loop.call_soon(self._deliver)
         self._finished.append(Finished(delivery, settlement, self._loop.time() - begun))
