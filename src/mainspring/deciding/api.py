@@ -165,9 +165,8 @@ class Calls:
         number = self._step_numbers + 1
         call = build_step(number, function, args, kwargs, name, record, self.state.limits.largest)
         self._step_numbers = number
-        connections = getattr(function, "connections", None)
         job: WorkflowJob[Any] = WorkflowJob(
-            self.loop, connections, call.name, number, call.signature.decode_result, self._cancel_step
+            self.loop, None, call.name, number, call.signature.decode_result, self._cancel_step
         )
         self._steps[number] = LocalStep(call, job)
         self._fresh_steps.append(number)
@@ -209,12 +208,18 @@ class Calls:
         ``unrecorded``: whether commands or results are not recorded yet; ``each_unrecorded``: whether results of steps are that
         must be recorded before the next effect.
         """
+        if not self._fresh_steps:
+            return ()
         numbers, self._fresh_steps = self._fresh_steps, []
-        calls = [self._steps[number].call for number in numbers if number in self._steps]
-        self._running.update(call.number for call in calls)
-        return tuple(
-            call._replace(at_once=not (unrecorded if call.record == "each" else each_unrecorded)) for call in calls
-        )
+        started: list[StepCall] = []
+        for number in numbers:
+            step = self._steps.get(number)
+            if step is not None:
+                call = step.call
+                waits = unrecorded if call.record == "each" else each_unrecorded
+                started.append(call._replace(at_once=False) if waits else call)
+                self._running.add(number)
+        return tuple(started)
 
     def take_stopped(self) -> tuple[int, ...]:
         """Return the running steps that the code has cancelled since the last turn."""
@@ -312,7 +317,7 @@ class Calls:
         return False
 
     def about(self) -> bytes:
-        """Return the things that the run waits for, as ``Turn.about``; empty if it waits for activities and timers alone."""
+        """Return the things that the run waits for, as ``Instance.about``; empty if it waits for activities and timers alone."""
         if not (self._steps or self._signals or self._conditions):
             return b""
         about = About(

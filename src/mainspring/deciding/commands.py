@@ -150,18 +150,11 @@ def build_step(
     signature = _signature_of(call, title) if defined is None else defined.signature
     payload = encode_arguments(signature, args, kwargs)
     check_size(payload, largest, f"the input of step {title} #{number}")
-    coroutine = inspect.iscoroutinefunction(call)
+    if defined is None:
+        executor: Any = "coroutine" if inspect.iscoroutinefunction(call) else "thread"
+        return StepCall(number, title, call, signature, payload, record, executor)
     return StepCall(
-        number=number,
-        name=title,
-        call=call,
-        signature=signature,
-        payload=payload,
-        record=record,
-        at_once=False,
-        executor=defined.executor if defined is not None else "coroutine" if coroutine else "thread",
-        retry=None if defined is None else defined.retry,
-        timeout=None if defined is None else defined.timeout,
+        number, title, call, signature, payload, record, defined.executor, True, defined.retry, defined.timeout
     )
 
 

@@ -75,8 +75,10 @@ class Instance(RunState):
         """The last DecisionTaskCompleted that the instance has."""
         self._markers: list[MarkerRecorded] = []
         """Step results of a batch that are not resolved yet."""
-        self._results: dict[int, bool] = {}
-        """Steps with results that no event has confirmed; True: they must be recorded before the next effect."""
+        self._results: set[int] = set()
+        """Steps with results that no event has confirmed."""
+        self._each: set[int] = set()
+        """Those of them that must be recorded before the next effect."""
         self._close: Decision | None = None
         self._closed = False
         """Whether the history records the close."""
@@ -136,7 +138,9 @@ class Instance(RunState):
         if step is not None:
             recorded.append(calls.end_step(step, outcome, self.batch))
             self.size += len(recorded[-1].result) * VALUE_FACTOR
-            self._results[outcome.number] = step.call.record == "each"
+            self._results.add(outcome.number)
+            if step.call.record == "each":
+                self._each.add(outcome.number)
 
     def recorded(self, events: Sequence[Event]) -> None:
         """Take the events that a completion has recorded. The next ``deliver`` gives newer ones to the code."""
@@ -144,6 +148,10 @@ class Instance(RunState):
             self._take(events)
         finally:
             self._activation.end()
+
+    def about(self) -> bytes:
+        """Return what the code waits for, for ``DecideMessage.about``; empty if only for activities and timers."""
+        return b"" if self._calls is None else self._calls.about()
 
     def evict(self) -> None:
         """End the coroutines in place, drop their commands, and free the memory."""
@@ -178,7 +186,7 @@ class Instance(RunState):
             ()
             if finished
             else calls.take_started(
-                unrecorded=self._commands.unrecorded or bool(self._results), each_unrecorded=any(self._results.values())
+                unrecorded=self._commands.unrecorded or bool(self._results), each_unrecorded=bool(self._each)
             )
         )
         return Turn(
@@ -187,7 +195,6 @@ class Instance(RunState):
             steps,
             finished,
             calls.steps_run and not finished,
-            calls.about(),
             None,
             calls.take_stopped(),
         )
@@ -253,7 +260,8 @@ class Instance(RunState):
 
     def _take_marker(self, event: MarkerRecorded) -> None:
         if event.number in self._results:
-            del self._results[event.number]
+            self._results.remove(event.number)
+            self._each.discard(event.number)
             return
         last = self._markers[-1] if self._markers else None
         if last is not None and (last.seen, last.now_us, last.batch) != (event.seen, event.now_us, event.batch):

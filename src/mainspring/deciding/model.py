@@ -104,9 +104,9 @@ class StepCall(NamedTuple):
     payload: bytes
     """The arguments, encoded by the signature. A step gets a copy of them, so that it cannot change the workflow's values."""
     record: Record
-    at_once: bool
-    """Whether it may start before the results and decisions of the same turn are recorded."""
     executor: Literal["thread", "process", "coroutine"]
+    at_once: bool = True
+    """Whether it may start before the results and decisions of the same turn are recorded."""
     retry: Retry | None = None
     timeout: float | None = None
 
@@ -134,8 +134,6 @@ class Turn(NamedTuple):
     """Whether ``decisions`` closes the run."""
     waits: bool = False
     """Whether local steps run or are to be started."""
-    about: bytes = b""
-    """MessagePack: the channels that the code waits for (``channels``), and unread signals by name (``unread``)."""
     parked: Parked | None = None
     """If set, the worker sends nothing else of the turn and evicts the run."""
     stop: tuple[int, ...] = ()

@@ -108,6 +108,10 @@ class Link:
 
     def _flush(self) -> None:
         self._flushing = False
+        self.write()
+
+    def write(self) -> None:
+        """Write the session's output now, because the rest of this iteration may take long."""
         if self._wire is not None and self.session.has_output:
             self._wire.write(self.session.take_output())
 
@@ -190,6 +194,8 @@ class _Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         tune(transport.get_extra_info("socket"))
+        # uvloop then sends at each write: the link collects the output of an iteration of the loop by itself.
+        self._transport.set_write_buffer_limits(high=0)
         self._link.begun(self)
 
     def data_received(self, data: bytes) -> None:

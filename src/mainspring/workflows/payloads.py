@@ -17,10 +17,7 @@ _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 def digest_of(*parts: bytes) -> int:
     """Return a digest of byte strings (BLAKE2b-64), whose lowest bits are its version."""
-    hashed = blake2b(digest_size=8)
-    for part in parts:
-        hashed.update(b"%d:" % len(part))
-        hashed.update(part)
+    hashed = blake2b(b"".join([b"%d:%b" % (len(part), part) for part in parts]), digest_size=8)
     return int.from_bytes(hashed.digest(), "big") >> _VERSION_BITS << _VERSION_BITS | DIGEST_VERSION
 
 

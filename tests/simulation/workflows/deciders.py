@@ -59,6 +59,9 @@ class _Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._closing
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
     def close(self) -> None:
         if not self._closing:
             self._closing = True

@@ -198,7 +198,7 @@ class FakeWorker:
         self.running |= {call.number: call for call in turn.start}
         if goes_on and any(isinstance(event, h.DecisionTaskCompleted) for event in fresh):
             following = instance.deliver((), self.node.now_us)
-            if following != Turn(waits=True, about=following.about):
+            if following != Turn(waits=True):
                 return self.finish_turn(following)
         return turn
 

@@ -139,7 +139,8 @@ async def waiting() -> None:
 
 def test_a_turn_reports_the_things_that_the_code_waits_for() -> None:
     worker = start(waiting)
-    assert decode_about(worker.decide_only().about) == About(("approved",), steps=("price",), conditions=1)
+    worker.decide_only()
+    assert decode_about(worker.instance.about()) == About(("approved",), steps=("price",), conditions=1)
 
 
 async def sleeping() -> None:
@@ -147,7 +148,9 @@ async def sleeping() -> None:
 
 
 def test_a_report_of_nothing_but_timers_is_empty() -> None:
-    assert start(sleeping).decide_only().about == b""
+    worker = start(sleeping)
+    worker.decide_only()
+    assert worker.instance.about() == b""
 
 
 def test_a_lost_decision_is_resumed_with_its_time_before_newer_events() -> None:

@@ -45,6 +45,11 @@ class DecideReports:
         self._reporting[run] = None
         self._unsent.setdefault(run.link, []).append((run, message))
 
+    @property
+    def unsent(self) -> bool:
+        """Whether ``send`` would send reports."""
+        return bool(self._unsent)
+
     def _end(self, run: Run) -> None:
         run.reporting = False
         self._reporting.pop(run, None)

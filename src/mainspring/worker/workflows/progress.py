@@ -42,6 +42,6 @@ def next_act(run: Run, *, draining: bool) -> Next:
     if run.decisions or run.settlements or run.outdated:
         return Next.RECORD
     if run.steps:
-        now = run.eager or draining or sum(len(step.result) for step in run.steps) > TOGETHER_BYTES
-        return Next.RECORD if now else Next.WAIT
+        now = run.eager or draining or run.step_bytes > TOGETHER_BYTES
+        return Next.RECORD if now else Next.NOTHING if run.outcomes else Next.WAIT
     return Next.HAND_BACK if draining and not run.running else Next.NOTHING

@@ -67,7 +67,6 @@ class Run:
     """
 
     __slots__ = (
-        "about",
         "activation",
         "activities",
         "assigned",
@@ -94,6 +93,7 @@ class Run:
         "settlements",
         "size",
         "starts",
+        "step_bytes",
         "steps",
         "timer",
         "unanswered",
@@ -128,6 +128,8 @@ class Run:
         # Not reported yet:
         self.decisions: list[Decision] = []
         self.steps: list[StepResult] = []
+        self.step_bytes = 0
+        """The size of their results."""
         self.settlements: list[SettlementMessage] = []
         self.predicted: Sequence[Event] = ()
         """The events that the ends in ``settlements`` will cause; the code was given them already."""
@@ -140,7 +142,6 @@ class Run:
         """Whether the results have to be recorded now, and not with the decision."""
         self.outdated = False
         """Whether the run has newer events, which the answer to a report brings."""
-        self.about = b""
         # Waits for the answer to a report:
         self.reporting = False
         self.assigned: Assigned | None = None
@@ -200,6 +201,7 @@ class Run:
     def drop_unrecorded(self) -> None:
         """Forget what is reported now."""
         self.decisions, self.steps, self.settlements = [], [], []
+        self.step_bytes = 0
         self.eager = self.outdated = False
         if self.timer is not None:
             self.timer.cancel()

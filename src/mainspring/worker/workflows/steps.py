@@ -75,6 +75,7 @@ class Steps:
         self._selector = selector
         self._task_process = task_process
         self._executors: dict[str, Executor] = {}
+        self._coroutines: CoroutineExecutor
         self._functions: dict[tuple[str, Callable[..., Any]], Function] = {}
         self._steps: dict[Delivery, RunningStep] = {}
 
@@ -82,9 +83,10 @@ class Steps:
         """Create the executors on the running loop."""
         places = self._settings.concurrency
         self._loop = asyncio.get_running_loop()
+        self._coroutines = CoroutineExecutor(self._finished)
         self._executors = {
             "thread": ThreadExecutor(places, self._finished, most=places),
-            "coroutine": CoroutineExecutor(self._finished),
+            "coroutine": self._coroutines,
             "process": ProcessExecutor(
                 places,
                 self._selector,
@@ -101,15 +103,40 @@ class Steps:
             await executor.close()
 
     def start(self, run: Run, calls: Sequence[StepCall]) -> None:
-        """Start steps of a run."""
+        """Start steps of a run. Coroutines that end without a wait have their outcomes in ``run.outcomes`` afterwards."""
         deliveries: dict[str, list[Delivery]] = {}
         for call in calls:
             step = run.running[call.number] = RunningStep(run, call)
-            deliveries.setdefault(call.executor, []).append(self._attempt(step))
+            if call.executor == "coroutine":
+                outcome = self._begin(step)
+                if outcome is not None:
+                    run.outcomes.append(outcome)
+            else:
+                deliveries.setdefault(call.executor, []).append(self._attempt(step))
         for executor, batch in deliveries.items():
             self._executors[executor].start(batch, brief=True)
 
+    def _begin(self, step: RunningStep) -> StepOutcome | None:
+        """Run the next attempt of a coroutine up to its first wait; return its outcome if it has ended."""
+        delivery = self._delivery(step)
+        timeout = step.call.timeout
+        begun = self._loop.time()
+        settlement = self._coroutines.run(delivery, begun)
+        if settlement is None:
+            self._watch(step, delivery)
+            return None
+        step.delivery = None
+        if timeout is not None and self._loop.time() - begun > timeout:
+            settlement = _timeout(step)
+        return self._outcome(step, settlement)
+
     def _attempt(self, step: RunningStep) -> Delivery:
+        """Return the next attempt of a step, which an executor is going to end."""
+        delivery = self._delivery(step)
+        self._watch(step, delivery)
+        return delivery
+
+    def _delivery(self, step: RunningStep) -> Delivery:
         """Return the next attempt of a step."""
         call = step.call
         step.attempt += 1
@@ -122,10 +149,13 @@ class Steps:
         job = CurrentJob(key[0], b"", call.name, info, _SILENT)
         delivery = step.delivery = Delivery(step.run.link, key, function, call.payload, job, 0.0)
         delivery.running = True
-        self._steps[delivery] = step
-        if call.timeout is not None:
-            step.timer = self._loop.call_later(call.timeout, self._timed_out, step)
         return delivery
+
+    def _watch(self, step: RunningStep, delivery: Delivery) -> None:
+        """Await the end of an attempt, or its time-out."""
+        self._steps[delivery] = step
+        if step.call.timeout is not None:
+            step.timer = self._loop.call_later(step.call.timeout, self._timed_out, step)
 
     def stop(self, run: Run, numbers: Sequence[int] | None = None) -> None:
         """Stop steps of a run whose outcomes nobody waits for; None: all of them."""
@@ -149,9 +179,7 @@ class Steps:
         del self._steps[delivery]
         delivery.job.ask_to_stop("timeout")
         self._executors[delivery.executor].stop(delivery, at_once=True)
-        seconds = step.call.timeout
-        settlement = failure("Timeout", f"the attempt of step {step.call.name} ran for longer than {seconds:g} s")
-        outcome = self._outcome(step, settlement)
+        outcome = self._outcome(step, _timeout(step))
         if outcome is not None:
             self._ended([(step.run, outcome)])
 
@@ -194,6 +222,17 @@ class Steps:
     def _retry_later(self, step: RunningStep, delay: float) -> None:
         def begin() -> None:
             step.timer = None
-            self._executors[step.call.executor].start([self._attempt(step)], brief=True)
+            if step.call.executor != "coroutine":
+                self._executors[step.call.executor].start([self._attempt(step)], brief=True)
+                return
+            outcome = self._begin(step)
+            if outcome is not None:
+                self._ended([(step.run, outcome)])
 
         step.timer = self._loop.call_later(delay, begin)
+
+
+def _timeout(step: RunningStep) -> Settlement:
+    """Return the end of an attempt that took too long."""
+    seconds = step.call.timeout
+    return failure("Timeout", f"the attempt of step {step.call.name} ran for longer than {seconds:g} s")

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 TOGETHER_DELAY: Final = 0.05
 """Seconds for which results that are recorded with their decision wait for it."""
+HEAD_START: Final = 0.006
+"""Seconds after which the reports of one turn of the loop no longer wait for further ones: the server records them meanwhile."""
+SLICE: Final = 0.005
+"""Seconds for which a run whose steps end at once goes on before others run."""
 BATCH_SIZE: Final = 8 * 2**20
 """Bytes of results that one activation takes, if there are several."""
 
@@ -64,6 +68,8 @@ class Turns:
         self._evict = evict
         self._flush = flush
         self._clock = clock
+        self._first_report = 0.0
+        """The time of the first report that is not sent."""
         self.draining = False
         """Whether no more decisions and steps begin."""
 
@@ -77,8 +83,7 @@ class Turns:
         was_here = run.instance.position > 0
         self._cache.count_decision(was_here=was_here, replayed=not was_here and any(map(_completes, events)))
         self._take(run, self._activate(run, run.instance.deliver, events, now_us), given=last)
-        if run.outcomes and not run.reporting:
-            self.end_steps(run)
+        self.end_steps(run)
 
     def decide_fused(self, run: Run, now_us: int) -> None:
         """Decide about activities that this worker has executed, whose ends are reported with the decision."""
@@ -98,15 +103,28 @@ class Turns:
     def end_steps(self, run: Run) -> None:
         """Give the code the outcomes of steps; they wait for the next decision if the worker has none.
 
-        Large results are reported in several batches, since a packet cannot carry all of them.
+        Large results are reported in several batches, since a packet cannot carry all of them. A run whose steps end at once goes
+        on here, and lets others run after a time.
         """
+        if not run.outcomes:
+            return
         most = min(BATCH_SIZE, run.instance.limits.largest // 2)
+        until = self._clock() + SLICE
         while run.outcomes and run.key is not None and not run.reporting:
+            if self._clock() > until:
+                asyncio.get_running_loop().call_soon(self._go_on, run)
+                return
             outcomes = run.take_outcomes(most)
             for outcome in outcomes:
                 step = run.running.pop(outcome.number, None)
                 run.eager = run.eager or step is None or step.call.record == "each"
             self._take(run, self._activate(run, run.instance.step_ended, outcomes))
+
+    def _go_on(self, run: Run) -> None:
+        """Go on with a run that has let others run."""
+        if run in self._cache and not run.reading:
+            self.end_steps(run)
+            self._flush()
 
     def _activate(self, run: Run, activation: Any, *args: Any) -> Turn:
         """Run code of a workflow."""
@@ -137,9 +155,10 @@ class Turns:
         run.batch = instance.batch
         run.decisions.extend(turn.decisions)
         run.steps += turn.steps
+        for step in turn.steps:
+            run.step_bytes += len(step.result)
         run.finished = turn.finished
         run.waits = turn.waits
-        run.about = turn.about
         if turn.stop:
             self._steps.stop(run, turn.stop)
         if turn.start:
@@ -149,10 +168,14 @@ class Turns:
                 run.starts += [call for call in turn.start if not call.at_once]
             else:
                 run.starts += turn.start
-        self.advance(run)
+        self._act(run)
 
     def advance(self, run: Run) -> None:
-        """Report what has to be recorded now, and start the steps for which nothing has to be."""
+        """Report what has to be recorded now, start the steps for which nothing has to be, and take those that end at once."""
+        self._act(run)
+        self.end_steps(run)
+
+    def _act(self, run: Run) -> None:
         act = next_act(run, draining=self.draining)
         if act is Next.COMPLETE or act is Next.RECORD:
             self._report(run, more=act is Next.RECORD)
@@ -208,7 +231,7 @@ class Turns:
             tuple(run.steps),
             tuple(run.decisions),
             tuple(run.settlements),
-            run.about,
+            run.instance.about(),
             parked,
             self._build,
         )
@@ -216,4 +239,10 @@ class Turns:
         if run.key is not None and not more:
             run.link.session.drop(run.key)
             self._cache.release(run)
+        if not self._reports.unsent:
+            self._first_report = self._clock()
         self._reports.add(run, message)
+        if self._clock() - self._first_report > HEAD_START:
+            for refused in self._reports.send():
+                self._evict(refused)
+            run.link.write()

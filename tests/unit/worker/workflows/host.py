@@ -129,6 +129,9 @@ class Server:
     def is_closing(self) -> bool:
         return not self.open
 
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
     def write(self, data: bytes) -> None:
         for kind, args in self._connection.receive(data):
             if kind == Type.OPTION_REQ:

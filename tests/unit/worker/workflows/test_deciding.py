@@ -73,6 +73,42 @@ def test_a_step_is_on_disk_before_the_next_one_starts() -> None:
     Host(steps.app).run(test)
 
 
+def test_a_run_whose_steps_end_at_once_lets_others_run() -> None:
+    steps = Steps(5, record="together")
+    for event in steps.go:
+        event.set()
+
+    async def test(host: Host) -> None:
+        begun_in_turns: list[int] = []
+        host.seconds_of_code = turns.SLICE
+        host.assign()
+        for _ in range(10):
+            begun_in_turns.append(len(steps.begun))
+            await asyncio.sleep(0)
+        assert len(set(begun_in_turns)) > 2
+        assert begun_in_turns[-1] == 5
+        assert len((await host.report()).only.steps) == 5
+
+    Host(steps.app).run(test)
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_the_reports_of_a_long_turn_are_sent_before_its_end(long: bool) -> None:
+    app = App()
+
+    @app.workflow
+    async def order() -> int:
+        return 1
+
+    async def test(host: Host) -> None:
+        host.seconds_of_code = 2 * turns.HEAD_START if long else 0.0
+        host.assign()
+        assert (Type.DECIDE in host.packets) is long
+        assert not (await host.report()).only.more
+
+    Host(app).run(test)
+
+
 def test_steps_recorded_together_go_with_the_decision() -> None:
     steps = Steps(3, record="together")
     for event in steps.go:

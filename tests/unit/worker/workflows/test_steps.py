@@ -266,3 +266,49 @@ def test_a_step_gets_its_own_copies_of_its_arguments() -> None:
         assert host.node.closed.result == b"[4,3]"
 
     Host(app).run(test)
+
+
+def test_a_step_that_blocks_its_worker_beyond_its_timeout_has_timed_out() -> None:
+    app = App()
+    hosts: list[Host] = []
+
+    @app.task(timeout=timedelta(seconds=2))
+    async def price() -> int:
+        hosts[0].advance(3)  # without a wait
+        return 7
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        hosts.append(host)
+        host.assign()
+        result, failed, attempts = await recorded(host)
+        assert (failed, attempts) == (True, 1)
+        assert msgspec.json.decode(result)["type"] == "Timeout"
+
+    Host(app).run(test)
+
+
+def test_a_step_uses_the_task_that_runs_it() -> None:
+    app = App()
+
+    @app.task
+    async def price() -> str:
+        job = current_job()
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            assert current_job() is job
+            return "late"
+        return ""
+
+    flow(app, price)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.advance(5.1)
+        assert await recorded(host) == (b'"late"', False, 1)
+
+    Host(app).run(test)
