@@ -28,7 +28,10 @@ def source(tmp_path: Path) -> Iterator[Source]:
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, payload BLOB)")
+    connection.execute("BEGIN")  # one wait for the disk, and not one for each row
     connection.executemany("INSERT INTO jobs (payload) VALUES (?)", [(b"x" * 1000,)] * 3000)
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     yield path, connection
     connection.close()
 
