@@ -148,6 +148,7 @@ INDEXES = {
     "runs_closed": "CREATE INDEX runs_closed ON runs (namespace, closed_us) WHERE status > 0",
     "runs_due": "CREATE INDEX runs_due ON runs (due_us) WHERE due_us IS NOT NULL",
     "runs_links": "CREATE INDEX runs_links ON runs (root, id) WHERE id <> root",
+    "runs_versions": "CREATE INDEX runs_versions ON runs (namespace, type, version) WHERE status = 0",
     "runs_named": "CREATE INDEX runs_named ON runs (namespace, workflow_id, id) WHERE status > 0",
     "runs_open": "CREATE UNIQUE INDEX runs_open ON runs (namespace, workflow_id) WHERE status = 0",
     "runs_parked": "CREATE INDEX runs_parked ON runs (namespace, type, version, builds) WHERE parked_us IS NOT NULL",
