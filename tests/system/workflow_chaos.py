@@ -82,6 +82,8 @@ class AccountingClient(threading.Thread):
         self._ledger = ledger
         self._chance = chance
         self.ending = threading.Event()
+        self.parks = frozenset({"losses"})
+        """The reasons for which a run may be parked."""
         self.defect: BaseException | None = None
 
     def run(self) -> None:
@@ -109,7 +111,9 @@ class AccountingClient(threading.Thread):
             self._ledger.note("cancels")
         shown = self._call("workflows.show", key=name)
         account.outcome = self._outcome(shown["handle"], name)
-        account.status = self._call("workflows.show", key=name)["status"]
+        shown = self._call("workflows.show", key=name)
+        account.status = shown["status"]
+        self._ledger.note(f"version {shown['version']}")
         self._read(account)
         self._ledger.note("closed")
 
@@ -159,8 +163,9 @@ class AccountingClient(threading.Thread):
                 outcome = self._client.outcome(handle, WAIT)
             except TimeoutError:
                 shown = self._call("workflows.show", key=name)
-                if shown["parked"]:
-                    assert shown["parked"]["kind"] == "losses", shown
+                parked = shown["parked"] and shown["parked"]["kind"]
+                assert not parked or parked in self.parks, shown
+                if parked == "losses":
                     self._call("workflows.unpark", key=name)
                     self._ledger.note("parked after five losses")
                 elif time.monotonic() > end:
@@ -190,6 +195,8 @@ class AccountingClient(threading.Thread):
             if kind == "ActivityTaskCompleted":
                 places.append((kind, attributes["scheduledEventId"]))
                 account.recorded[json.loads(attributes["result"])] = at
+            elif kind == "MarkerRecorded" and attributes["markerName"] == "patch":
+                self._ledger.note("patches")
             elif kind == "MarkerRecorded":
                 places.append((kind, attributes["number"]))
                 account.recorded[json.loads(attributes["details"])] = at

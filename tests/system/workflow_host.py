@@ -5,6 +5,7 @@ It runs as a program: it imports everything once, and forks a process for each o
 - ``role``: ``node``, or one of `APPS` for its worker; ``directory``: of the store, the socket and the effects;
 - ``kill_at``: the number of an event; 0: the process is not killed. ``when``: ``before`` the transaction or the report that
   brings the event, or ``after`` it; a node also after it has ``answered``;
+- ``code``: one of `deployed_workflows.APPS` for a worker, in place of that of its role;
 - ``journal``: a file for a node's writes, see `power_cuts`, or null; ``plant``: a defect to plant, or null.
 
 It writes the pid of each process. The processes end with it.
@@ -25,7 +26,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.system import accounted_workflows, power_cuts
+from tests.system import accounted_workflows, deployed_workflows, power_cuts
 from tests.system import workflow_programs as programs
 
 from mainspring.client.addresses import parse_address
@@ -40,6 +41,7 @@ from mainspring.server.clock import SystemClock
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.worker import link
+from mainspring.worker.workflows import deciding
 from mainspring.worker.workflows.deciding import WorkflowDecider
 from mainspring.workflows import outside, run_jobs
 from mainspring.workflows.service import WorkflowService
@@ -233,7 +235,9 @@ async def node(directory: Path) -> None:
 async def worker(app: App, directory: Path) -> None:
     replace(link, "delays", partial(repeat, 0.02))  # a node that was killed is back at once
     app.connect_to(f"unix:{directory / 's'}")
-    await app.worker(servers=[parse_address(f"unix:{directory / 's'}")]).run()
+    running = app.worker(servers=[parse_address(f"unix:{directory / 's'}")])
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.stop)
+    await running.run()
 
 
 def child(order: dict[str, Any]) -> None:
@@ -248,10 +252,14 @@ def child(order: dict[str, Any]) -> None:
     if order["plant"]:
         PLANTS[order["plant"]]()
     role = order["role"]
+    app = APPS.get(role)
+    if code := order.get("code"):  # the digest of the code is that of all loaded modules
+        app = deployed_workflows.APPS[code]
+        replace(deciding, "code_digest", lambda _: code)
     if order.get("journal"):
         power_cuts.record_writes((directory / "store.db").resolve(), Path(order["journal"]))
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(node(directory) if role == "node" else worker(APPS[role], directory))
+        asyncio.run(node(directory) if app is None else worker(app, directory))
 
 
 def main() -> None:

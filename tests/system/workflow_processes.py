@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_TAIL = 4000
+STOP_TIMEOUT = 20.0
+"""Seconds in which a stopped worker ends."""
 
 
 class WorkflowProcesses:
@@ -70,6 +73,15 @@ class WorkflowProcesses:
         for role in roles:
             while self.lives(role):
                 time.sleep(0.002)
+
+    def stop(self, role: str) -> None:
+        """Stop a worker politely, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pids[role], signal.SIGTERM)
+        end = time.monotonic() + STOP_TIMEOUT
+        while self.lives(role):
+            assert time.monotonic() < end, f"{role} does not end\n{self.log()}"
+            time.sleep(0.002)
 
     def lives(self, role: str) -> bool:
         return Path(f"/proc/{self.pids[role]}").exists()

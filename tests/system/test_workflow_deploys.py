@@ -1,0 +1,102 @@
+"""A rolling deploy of three versions of a program under load: nothing is lost, and nothing that was recorded is executed again.
+
+A client starts runs, sends signals and cancels, and accounts for them, as in `test_workflow_chaos`. The workers are replaced one
+after another: versions run beside each other for a while, runs change from one to the next, and some are parked meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.client.addresses import parse_address
+from mainspring.client.blocking import Client
+
+from .workflow_chaos import WORKERS, Findings, WorkflowChaos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.system
+
+VERSIONS = ("v1", "v2", "v3")
+
+
+class Deploys(WorkflowChaos):
+    """A node and two workers, whose program is replaced."""
+
+    def __init__(self, directory: Path, seed: int, plant: str | None = None, kills: float = 0.3) -> None:
+        """``kills``: the part of workers that are killed, and not stopped politely."""
+        self._code = VERSIONS[0]
+        self._kills = kills
+        super().__init__(directory, seed, plant=plant)
+        for client in self._clients:
+            client.parks = frozenset({"mismatch"})
+
+    def start(self, role: str, **order: Any) -> None:
+        """Start a process with the present version."""
+        super().start(role, **order, **({"code": self._code} if role in WORKERS else {}))
+
+    def deploy_next(self) -> None:
+        """Replace the workers by those of the next version, politely or by a kill, each after some progress."""
+        self._code = VERSIONS[VERSIONS.index(self._code) + 1]
+        for role in WORKERS:
+            self.ledger.await_progress(self.chance.randrange(150, 400))
+            if self.chance.random() < self._kills:
+                self.kill(role)
+            else:
+                self.stop(role)
+            self.start(role)
+            self.ledger.note("deploys")
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Return the versions of the workflow."""
+        client = Client([parse_address(self.address)])
+        try:
+            return {row["version"]: row for row in client.call("workflows.versions", {"type": "account"})["versions"]}
+        finally:
+            client.close()
+
+
+def deploy(directory: Path, seed: int, plant: str | None = None, kills: float = 0.3) -> Findings:
+    with Deploys(directory, seed, plant, kills) as deploys:
+        found = deploys.suffer(lambda _: deploys.deploy_next(), 0.0, rounds=len(VERSIONS) - 1, runs=100)
+        rows = deploys.rows()
+    assert [(rows[version]["open"], rows[version]["parked"], rows[version]["workers"]) for version in ("1", "2")] == [
+        (0, 0, 2),
+        (0, 0, 2),
+    ]
+    assert rows["2"]["gets_new_runs"]
+    return found
+
+
+def check(found: Findings) -> None:
+    print(found)  # noqa: T201 - the accounts
+    assert not found.violations, str(found)
+    assert found.counts["closed"] == found.counts["starts"] >= 100
+    assert found.counts["deploys"] == 4
+    assert found.counts["patches"], "some runs have got the patch"
+    assert found.counts["version 2"], "some runs have begun with version 2"
+
+
+def test_a_rolling_deploy_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    check(deploy(tmp_path, seed=1))
+
+
+def test_workers_that_are_stopped_politely_lose_no_decision_and_no_activity(tmp_path: Path) -> None:
+    check(deploy(tmp_path, seed=2, kills=0))
+    assert "attempt lost" not in (tmp_path / "node.log").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_twenty_rolling_deploys_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    for seed in range(2, 22):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        check(deploy(directory, seed))
+
+
+def test_a_planted_repetition_is_found(tmp_path: Path) -> None:
+    assert "was executed again" in ", ".join(deploy(tmp_path, seed=1, plant="repetition").violations)
