@@ -1,0 +1,112 @@
+"""Creates the store of `test_workflow_stores` from a commit: ``python -m tests.upgrades.make_workflows``, in a clone that has it.
+
+The code of that commit runs a node and a worker with `workflow_program` until each run is where it shall be, and ends as a crash
+does. The file is part of the repository, so that the tests do not need the history of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+COMMIT: Final = "aba5cc5d44da777aa52b140dd7f0e43923aa8b6d"
+"""The last one with the core of workflows alone."""
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+PROGRAM: Final = "workflow_program.py"
+STORE: Final = HERE / "workflow-core.db.xz"
+
+
+def main() -> None:
+    """Create the file."""
+    import apsw
+
+    with tempfile.TemporaryDirectory() as directory:
+        archive = subprocess.run(
+            ["git", "archive", "--format=zip", COMMIT, "src"], cwd=ROOT, check=True, stdout=subprocess.PIPE
+        ).stdout
+        zipfile.ZipFile(io.BytesIO(archive)).extractall(directory)
+        shutil.copy(HERE / PROGRAM, directory)  # its path is in the store
+        environment = {**os.environ, "PYTHONPATH": f"{directory}/src:{directory}", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-P", __file__, directory]
+        subprocess.run(command, check=True, cwd=directory, env=environment)
+        store = Path(directory, "store.db")
+        connection = apsw.Connection(str(store))
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.close()
+        STORE.write_bytes(lzma.compress(store.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+
+
+async def play(directory: Path) -> None:
+    """Start the runs, by the code of the commit, and end when each has come as far as it can."""
+    from mainspring.client.addresses import parse_address
+    from mainspring.faces.gearman.protocol import GearmanProtocol
+    from mainspring.ids import node_id
+    from mainspring.server.build import build_engine, open_node
+    from mainspring.server.clock import SystemClock
+    from mainspring.server.settings import ServerSettings, parse_store
+    from mainspring.server.shutdown import Shutdown
+    from mainspring.worker.settings import WorkerSettings
+
+    program: Any = importlib.import_module(PROGRAM.removesuffix(".py"))
+
+    program.is_old.append(True)
+    clock = SystemClock()
+    settings = ServerSettings(name=node_id("old"), store=parse_store(f"sqlite:///{directory / 'store.db'}"))
+    built = await open_node(
+        settings, build_engine(settings.store, workflows=settings.workflows), clock, Shutdown(clock, 1)
+    )
+    socket = str(directory / "s")
+    server = await asyncio.get_running_loop().create_unix_server(lambda: GearmanProtocol(built.node.face), socket)
+    address = f"unix:{socket}"
+    app, elsewhere = program.app, program.elsewhere
+    app.connect_to(address)
+    elsewhere.connect_to(address)
+    worker = app.worker(WorkerSettings(name="old"), servers=[parse_address(address)])
+    working = asyncio.create_task(worker.run())
+
+    async def call(method: str, **params: Any) -> Any:
+        return await app.connections.aio().call(method, params)
+
+    async def until(key: str, done: Any) -> None:
+        while not done(await call("workflows.show", key=key)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    assert built.node.workflows is not None
+    while "receives" not in {name.decode() for name in built.node.workflows.functions()}:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    for name in ("receives", "sleeps", "waits", "breaks_off", "has_defect", "is_long", "is_cancelled", "closed"):
+        flow = program.receives if name == "closed" else getattr(program, name)
+        await flow.options(unique=name).asubmit(1)
+    await program.comes_later.options(unique="comes_later").asubmit(1)
+    for number in range(2):
+        await call("workflows.signal", key="comes_later", name="go", input=7, request=str(number))
+    await call("workflows.signal", key="closed", name="go", input=7)
+    await until("closed", lambda shown: shown["status"] == "completed")
+    for key in ("receives", "is_long"):
+        await until(key, lambda shown: shown["receives"] == ["go"])
+    await until("sleeps", lambda shown: shown["timers"] and not shown["activities"])
+    await until("waits", lambda shown: shown["activities"])
+    await until("breaks_off", lambda shown: shown["steps"] == ["hold"])
+    await until("has_defect", lambda shown: shown["parked"])
+    await until("is_cancelled", lambda shown: shown["activities"] and shown["activities"][0]["state"] == "running")
+    await call("workflows.cancel", key="is_cancelled")
+    del server, working
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(play(Path(sys.argv[1])))
+    else:
+        main()
