@@ -26,6 +26,7 @@ EXCEPTIONS = {
     "faces/http/listener.py: self._server.should_exit": "uvicorn's way to stop",
     "jobs/admission.py: key_queue.account": "a key's queue has an account while the node has jobs of the key",
     "jobs/intake.py: held.then": "state of a job: the callback after it is stored",
+    "worker/executors/eager.py: self._awaited._asyncio_future_blocking": "asyncio's way to say that a coroutine awaits a future",
     "workflows/machines/decision_task.py: state.waiting": "a value of a run's state, which the machines fold",
     "workflows/machines/execution.py: state.waiting": "the same",
 }

@@ -100,6 +100,10 @@ class Calls:
         self._numbers += 1
         return self._numbers
 
+    def note_defect(self, defect: Parked | None) -> None:
+        """Note the first defect of the code."""
+        self.defect = self.defect or defect
+
     # ---- activities ----
 
     def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowJob[Any]:

@@ -255,7 +255,7 @@ class Instance(RunState):
             self._use_decision((event.seen, event.now_us), event.id)
             self._commands.begin_record(event.id)
             self._open = None
-            self._patches.decision += 1
+            self._patches.next_decision()
             self.batch = 0
 
     def _take_marker(self, event: MarkerRecorded) -> None:
@@ -317,7 +317,7 @@ class Instance(RunState):
         assert self._calls is not None
         assert self.started is not None
         self.complete = complete
-        self._patches.live = not replaying
+        self._patches.begin(live=not replaying)
         self._activation.begin(self._loop)
         self._loop.set_time((self.now_us - self.started.at_us) / 1_000_000)
         while inputs and inputs[0].id <= seen:

@@ -37,10 +37,18 @@ class Patches:
         """The first decision of each recorded patch. Replays know those of later decisions, too."""
         self._read = 0
         """Completed decisions of which the events were read."""
-        self.decision = 1
+        self._decision = 1
         """The decision that the code makes or repeats."""
-        self.live = False
+        self._live = False
         """Whether the decision is new: nothing of it was recorded when it began."""
+
+    def begin(self, *, live: bool) -> None:
+        """Note that the code goes on, with a new decision (``live``) or a recorded one."""
+        self._live = live
+
+    def next_decision(self) -> None:
+        """Note that a decision is complete."""
+        self._decision += 1
 
     def read_completed(self) -> None:
         """Note that a DecisionTaskCompleted was read, before its decision is repeated."""
@@ -59,9 +67,9 @@ class Patches:
             raise UsageError(f"the id of a patch has 1 to {ID_LIMIT} characters; it has {len(patch)}")
         first = self._first.get(patch)
         if first is not None:
-            return first <= self.decision
-        if not self.live:
+            return first <= self._decision
+        if not self._live:
             return False
-        self._first[patch] = self.decision
+        self._first[patch] = self._decision
         self._issue(RecordMarker(len(self._first), MarkerName.PATCH, native=True, function=patch))
         return True

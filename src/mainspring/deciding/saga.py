@@ -148,5 +148,5 @@ def _park_defect(calls: Calls, error: BaseException) -> None:
     """Park the run if an error is a defect of its code: its compensations would be decisions that no correction can take back."""
     defect = defect_of(error, calls.state.code)
     if defect is not None:
-        calls.defect = defect
+        calls.note_defect(defect)
         raise Evicted

@@ -72,8 +72,8 @@ class Window(WorkflowFuture):
             self._outcomes[index] = JobCancelled(f"item {index}", f"item {index} was cancelled")
         else:
             error = future.exception()
-            if error is not None and self._calls.defect is None:
-                self._calls.defect = defect_of(error, self._calls.state.code)  # of workflow code that is mapped
+            if error is not None:
+                self._calls.note_defect(defect_of(error, self._calls.state.code))  # of workflow code that is mapped
             self._outcomes[index] = future.result() if error is None else error
             del error
         if not self._stopped:
