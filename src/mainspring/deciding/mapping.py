@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 EVENTS_PER_ITEM: Final = 6
 """The most events of an activity: three of its own, and those of a decision after its end."""
-ROOM: Final = 2.4
-"""Events that maps may use, for each event at which a history is called long: 24,000 of 25,000 with the default settings."""
+ROOM: Final = 2.45
+"""Events that maps may use, for each event at which a history is called long: 24,500 of 25,000 with the default settings."""
 _LIMITS: Final = Limits()
 
 

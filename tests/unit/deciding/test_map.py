@@ -249,9 +249,9 @@ def test_a_map_for_which_the_history_has_no_room_is_refused() -> None:
         first = asyncio.create_task(workflow.map(double, range(3_000), limit=1))
         await asyncio.sleep(0)
         with pytest.raises(
-            UsageError, match=r"up to 6,006 events, and the history has room for 5,998: map at most 999 items"
+            UsageError, match=r"up to 6,600 events, and the history has room for 6,498: map at most 1,083 items"
         ):
-            await workflow.map(double, range(1001))
+            await workflow.map(double, range(1_100))
         first.cancel()
 
     assert isinstance(start(run).node.closed, h.WorkflowExecutionCompleted)
