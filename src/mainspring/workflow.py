@@ -9,13 +9,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from mainspring.client.options import Duration, seconds
+from mainspring.client.validation import check_progress, check_text
 from mainspring.deciding.api import Calls, current
 from mainspring.deciding.guards import unguarded
 from mainspring.deciding.logs import log
 from mainspring.deciding.mapping import run_map
 from mainspring.deciding.model import ContinueAsNew
 from mainspring.deciding.saga import Saga
-from mainspring.errors import WorkflowUsageError
+from mainspring.errors import UsageError, WorkflowUsageError
+from mainspring.workflows.model import RunProgress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MOST_TEXT = 256
+"""Characters of the text of progress."""
+
 __all__ = [
     "ContinueAsNew",
     "Info",
@@ -40,6 +45,7 @@ __all__ = [
     "map",
     "now",
     "patched",
+    "progress",
     "rng",
     "should_continue",
     "side_effect",
@@ -78,6 +84,19 @@ def info() -> Info:
         calls.state.seen,
         started.attempt,
     )
+
+
+def progress(done: int, total: int, text: str = "") -> None:
+    """Report how much of the run is done, for people and for clients that wait for it. Only the newest report counts.
+
+    It goes to the node with the next decision, and is in no history. Raises UsageError for numbers that are not whole or are
+    negative, and for a text of more than 256 characters.
+    """
+    calls = _calls("progress")
+    numbers = check_progress(done, total)
+    if len(check_text(text, "text")) > _MOST_TEXT:
+        raise UsageError(f"the text of progress has {len(text)} characters; at most {_MOST_TEXT} are shown: shorten it")
+    calls.progress = RunProgress(*numbers, text)
 
 
 def now() -> datetime:

@@ -89,6 +89,14 @@ class ParkingInfo(msgspec.Struct):
     """The builds of the code that could not make the decision."""
 
 
+class ProgressInfo(msgspec.Struct):
+    """How much of its work a run's code has reported as done."""
+
+    done: int
+    total: int
+    text: str
+
+
 class RunDetails(RunInfo):
     """A run with all its details."""
 
@@ -117,6 +125,8 @@ class RunDetails(RunInfo):
     """The names of the signals that the code waits to receive."""
     unread: dict[str, int]
     """The number of unread signals, by name."""
+    progress: ProgressInfo | None
+    """The last report of the code; None if there is none."""
     parked: ParkingInfo | None
 
 

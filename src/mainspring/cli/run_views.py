@@ -29,6 +29,7 @@ def print_run(run: Mapping[str, Any]) -> None:
     parked = run.get("parked") or {}
     sizes = {name: format_size(run[name]) for name in ("input_size", "output_size", "history_size")}
     shown: dict[str, Any] = {**plain, **sizes, **lists, "unread": run.get("unread") or None}
+    shown["progress"] = progress_text(run.get("progress"))
     shown["parked"] = f"{parked['kind']}: {parked['message']}" if parked else None
     if parked.get("builds"):
         shown["builds"] = ", ".join(parked["builds"])
@@ -40,6 +41,14 @@ def print_run(run: Mapping[str, Any]) -> None:
     if parked.get("recorded") or parked.get("code"):
         print("\nfirst difference")
         print_difference(parked)
+
+
+def progress_text(progress: Mapping[str, Any] | None) -> str | None:
+    """Return a report of progress as text, such as ``30 of 100: resizing``; None for none."""
+    if progress is None:
+        return None
+    numbers = f"{progress['done']:,} of {progress['total']:,}"
+    return f"{numbers}: {progress['text']}" if progress["text"] else numbers
 
 
 def print_difference(parked: Mapping[str, Any]) -> None:

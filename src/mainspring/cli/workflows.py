@@ -28,6 +28,7 @@ from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, 
 from mainspring.cli.run_views import EVENT_COLUMNS, EventRows, print_run
 from mainspring.cli.submit import parse_time, write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
+from mainspring.cli.workflow_following import UNFINISHED, follow_run
 from mainspring.cli.workflow_histories import Key, export, replay
 from mainspring.cli.workflow_versions import versions, workers
 from mainspring.errors import UsageError
@@ -57,8 +58,6 @@ SHRINK_STEPS: Final[tuple[Step, ...]] = (
     {"type": 1},
 )
 """The order in which the list shrinks on a terminal. Workflow ids stay whole, so that users can copy them."""
-UNFINISHED: Final = frozenset({"open", "scheduled", "pending"})
-"""The statuses of runs that may get more events."""
 FOLLOW_INTERVAL: Final = 0.5
 """Seconds between two requests of ``history --follow``."""
 
@@ -200,15 +199,30 @@ def list_runs(
 
 
 @workflows.command
-def show(key: Key, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show all details of a run: its open activities and timers, its signals, and why it is parked.
+def show(
+    key: Key,
+    /,
+    *,
+    follow: Annotated[
+        bool, plain("--follow", "Print a line for each change, until the run is closed.", negative="")
+    ] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Show all details of a run: its open activities and timers, its signals, its progress, and why it is parked.
+
+    With --follow, the command prints status, number of events, progress and waits_for, with tabs between them, now and after each
+    change; with --json, too, all details, an object per line.
 
     If a run is parked because its code makes other decisions than its history has recorded, the command prints both sides.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such run
     """
-    return print_answer(server.client(), Show(key), print_run, json=json)
+    if not follow:
+        return print_answer(server.client(), Show(key), print_run, json=json)
+    follow_run(server.client(), key, json=json)
+    return EXIT_DONE
 
 
 @workflows.command

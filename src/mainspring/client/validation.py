@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import reprlib
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT
@@ -23,6 +24,21 @@ N = TypeVar("N")
 def refusal(what: str, accepted: str, value: object) -> UsageError:
     """Return the error for a value that an option does not accept; ``accepted`` describes the values that it does."""
     return UsageError(f"{what} must be {accepted}; it is {reprlib.repr(value)} ({type(value).__name__})")
+
+
+MAX_PROGRESS: Final = (1 << 63) - 1
+
+
+def check_progress(done: object, total: object) -> tuple[int, int]:
+    """Return both numbers of a progress report.  Raises UsageError unless they are whole numbers from 0."""
+    given: Any = done, total
+    try:
+        numbers = index(given[0]), index(given[1])
+    except TypeError:
+        raise UsageError(f"progress takes whole numbers; it was given {done!r} and {total!r}") from None
+    if not all(0 <= number <= MAX_PROGRESS for number in numbers):
+        raise UsageError(f"progress takes whole numbers from 0 to 2^63-1; it was given {done} and {total}")
+    return numbers
 
 
 def check_whole(value: object, what: str, least: int | None = None, most: int | None = None) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mainspring.deciding.patches import Patches
     from mainspring.workflows.decisions.model import Decision, ScheduleActivityTask
     from mainspring.workflows.history import MarkerRecorded, WorkflowExecutionStarted
-    from mainspring.workflows.model import Parked
+    from mainspring.workflows.model import Parked, RunProgress
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.json.Encoder().encode
@@ -83,6 +83,8 @@ class Calls:
         """The same by the event that scheduled them."""
         self.mapped_events = 0
         """Events that unfinished maps may add."""
+        self.progress: RunProgress | None = None
+        """The code's last report, which goes to the node with the next decision."""
         self._attempts: dict[int, int] = {}
         self._steps: dict[int, LocalStep] = {}
         self._fresh_steps: list[int] = []
@@ -322,13 +324,14 @@ class Calls:
 
     def about(self) -> bytes:
         """Return the things that the run waits for, as ``Instance.about``; empty if it waits for activities and timers alone."""
-        if not (self._steps or self._signals or self._conditions):
+        if not (self._steps or self._signals or self._conditions or self.progress):
             return b""
         about = About(
             channels=tuple(name for name, count in self.receivers.items() if count),
             unread={name: queue.qsize() for name, queue in self._signals.items() if queue.qsize()},
             steps=tuple(step.call.name for step in self._steps.values()),
             conditions=sum(not future.done() for _, future in self._conditions),
+            progress=self.progress,
         )
         return b"" if about == _NOTHING else encode_about(about)
 

@@ -49,6 +49,10 @@ class Reports:
         """Notify listeners of a job that runs at another node."""
         self._tell(self._handles.of(progress.id), progress)
 
+    def report_root(self, job_id: int, numerator: bytes, denominator: bytes) -> None:
+        """Notify listeners of a root job of the progress of its run."""
+        self.reported_elsewhere(Progress(job_id, "status", numerator, denominator))
+
     def _tell(self, handle: bytes, progress: Progress) -> None:
         for listener in self._listeners.of(progress.id):
             if progress.kind == "status":

@@ -51,6 +51,7 @@ from mainspring.storage.reads import Reads
 from mainspring.version import version
 from mainspring.wire.gearman.connection import MAX_BODY
 from mainspring.workflows.model import Limits
+from mainspring.workflows.run_progress import ProgressReports
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.unit import KIND
 
@@ -245,6 +246,8 @@ async def open_node(
         retention=jobs.dead_retention,
         fires=jobs.schedules,
     )
+    if runs is not None:
+        runs.subscribe(ProgressReports(service.report_root))
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
@@ -255,7 +258,7 @@ async def open_node(
         nodes = SingleNodeCalls(me).handlers
     else:
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover).handlers
-    job_calls = JobCalls(service)
+    job_calls = JobCalls(service, workflows)
     submits = SubmitCalls(service, largest=engine.max_value)
     if workflows is None:
         workflow_handlers = without_workflows()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from operator import index
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from mainspring.client.options import Duration, seconds
+from mainspring.client.validation import check_progress
 from mainspring.errors import UsageError
 from mainspring.ids import Handles
 from mainspring.quantities import format_duration
@@ -55,8 +55,6 @@ class Info(msgspec.Struct, frozen=True):
     retry: JobRetry | None = None
     """The job's own policy, if it does not use its function's."""
 
-
-MAX_PROGRESS: Final = (1 << 63) - 1
 
 decode_info: Final = msgspec.json.Decoder(Info).decode
 NO_INFO: Final = Info()
@@ -165,13 +163,7 @@ class CurrentJob:
 
         Raises UsageError for values other than whole numbers from 0, at the call that passes them.
         """
-        try:
-            done, total = index(done), index(total)
-        except TypeError:
-            raise UsageError(f"progress takes whole numbers; it was given {done!r} and {total!r}") from None
-        if not (0 <= done <= MAX_PROGRESS and 0 <= total <= MAX_PROGRESS):
-            raise UsageError(f"progress takes whole numbers from 0 to 2^63-1; it was given {done} and {total}")
-        self._reporter.progress(self, done, total)
+        self._reporter.progress(self, *check_progress(done, total))
 
     def heartbeat(self) -> None:
         """Raise JobStopped if the job has to stop.

@@ -91,6 +91,14 @@ class Parked(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The index of the first difference in both."""
 
 
+class RunProgress(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How much of its work a run's code has reported as done."""
+
+    done: int
+    total: int
+    text: str = ""
+
+
 class About(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The things that a run's code waits for besides its activities and timers, for people: ``Completion.about``."""
 
@@ -102,6 +110,7 @@ class About(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The functions of local steps that run."""
     conditions: int = 0
     """The number of conditions that it waits for."""
+    progress: RunProgress | None = None
 
 
 encode_about: Final = msgspec.msgpack.Encoder().encode

@@ -32,6 +32,8 @@ class Changed(NamedTuple):
     """Why the transaction has parked it; None if it has not."""
     was_parked: bool = False
     """Whether it was parked before the transaction."""
+    about: bytes = b""
+    """The report of its decider (``model.About``), if the transaction has changed it."""
 
 
 class RunObserver(Protocol):

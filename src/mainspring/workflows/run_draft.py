@@ -105,4 +105,5 @@ def change_of(found: RunDraft) -> Changed:
         row.history_bytes - found.size,
         row.parked if row.parked_us != found.parked_us else None,
         found.parked_us > 0,
+        row.about if row.about != found.about else b"",
     )

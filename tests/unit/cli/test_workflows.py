@@ -52,6 +52,7 @@ DETAILS = RUN | {
     "steps": [],
     "receives": ["approved", "shipped"],
     "unread": {"note": 2},
+    "progress": {"done": 30, "total": 1000, "text": "resizing"},
     "parked": {"kind": "mismatch", "message": "the code differs", "recorded": ["a #1", "b #2"], "code": ["a #1", "c #2"],
                "at": 1, "builds": ["f00", "ba2"]},
 }  # fmt: skip
@@ -188,11 +189,41 @@ def test_a_run_is_shown(server: Server, capsys: pytest.CaptureFixture[str]) -> N
     found: dict[str, str] = dict(line.split(maxsplit=1) for line in fields.splitlines())
     assert found["parked:"] == "mismatch: the code differs"
     assert (found["builds:"], found["receives:"], found["unread:"]) == ("f00, ba2", "approved, shipped", "note=2")
+    assert found["progress:"] == "30 of 1,000: resizing"
     assert (found["input_size:"], found["history_size:"]) == ("2.0 KiB", "300 B")
     assert activities.splitlines()[-1].split("\t")[:5] == ["2", "charge", "running", "3", "w"]
     assert timers.splitlines()[-1] == f"3\t{TIME}"
     assert sides.splitlines()[1:] == ["\trecorded\tcode", "-\ta #1\ta #1", ">\tb #2\tc #2"]
     assert server.calls == [("workflows.show", {"key": "order-17"})]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_run_is_followed_until_it_is_closed(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    changes: list[dict[str, Any]] = [
+        {"progress": None},
+        {"progress": None, "waits_for": "timer 2d3h"},
+        {"progress": {"done": 1, "total": 3, "text": ""}, "waits_for": "charge #2"},
+        {"progress": {"done": 2, "total": 3, "text": "b"}, "events": 14, "waits_for": "charge #3"},
+        {"progress": {"done": 3, "total": 3, "text": ""}, "events": 18, "status": "completed", "waits_for": None},
+    ]
+    server.answers["workflows.show"] = [DETAILS | change for change in changes]
+    assert main(["workflows", "show", "order-17", "--follow", *(["--json"] if as_json else [])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert [json.loads(line)["events"] for line in lines] == [11, 11, 14, 18]
+    else:
+        assert [line.split("\t") for line in lines] == [
+            ["status", "events", "progress", "waits_for"],
+            ["open", "11", "-", RUN["waits_for"]],
+            ["open", "11", "1 of 3", "charge #2"],
+            ["open", "14", "2 of 3: b", "charge #3"],
+            ["completed", "18", "3 of 3", "-"],
+        ]
+    assert len(slept) == 4
 
 
 def test_a_history_has_a_line_per_event(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,10 +23,11 @@ from mainspring.api.jobs import (
     Watch,
 )
 from mainspring.errors import NotFoundError
-from mainspring.jobs.model import Job, Options, Priority, State
+from mainspring.jobs.model import RUNS, Job, Options, Priority, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
-from mainspring.workflows.model import function_named, function_text
+from mainspring.workflows.model import Key, decode_about, function_named, function_text
+from mainspring.workflows.store import ShownRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Handlers
     from mainspring.events.relay import Running
     from mainspring.jobs.service import JobService
+    from mainspring.workflows.service import WorkflowService
+    from mainspring.workflows.store import Shown
 
 
 NO_OPTIONS = Options()
@@ -42,8 +45,9 @@ NO_OPTIONS = Options()
 class JobCalls:
     """Answers for the jobs of a node and of its store."""
 
-    def __init__(self, service: JobService) -> None:
+    def __init__(self, service: JobService, workflows: WorkflowService | None = None) -> None:
         self._service = service
+        self._workflows = workflows
         self.handlers: Handlers = {List: self._list, Show: self._show, Cancel: self._cancel, Retry: self._retry}
 
     # ---- reading ----
@@ -80,7 +84,21 @@ class JobCalls:
             lambda done, failed: service.show(job_id, lambda *found: done(found), failed)
         )
         job, running = found
-        return None if job is None else self._details(job if held else _of_another_node(job, running), running)
+        if job is None:
+            return None
+        details = self._details(job if held else _of_another_node(job, running), running)
+        if job.term == RUNS and self._workflows is not None:
+            await self._add_progress(self._workflows, job_id, details)
+        return details
+
+    @staticmethod
+    async def _add_progress(workflows: WorkflowService, root: int, details: JobDetails) -> None:
+        """Add the progress that the code of a run has reported to the details of its root job."""
+        shown: Shown = await Later(lambda done, failed: workflows.show(Key(job=root), done, failed))
+        progress = decode_about(shown.row.about).progress if isinstance(shown, ShownRun) else None
+        if progress is not None:
+            details.done = details.numerator = progress.done
+            details.total = details.denominator = progress.total
 
     # ---- changing ----
 

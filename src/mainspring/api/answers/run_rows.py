@@ -8,6 +8,7 @@ from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.workflows import (
     ActivityInfo,
     ParkingInfo,
+    ProgressInfo,
     RunDetails,
     RunInfo,
     StatusName,
@@ -93,6 +94,7 @@ def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo], 
         steps=list(about.steps),
         receives=list(about.channels),
         unread=about.unread,
+        progress=_progress(about),
         parked=_parking(row),
     )
 
@@ -145,6 +147,7 @@ def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
         steps=[],
         receives=[],
         unread={},
+        progress=None,
         parked=None,
     )
 
@@ -191,6 +194,11 @@ def activity_info(handle: str, activity: OpenActivity, job: JobDetails | None) -
         scheduled_at=rfc3339(activity.scheduled_us),
         error=None if job is None else job.error,
     )
+
+
+def _progress(about: About) -> ProgressInfo | None:
+    progress = about.progress
+    return None if progress is None else ProgressInfo(progress.done, progress.total, progress.text)
 
 
 def _parking(row: RunRow) -> ParkingInfo | None:
