@@ -300,7 +300,7 @@ class Worker:
             self._decider.flush()
         self._jobs_changed()
         for link in self._all_links:
-            link.flush()
+            link.write()
 
     def _request_jobs(self) -> None:
         """Request as many jobs from the servers as the worker can hold.

@@ -23,6 +23,7 @@ class CoroutineExecutor:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Delivery, asyncio.Task[Settlement]] = {}
         self._finished: list[Finished] = []
+        self._delivering = False
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - only the thread executor uses it
         """Run each delivery up to its first wait, and the rest in a task."""
@@ -30,7 +31,7 @@ class CoroutineExecutor:
             begun = self._loop.time()
             settlement = self.run(delivery, begun)
             if settlement is not None:
-                self._end(delivery, settlement, begun)
+                self._end(delivery, settlement, begun, lone=len(deliveries) == 1)
 
     def run(self, delivery: Delivery, begun: float) -> Settlement | None:
         """Run a delivery up to its first wait. If there is none, return its settlement; else the rest runs in a task."""
@@ -72,11 +73,19 @@ class CoroutineExecutor:
             settlement = task.result() if error is None else failure_of(error, final=False)
         self._end(delivery, settlement, begun)
 
-    def _end(self, delivery: Delivery, settlement: Settlement, begun: float) -> None:
-        if not self._finished:
-            self._loop.call_soon(self._deliver)
+    def _end(self, delivery: Delivery, settlement: Settlement, begun: float, *, lone: bool = False) -> None:
+        """Report the end of a delivery with others that end in this turn of the loop; a ``lone`` one at once."""
+        waits = bool(self._finished)
         self._finished.append(Finished(delivery, settlement, self._loop.time() - begun))
+        if lone and not waits and not self._delivering:
+            self._deliver()
+        elif not waits:
+            self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
         batch, self._finished = self._finished, []
-        self._finish(batch)
+        self._delivering = True  # the callback may start deliveries: they end in a later turn, without recursion
+        try:
+            self._finish(batch)
+        finally:
+            self._delivering = False

@@ -12,7 +12,7 @@ from mainspring.workflows.messages import DecideMessage, decode_decided, encode_
 from mainspring.workflows.model import Parked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from mainspring.worker.link import Link
     from mainspring.worker.workflows.runs import Run
@@ -46,9 +46,9 @@ class DecideReports:
         self._unsent.setdefault(run.link, []).append((run, message))
 
     @property
-    def unsent(self) -> bool:
-        """Whether ``send`` would send reports."""
-        return bool(self._unsent)
+    def unsent(self) -> Collection[Link]:
+        """The servers to which ``send`` would send reports."""
+        return self._unsent.keys()
 
     def _end(self, run: Run) -> None:
         run.reporting = False

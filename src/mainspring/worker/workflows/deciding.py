@@ -206,6 +206,7 @@ class WorkflowDecider:
         """Send what this turn of the loop has brought."""
         for run in self._activities.take_ended():
             self._take_ended(run)
+        servers = list(self._reports.unsent)
         for run in self._reports.send():
             self._evict(run)
         for run in self._cache.excess():
@@ -213,6 +214,8 @@ class WorkflowDecider:
         for link, numbers in self._cache.take_dropped().items():
             link.session.send(Type.FORGOTTEN, encode_runs(numbers))
             link.flush()
+        for link in servers:
+            link.write()  # the server records the reports while this turn goes on
 
     # ---- decisions ----
 

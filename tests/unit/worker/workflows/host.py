@@ -274,14 +274,14 @@ class Host:
 
     # ---- to the worker ----
 
-    def decision(self, *, events: bool = True) -> bytes:
+    def decision(self, *, events: bool = True, run: int = RUN) -> bytes:
         """Return the ASSIGN of the run's decision under a new lease, with the events that the worker lacks."""
         self._tokens += 1
         self.lease = (b"H:test:%d" % DECISION_JOB, b"1.1.%d" % self._tokens)
         last = self.node.state.last
         tail = self.node.events[self.has :] if events else []
         info = {
-            "run": str(RUN),
+            "run": str(run),
             "first": self.has + 1 if events else last + 1,
             "last": last,
             "now_us": self.node.now_us,
@@ -294,6 +294,12 @@ class Host:
     def assign(self, *, events: bool = True) -> None:
         """Assign the run's decision."""
         self.server.send(self.decision(events=events))
+
+    def assign_two(self) -> None:
+        """Assign the run's decision, and that of another run with the same history."""
+        first = self.decision()
+        self.has = 0
+        self.server.send(first, self.decision(run=RUN + 1))
 
     def activity(self, scheduled: ActivityTaskScheduled, **info: Any) -> bytes:
         """Return the ASSIGN of an activity."""
