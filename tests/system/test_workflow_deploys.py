@@ -6,6 +6,8 @@ after another: versions run beside each other for a while, runs change from one 
 
 from __future__ import annotations
 
+import threading
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +15,12 @@ import pytest
 from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
 
-from .workflow_chaos import WORKERS, Findings, WorkflowChaos
+from .workflow_accounts import Account, audit
+from .workflow_chaos import WORKERS, AccountingClient, Findings, Ledger, WorkflowChaos, read_executions
+from .workflow_processes import WorkflowProcesses
 
 if TYPE_CHECKING:
+    from collections import Counter
     from pathlib import Path
 
 pytestmark = pytest.mark.system
@@ -42,7 +47,7 @@ class Deploys(WorkflowChaos):
         """Replace the workers by those of the next version, politely or by a kill, each after some progress."""
         self._code = VERSIONS[VERSIONS.index(self._code) + 1]
         for role in WORKERS:
-            self.ledger.await_progress(self.chance.randrange(150, 400))
+            self.ledger.await_progress(self.chance.randrange(80, 200))
             if self.chance.random() < self._kills:
                 self.kill(role)
             else:
@@ -61,7 +66,7 @@ class Deploys(WorkflowChaos):
 
 def deploy(directory: Path, seed: int, plant: str | None = None, kills: float = 0.3) -> Findings:
     with Deploys(directory, seed, plant, kills) as deploys:
-        found = deploys.suffer(lambda _: deploys.deploy_next(), 0.0, rounds=len(VERSIONS) - 1, runs=100)
+        found = deploys.suffer(lambda _: deploys.deploy_next(), 0.0, rounds=len(VERSIONS) - 1, runs=60)
         rows = deploys.rows()
     assert [(rows[version]["open"], rows[version]["parked"], rows[version]["workers"]) for version in ("1", "2")] == [
         (0, 0, 2),
@@ -74,7 +79,7 @@ def deploy(directory: Path, seed: int, plant: str | None = None, kills: float = 
 def check(found: Findings) -> None:
     print(found)  # noqa: T201 - the accounts
     assert not found.violations, str(found)
-    assert found.counts["closed"] == found.counts["starts"] >= 100
+    assert found.counts["closed"] == found.counts["starts"] >= 60
     assert found.counts["deploys"] == 4
     assert found.counts["patches"], "some runs have got the patch"
     assert found.counts["version 2"], "some runs have begun with version 2"
@@ -100,3 +105,72 @@ def test_twenty_rolling_deploys_lose_and_repeat_nothing(tmp_path: Path) -> None:
 
 def test_a_planted_repetition_is_found(tmp_path: Path) -> None:
     assert "was executed again" in ", ".join(deploy(tmp_path, seed=1, plant="repetition").violations)
+
+
+# ---- a new version at each event ----
+
+PLAN = ["step", "activity", "sleep", "step", "together", "gather", "signal", "step", "step"]
+
+
+def change_at(processes: WorkflowProcesses, event: int, when: str) -> tuple[bool, Counter[str]]:
+    """Run a plan by a worker that kills itself at an event, and go on with the next version.
+
+    Return whether it has, and what the accounts count.
+    """
+    name = f"{when} {event}"
+    if processes.pids["first"]:
+        processes.kill("first")
+    processes.start("first", code="v1", kill_at=event, when=when)
+    ledger = Ledger()
+    client = AccountingClient(name, processes.address, ledger, Random(event))
+    account = Account(name, PLAN)
+    defects: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            client.follow(account)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            defects.append(error)
+        finally:
+            client.close()
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    has_changed = False
+    while follower.is_alive():
+        if not has_changed and not processes.lives("first"):
+            processes.start("first", code="v2")
+            has_changed = True
+        follower.join(0.005)
+    assert not defects, (defects, processes.log())
+    executions = [one for one in read_executions(processes.effects) if one.run == name]
+    assert list(audit(account, executions)) == [], name
+    assert not ledger.violations
+    return has_changed, ledger.counts
+
+
+def test_a_new_version_goes_on_at_each_event(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """The short form changes at every fourth event, before or after its report."""
+    cases = [(event, when) for event in range(1, 40) for when in ("before", "after")]
+    if not pytestconfig.getoption("--long"):
+        cases = cases[::7]
+    with WorkflowProcesses(tmp_path, ("node",)) as processes:
+        processes.pids["first"] = 0
+        changed = [change_at(processes, *case) for case in cases]
+    changes = [counts["patches"] for has_changed, counts in changed if has_changed]
+    assert len(changes) > 0.6 * len(cases), "some events end no process: those that a report skips"
+    assert sum(changes) > 0.6 * len(changes), (
+        "the new version goes the new way after the change, unless no step is left"
+    )
+    assert {counts["patches"] for has_changed, counts in changed if not has_changed} <= {0}
+
+
+def test_a_planted_repetition_at_a_new_version_is_found(tmp_path: Path) -> None:
+    def change_some() -> None:
+        for event in (16, 19, 22):
+            change_at(processes, event, "after")
+
+    with WorkflowProcesses(tmp_path, ("node",), "repetition") as processes:
+        processes.pids["first"] = 0
+        with pytest.raises(AssertionError, match="was executed again"):
+            change_some()

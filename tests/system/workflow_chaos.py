@@ -92,13 +92,18 @@ class AccountingClient(threading.Thread):
             while not self.ending.is_set():
                 number += 1
                 plan = self._chance.choices(KINDS, k=self._chance.randint(1, 8))
-                self._follow(Account(f"{self.name}-{number}", [*plan, *self._chance.choice([(), (), (), ("wait",)])]))
+                self.follow(Account(f"{self.name}-{number}", [*plan, *self._chance.choice([(), (), (), ("wait",)])]))
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self.defect = error
         finally:
-            self._client.close()
+            self.close()
 
-    def _follow(self, account: Account) -> None:
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def follow(self, account: Account) -> None:
+        """Start a run, and account for it."""
         name = account.name
         self._start(account)
         for value in account.signals:
@@ -330,7 +335,7 @@ class WorkflowChaos(WorkflowProcesses):
     def _audit(self) -> None:
         """Compare the executions with the accounts."""
         executions: dict[str, list[Execution]] = defaultdict(list)
-        for execution in self._executions():
+        for execution in read_executions(self.effects):
             executions[execution.run].append(execution)
         for account in self.ledger.accounts.values():
             for what in audit(account, executions[account.name]):
@@ -338,8 +343,10 @@ class WorkflowChaos(WorkflowProcesses):
             self.ledger.note("results", len(account.recorded))
             self.ledger.note("executions", len(executions[account.name]))
 
-    def _executions(self) -> Iterator[Execution]:
-        with self.effects.open() as file:
-            for line in file:
-                run, place, before, token, at = json.loads(line)
-                yield Execution(run, place, before, token, at / 1e6)
+
+def read_executions(effects: Path) -> Iterator[Execution]:
+    """Return the lines of a file of executions."""
+    with effects.open() as file:
+        for line in file:
+            run, place, before, token, at = json.loads(line)
+            yield Execution(run, place, before, token, at / 1e6)
