@@ -111,8 +111,8 @@ class Define:
 class Schedule(Define):
     """The decorator ``@app.scheduled(…)``, which also schedules a workflow."""
 
-    @overload
-    def __call__(self, call: Workflow[P, R], /) -> Workflow[P, R]: ...
+    @overload  # type: ignore[override] # a workflow can be called inside of another one, and is no function
+    def __call__(self, call: Workflow[P, R], /) -> Workflow[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, call: Callable[P, Coroutine[Any, Any, R]], /

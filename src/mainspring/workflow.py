@@ -9,8 +9,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from mainspring.client.options import Duration, seconds
+from mainspring.client.run import check_run_key
 from mainspring.client.validation import check_progress, check_text
 from mainspring.deciding.api import Calls, current
+from mainspring.deciding.children import encode_signal
 from mainspring.deciding.guards import unguarded
 from mainspring.deciding.logs import log
 from mainspring.deciding.mapping import run_map
@@ -26,20 +28,24 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from mainspring.client.job import Job
+    from mainspring.client.run import SignalType
     from mainspring.client.submission import Submission
     from mainspring.deciding.model import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _MOST_TEXT = 256
 """Characters of the text of progress."""
 
 __all__ = [
     "ContinueAsNew",
+    "External",
     "Info",
     "Saga",
     "continue_as_new",
+    "external",
     "info",
     "log",
     "map",
@@ -223,6 +229,41 @@ def side_effect(function: Callable[[], R]) -> R:
     The result is what JSON makes of it.
     """
     return cast("R", _calls("side_effect").side_effect(function))
+
+
+class External:
+    """Another run, to which a workflow sends requests. They arrive in the order in which the code makes them."""
+
+    def __init__(self, key: str) -> None:
+        self.key = check_run_key(key)
+
+    def __repr__(self) -> str:
+        return f"External({self.key!r})"
+
+    @overload
+    def signal(self, signal: SignalType[T], value: T) -> asyncio.Future[None]: ...
+    @overload
+    def signal(self, signal: SignalType[None] | str, value: Any = None) -> asyncio.Future[None]: ...
+    def signal(self, signal: SignalType[Any] | str, value: Any = None) -> asyncio.Future[None]:
+        """Send a signal. Awaiting it returns when the run has it.
+
+        Awaiting raises NotFoundError if no such run is open, or its history is full. Raises PayloadError if the value does not
+        have the signal's type.
+        """
+        return _calls("external").signal_run(self.key, *encode_signal(signal, value))
+
+    def cancel(self, reason: str = "") -> asyncio.Future[None]:
+        """Ask the run to cancel itself. Awaiting it returns when the run has the request, and raises as that of ``signal``."""
+        return _calls("external").cancel_run(self.key, check_text(reason, "a reason"))
+
+
+def external(key: str) -> External:
+    """Return another run by its handle or workflow id, to signal or cancel it.
+
+    Raises UsageError if the text can be neither.
+    """
+    _calls("external")
+    return External(key)
 
 
 def _calls(name: str) -> Calls:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from mainspring.client.compatible_signatures import misfit
+from mainspring.client.inside import ChildCall, workflow_calls
 from mainspring.client.options import Options, build_options, check_retry, seconds
 from mainspring.client.run import Run, check_run_key
 from mainspring.client.submission import Submission
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from mainspring.client.connections import Connections
-    from mainspring.client.inside import ActivityCall
-    from mainspring.client.options import Duration, Priority, Retry
+    from mainspring.client.inside import WorkflowCalls
+    from mainspring.client.job import Job
+    from mainspring.client.options import CancelMode, ChildPolicy, Duration, Priority, Retry
+    from mainspring.client.session import Request
     from mainspring.client.submission import Check, Unique
     from mainspring.worker.registry import WorkflowFunction
 
@@ -51,12 +54,15 @@ class Workflow(Submission[P, R]):
         self.defaults = options
         functools.update_wrapper(cast("Any", self), function.code.call)
 
-    if not TYPE_CHECKING:  # type checkers refuse a call
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Start a child, inside of a workflow: ``await order(17)`` is ``await order.submit(17)``.
 
-        def __call__(self, *_args: object, **_kwargs: object) -> None:
-            """Raise UsageError."""
-            name = self.name
-            raise UsageError(f"{name} is a workflow, which only workers run: start a run with {name}.submit(…)")
+        Raises UsageError outside of workflows.
+        """
+        if workflow_calls() is not None:
+            return self.submit(*args, **kwargs)
+        name = self.name
+        raise UsageError(f"{name} is a workflow, which only workers run: start a run with {name}.submit(…)")
 
     def __repr__(self) -> str:
         return f"Workflow({self.name!r}, version={self.function.code.version!r})"
@@ -70,6 +76,8 @@ class Workflow(Submission[P, R]):
         run_at: datetime | None = None,
         timeout: Duration | None = None,
         version: str | None = None,
+        cancel: CancelMode | None = None,
+        child_policy: ChildPolicy | None = None,
     ) -> Workflow[P, R]:
         """Return the same workflow with other options for its runs; omitted options stay the same.
 
@@ -78,12 +86,25 @@ class Workflow(Submission[P, R]):
         ``timeout`` limits the whole run, to at most 366 days. ``version`` states the version of the run, by default the newest
         that has workers; the server refuses one that no worker has registered.
 
+        ``child_policy`` and ``cancel`` are for children, which workflows start. ``child_policy`` says what happens to the child
+        if its parent is terminated or times out: ``"terminate"``, the default, ``"cancel"`` or ``"abandon"``. ``cancel`` says
+        what happens to it if the parent's code cancels its wait for it: ``"try"``, ``"wait"`` or ``"abandon"``, as for an
+        activity.
+
         Raises UsageError if an option is wrong.
         """
         limit = None if timeout is None else run_limit(timeout)
         if version is not None:
             check_version(self.name, version)
-        newer = build_options(priority=priority, delay=delay, run_at=run_at, run_timeout=limit, version=version)
+        newer = build_options(
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            run_timeout=limit,
+            version=version,
+            cancel=cancel,
+            child_policy=child_policy,
+        )
         chosen: Unique = self._unique if unique is None else check_text_or_function(unique, "unique", check_unique)
         return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check, self._add)
 
@@ -143,8 +164,19 @@ class Workflow(Submission[P, R]):
         """
         return Run(self._connections, check_run_key(key), self._decode)
 
-    def _activity(self) -> ActivityCall:
-        raise no_activity(self.name)
+    def _submit_inside(self, calls: WorkflowCalls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R]:
+        unique = self.unique_of(args, kwargs)
+        call = ChildCall(self.name, self._codec, self._options, unique, self._connections, self._decode)
+        child: Job[R] = calls.start_child(call, args, kwargs)
+        return child
+
+    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        for option in ("child_policy", "cancel"):
+            if getattr(self._options, option) is not None:
+                raise UsageError(
+                    f"{self.name}: {option} is for a child, which a workflow starts; a run that a program starts has no parent"
+                )
+        return super()._request(args, kwargs)
 
     def _job(self, handle: str, *, joined: bool = False) -> Run[R]:
         return Run(self._connections, handle, self._decode, joined=joined)
@@ -178,9 +210,9 @@ def _name_of(call: Callable[..., Any]) -> str:
 
 
 def no_activity(name: str) -> WorkflowUsageError:
-    """Return the error for a workflow that another one submits."""
+    """Return the error for a workflow that another one submits by its name."""
     return WorkflowUsageError(
-        f"{name} is a workflow, and a workflow starts no others: start it in a step, which calls {name}.submit(…)"
+        f"{name} is a workflow, and an activity is a task's: start a child with the workflow itself, {name}.submit(…)"
     )
 
 

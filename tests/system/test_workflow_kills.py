@@ -32,6 +32,7 @@ CLOCKS = 0.001
 CLOSES = frozenset(f"WorkflowExecution{kind}" for kind in ("Completed", "Failed", "Canceled", "Terminated", "TimedOut"))
 Effect = tuple[str, int]
 Execution = tuple[Effect, float]
+CHILDREN = {"family": 3}
 ROLES = ("node", "worker", "other")
 
 
@@ -103,12 +104,21 @@ class Fleet(WorkflowProcesses):
                 self.result(shown["handle"])
         else:
             assert json.loads(self.result(shown["handle"])) == RESULTS[kind]
-        history: list[dict[str, Any]] = self.patiently("workflows.history", key=name, limit=1000, native=True)["events"]
+        return self.history(name)
+
+    def history(self, key: str) -> list[dict[str, Any]]:
+        """Return the events of a run."""
+        history: list[dict[str, Any]] = self.patiently("workflows.history", key=key, limit=1000, native=True)["events"]
         return history
 
     def has_begun(self, name: str) -> bool:
         """Return whether a function of the run was executed."""
         return any(effect == name for (effect, _), _ in self.executions())
+
+    def children(self, history: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        """Return the histories of a run's children."""
+        started = [attributes(event) for event in history if event["eventType"] == "ChildWorkflowExecutionStarted"]
+        return [self.history(one["workflowExecution"]["workflowId"]) for one in started]
 
     def result(self, handle: str) -> bytes:
         """Wait for the outcome of a root job, even if the node is killed meanwhile."""
@@ -139,30 +149,39 @@ def fleet_in(directory: Path, plant: str | None = None, roles: tuple[str, ...] =
             app.connect_to(before)
 
 
-def records(history: list[dict[str, Any]]) -> dict[Effect, float]:
+def attributes(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an event."""
+    kind = event["eventType"]
+    found: dict[str, Any] = event[kind[0].lower() + kind[1:] + "EventAttributes"]
+    return found
+
+
+def records(histories: list[list[dict[str, Any]]]) -> dict[Effect, float]:
     """Return the time at which each result was recorded; those of steps and activities that were recorded once."""
-    activities: dict[int, Effect] = {}
     recorded: list[tuple[Effect, float]] = []
-    for event in history:
-        kind, at = event["eventType"], event["eventTimestamp"]
-        attributes = event[kind[0].lower() + kind[1:] + "EventAttributes"]
-        if kind == "ActivityTaskScheduled":
-            activities[event["eventId"]] = attributes["activityType"]["name"], json.loads(attributes["input"])[0]
-        elif kind == "ActivityTaskCompleted":
-            recorded.append((activities[attributes["scheduledEventId"]], at))
-        elif kind == "MarkerRecorded":
-            name, result = attributes["function"], int(attributes["details"])
-            recorded.append(((name, result - {"look": 1, "count": 10}[name]), at))
+    for history in histories:
+        activities: dict[int, Effect] = {}
+        for event in history:
+            kind, at, given = event["eventType"], event["eventTimestamp"], attributes(event)
+            if kind == "ActivityTaskScheduled":
+                activities[event["eventId"]] = given["activityType"]["name"], json.loads(given["input"])[0]
+            elif kind == "ActivityTaskCompleted":
+                recorded.append((activities[given["scheduledEventId"]], at))
+            elif kind == "MarkerRecorded":
+                name, result = given["function"], int(given["details"])
+                recorded.append(((name, result - {"look": 1, "count": 10}[name]), at))
     assert len(dict(recorded)) == len(recorded), "each result is recorded once"
     return dict(recorded)
 
 
-def check(kind: str, history: list[dict[str, Any]], executions: list[Execution], kills: int) -> None:
-    """Assert that a history is whole, and that functions were executed again only where a kill has cost their results."""
-    assert [event["eventId"] for event in history] == list(range(1, len(history) + 1))
-    closes = [event["eventType"] for event in history if event["eventType"] in CLOSES]
-    assert closes == [history[-1]["eventType"]]
-    recorded = records(history)
+def check(kind: str, histories: list[list[dict[str, Any]]], executions: list[Execution], kills: int) -> None:
+    """Assert that histories are whole, and that functions were executed again only where a kill has cost their results."""
+    for history in histories:
+        assert [event["eventId"] for event in history] == list(range(1, len(history) + 1))
+        closes = [event["eventType"] for event in history if event["eventType"] in CLOSES]
+        assert closes == [history[-1]["eventType"]]
+    assert len(histories) == 1 + CHILDREN.get(kind, 0), "each child begins once"
+    recorded = records(histories)
     for effect, at in executions:
         assert at <= recorded.get(effect, at) + CLOCKS, f"{effect} was executed again after its result was recorded"
     needed: set[Effect] = set()
@@ -185,7 +204,7 @@ def test_a_run_survives_a_kill_at_each_event(tmp_path: Path, kind: str, pytestco
     """The short form kills at every fourth event, in another way each time."""
     with fleet_in(tmp_path) as fleet:
         history = fleet.run(kind, f"{kind} undisturbed")
-        check(kind, history, fleet.executions(), 0)
+        check(kind, [history, *fleet.children(history)], fleet.executions(), 0)
         events = range(1, len(history) + 1)
         cases = [(event, *variant) for event in events for variant in VARIANTS]
         if not pytestconfig.getoption("--long"):
@@ -201,7 +220,7 @@ def kill(fleet: Fleet, kind: str, event: int, role: str, when: str) -> bool:
     history = fleet.run(kind, f"{kind} {role} {when} {event}")
     kills = fleet.kills - before
     assert kills <= 1
-    check(kind, history, fleet.executions(), kills)
+    check(kind, [history, *fleet.children(history)], fleet.executions(), kills)
     return kills == 1 or not fleet.lives(role)
 
 

@@ -43,7 +43,7 @@ from mainspring.server.shutdown import Shutdown
 from mainspring.worker import link
 from mainspring.worker.workflows import deciding
 from mainspring.worker.workflows.deciding import WorkflowDecider
-from mainspring.workflows import outside, run_jobs
+from mainspring.workflows import outside, run_jobs, unit
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -200,6 +200,16 @@ def ignore_requests() -> None:
     outside.signal_runs = ignoring
 
 
+def lose_errands() -> None:
+    """Record the causes of requests to other runs, and drop the requests."""
+
+    async def drop(changes: Any, _: int) -> bool:
+        changes.errands.clear()
+        return False
+
+    replace(unit, "run_errands", drop)
+
+
 def skip_syncs() -> None:
     """Commit without waiting for the disk, and never fold the log, which would."""
     power_cuts.LOG_PAGES = 10**6
@@ -218,6 +228,7 @@ PLANTS = {
     "start": start_early,
     "repetition": repeat_steps,
     "outcome": forget_outcomes,
+    "errands": lose_errands,
 }
 
 

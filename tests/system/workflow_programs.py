@@ -131,6 +131,17 @@ async def collects(number: int) -> list[int]:
     return [await go.receive(timeout=timedelta(minutes=5)) for _ in range(number)]
 
 
+@app.workflow
+async def member(number: int) -> int:
+    return await work.submit(await look.step(number))
+
+
+@app.workflow
+async def family(number: int) -> list[int]:
+    first = await member.submit(number)
+    return [first, *await asyncio.gather(member.submit(first), member.submit(first + 1))]
+
+
 RESULTS: dict[str, Any] = {
     "steps": 3 * (5 + 10) + 3,
     "joint_steps": (1 + 40) * 2 + 20,
@@ -139,6 +150,7 @@ RESULTS: dict[str, Any] = {
     "remote": [12, 8],
     "cancelled": None,
     "undone": 2,
+    "family": [4, 10, 12],
 }
 """Of the argument 1."""
 
@@ -151,5 +163,6 @@ EFFECTS: dict[str, list[Effects]] = {
     "remote": [{("away", 1)}, {("look", 3)}, {("away", 4), ("work", 4)}],
     "undone": [{("work", 1)}, {("look", 52)}, {("work", 42)}],
     "cancelled": [{("look", 1)}, {("linger", 2)}, {("look", 2)}, {("work", 3)}],
+    "family": [{("look", 1)}, {("work", 2)}, {("look", 4), ("look", 5), ("work", 5), ("work", 6)}],
 }
 """The executions of each workflow: those of one set begin after those of the sets before it are on disk."""

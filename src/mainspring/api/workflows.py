@@ -14,11 +14,18 @@ from msgspec import UNSET, UnsetType
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Request
 from mainspring.api.submitting import PriorityName  # noqa: TC001 - msgspec reads the annotation
+from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
 STATUS_BY_NAME = {status.name.lower(): status for status in Status}
 StatusName = Literal["open", "completed", "failed", "canceled", "terminated", "continued_as_new", "timed_out"]
 """The keys of `STATUS_BY_NAME`."""
+ChildPolicyName = Literal["terminate", "cancel", "abandon"]
+CHILD_POLICIES: dict[ChildPolicyName, ChildPolicy] = {
+    "terminate": ChildPolicy.TERMINATE,
+    "cancel": ChildPolicy.REQUEST_CANCEL,
+    "abandon": ChildPolicy.ABANDON,
+}
 UnbegunStatus = Literal["scheduled", "pending"]
 """The state of a job whose run has not begun."""
 AnyStatus = Literal[StatusName, UnbegunStatus]
@@ -74,6 +81,19 @@ class TimerInfo(msgspec.Struct):
     fires_at: str | None
 
 
+class ChildInfo(msgspec.Struct):
+    """An open child of a run."""
+
+    number: str
+    """The number of the command in the run."""
+    type: str
+    workflow_id: str
+    handle: str
+    """Of the child's root job."""
+    policy: ChildPolicyName
+    """Its fate if the run is terminated or times out."""
+
+
 class ParkingInfo(msgspec.Struct):
     """The reason why a run is parked: its code could not make the next decision."""
 
@@ -117,7 +137,10 @@ class RunDetails(RunInfo):
     input_size: int
     output_size: int
     history_size: int
+    parent: str | None
+    """The key of the run that has started it."""
     activities: list[ActivityInfo]
+    children: list[ChildInfo]
     timers: list[TimerInfo]
     steps: list[str]
     """The functions of local steps that run."""
@@ -328,6 +351,8 @@ class Terminate(Request[Reached]):
     call = "workflows.terminate"
     key: str
     reason: Reason = ""
+    children: ChildPolicyName | None = None
+    """The fate of its open children; None: as their child policies say."""
 
 
 class Unpark(Request[Number]):

@@ -73,7 +73,7 @@ class RunLimitOptions:
         int,
         option(
             "--workflow-open",
-            "The most activities that a run may have open at a time, and the most timers.",
+            "The most activities that a run may have open at a time, the most timers, and the most children.",
             group=WORKFLOWS_GROUP,
             **within(1, MOST_OPEN, count, str, "is no limit for open activities: give {least} to {most}"),
         ),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 EVENT_COLUMNS: Final = ("id", "time", "event", "what")
 ACTIVITY_COLUMNS: Final = ("number", "function", "state", "attempt", "worker", "scheduled_at", "handle", "error")
+CHILD_COLUMNS: Final = ("number", "type", "workflow_id", "handle", "policy")
 TIMER_COLUMNS: Final = ("number", "fires_at")
 MISMATCH_COLUMNS: Final = ("recorded", "code")
 LONGEST_TEXT: Final = 200
@@ -23,7 +24,7 @@ LONGEST_TEXT: Final = 200
 
 
 def print_run(run: Mapping[str, Any]) -> None:
-    """Print all details of a run: fields, then its activities and timers, and both sides of a mismatch."""
+    """Print all details of a run: fields, then its activities, children and timers, and both sides of a mismatch."""
     plain = {name: value for name, value in run.items() if not isinstance(value, dict | list)}
     lists = {name: ", ".join(run[name]) for name in ("steps", "receives")}
     parked = run.get("parked") or {}
@@ -34,7 +35,11 @@ def print_run(run: Mapping[str, Any]) -> None:
     if parked.get("builds"):
         shown["builds"] = ", ".join(parked["builds"])
     print_fields({name: value for name, value in shown.items() if value not in (None, "", False)})
-    for name, columns in (("activities", ACTIVITY_COLUMNS), ("timers", TIMER_COLUMNS)):
+    for name, columns in (
+        ("activities", ACTIVITY_COLUMNS),
+        ("children", CHILD_COLUMNS),
+        ("timers", TIMER_COLUMNS),
+    ):
         if run.get(name):
             print(f"\n{name}")
             print_table(columns, run[name])

@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 from mainspring.api.workflows import (
     AnyStatus,
     Cancel,
+    ChildPolicyName,
     History,
     List,
     Show,
@@ -209,7 +210,7 @@ def show(
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Show all details of a run: its open activities and timers, its signals, its progress, and why it is parked.
+    """Show all details of a run: its open activities, children and timers, its signals, its progress, and why it is parked.
 
     With --follow, the command prints status, number of events, progress and waits_for, with tabs between them, now and after each
     change; with --json, too, all details, an object per line.
@@ -323,15 +324,32 @@ def cancel(key: Key, /, *, reason: Reason = "", json: Json = False, server: Serv
 
 
 @workflows.command
-def terminate(key: Key, /, *, reason: Reason = "", json: Json = False, server: ServerOptions = LOCAL) -> int:
+def terminate(
+    key: Key,
+    /,
+    *,
+    reason: Reason = "",
+    children: Annotated[
+        ChildPolicyName | None,
+        Parameter(
+            name="--children",
+            help="The fate of its open children: they are terminated, asked to cancel themselves, or go on. By default their"
+            " own child policies say so.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
     """End a run at once, without its code, and print its handle and status.
 
-    Its activities that have not started are cancelled, and the workers of the others are asked to stop.
+    Its activities that have not started are cancelled, and the workers of the others are asked to stop. The children of its
+    children follow the child policies that their own parents have chosen.
 
     EXIT CODES
       0 ended, 1 the run is closed, 3 no server, 4 no such run
     """
-    return print_answer(server.client(), Terminate(key, reason), _print_reached, json=json)
+    return print_answer(server.client(), Terminate(key, reason, children), _print_reached, json=json)
 
 
 @workflows.command(usage="mainspring workflows unpark KEY | --all")

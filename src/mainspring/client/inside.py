@@ -30,11 +30,25 @@ class ActivityCall(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
+class ChildCall(NamedTuple):
+    """The start of a run as a workflow needs it."""
+
+    name: str
+    codec: Any
+    options: Options
+    unique: str
+    connections: Any
+    decode: Callable[[bytes], Any]
+
+
 class WorkflowCalls(Protocol):
     """The calls that workflow code makes on tasks."""
 
     def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Schedule an activity."""
+
+    def start_child(self, call: ChildCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Start a child."""
 
     def step(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a task as a local step."""

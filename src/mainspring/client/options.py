@@ -23,10 +23,14 @@ Duration = timedelta | float | str
 
 CancelMode = Literal["try", "wait", "abandon"]
 """The effect of cancelling an activity: request it and go on, request it and wait for the end, or let the activity go on."""
+ChildPolicy = Literal["terminate", "cancel", "abandon"]
+"""The fate of a child if its parent is terminated or times out."""
 
 MOST_ATTEMPTS = (1 << 31) - 1
 ACTIVITY_OPTIONS = ("schedule_to_start", "schedule_to_close", "cancel")
 """Options that only activities of workflows have."""
+_INSIDE = (*ACTIVITY_OPTIONS, "child_policy")
+"""Options that runs use, and no packet of a job carries."""
 _DURATIONS = frozenset(
     {"delay", "timeout", "heartbeat", "expires", "keep_unique", "schedule_to_start", "schedule_to_close"}
 )
@@ -54,6 +58,13 @@ def instant(value: datetime, what: str) -> float:
             f"{what} has no time zone: write datetime(…, tzinfo=…), so that it is the same moment everywhere"
         )
     return value.timestamp()
+
+
+def check_child_policy(value: ChildPolicy, what: str) -> ChildPolicy:
+    """Return a child policy.  Raises UsageError for another value."""
+    if value not in get_args(ChildPolicy):
+        raise refusal(what, "'terminate', 'cancel' or 'abandon'", value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +181,16 @@ class Options:
     """Of an activity: what its cancellation does. The run that waits for it has this option, so no packet carries it."""
     version: str | None = None
     """Of a run: the version of its workflow."""
+    child_policy: ChildPolicy | None = None
+    """Of a child."""
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
             raise refusal("priority", "'high', 'normal' or 'low'", self.priority)
         if self.cancel is not None and self.cancel not in get_args(CancelMode):
             raise refusal("cancel", "'try', 'wait' or 'abandon'", self.cancel)
+        if self.child_policy is not None:
+            check_child_policy(self.child_policy, "child_policy")
         if self.delay is not None and self.run_at is not None:
             raise UsageError("delay and run_at exclude each other: give one of them")
         for name, number in (("run_timeout", self.timeout), ("heartbeat", self.heartbeat)):
@@ -196,7 +211,7 @@ class Options:
 
     def wire(self) -> bytes:
         """Return the options as the protocol's JSON; empty if none is set."""
-        present = {name: value for name, value in self._present().items() if name not in ACTIVITY_OPTIONS}
+        present = {name: value for name, value in self._present().items() if name not in _INSIDE}
         if self.retry is not None:
             present["retry"] = self.retry.wire()
         return msgspec.json.encode(present) if present else b""
@@ -234,6 +249,7 @@ def build_options(
     schedule_to_close: Duration | None = None,
     cancel: CancelMode | None = None,
     version: str | None = None,
+    child_policy: ChildPolicy | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -258,4 +274,5 @@ def build_options(
         schedule_to_close=None if schedule_to_close is None else seconds(schedule_to_close, "schedule_to_close"),
         cancel=cancel,
         version=version,
+        child_policy=child_policy,
     )

@@ -7,6 +7,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from mainspring.client.job import Job
+from mainspring.client.options import check_child_policy
 from mainspring.client.payload import encode_result
 from mainspring.client.validation import check_text, check_unique, refusal
 from mainspring.errors import UsageError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from mainspring.client.connections import Connections
-    from mainspring.client.options import Duration
+    from mainspring.client.options import ChildPolicy, Duration
     from mainspring.client.streaming import JobEvent
 
 R = TypeVar("R")
@@ -108,16 +109,22 @@ class Run(Job[R]):
         """Send a signal, like ``signal``."""
         await self._connections.aio().call(_SIGNAL, self._signal(signal, value, request))
 
-    def terminate(self, reason: str = "") -> None:
+    def terminate(self, reason: str = "", *, children: ChildPolicy | None = None) -> None:
         """End the run at once; its code does not run again, and its activities are cancelled.
+
+        ``children`` says what happens to its children, in place of their own child policies.
 
         Raises NotFoundError if there is no such run, and ConflictError if it has ended.
         """
-        self._connections.blocking().call(_TERMINATE, {"key": self.key, "reason": reason})
+        self._connections.blocking().call(_TERMINATE, self._termination(reason, children))
 
-    async def aterminate(self, reason: str = "") -> None:
+    async def aterminate(self, reason: str = "", *, children: ChildPolicy | None = None) -> None:
         """End the run at once, like ``terminate``."""
-        await self._connections.aio().call(_TERMINATE, {"key": self.key, "reason": reason})
+        await self._connections.aio().call(_TERMINATE, self._termination(reason, children))
+
+    def _termination(self, reason: str, children: ChildPolicy | None) -> dict[str, str]:
+        params = {"key": self.key, "reason": reason}
+        return params if children is None else {**params, "children": check_child_policy(children, "children")}
 
     def _signal(self, signal: SignalType[Any] | str, value: Any, request: str | None) -> dict[str, Any]:
         if isinstance(signal, str):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from mainspring.client.connections import Connections
+    from mainspring.client.inside import WorkflowCalls
     from mainspring.client.outcomes import Answer
 
 P = ParamSpec("P")
@@ -210,8 +211,7 @@ class Submission(Generic[P, R]):
         """
         calls = workflow_calls()
         if calls is not None:
-            activity: Job[R] = calls.submit(self._activity(), args, kwargs)
-            return activity
+            return self._submit_inside(calls, args, kwargs)
         request = self._request(args, kwargs)
         if self._inbox is not None:
             return self.job(self._inbox.submit(request, self._options))
@@ -283,6 +283,11 @@ class Submission(Generic[P, R]):
             )
 
     # Internal.
+
+    def _submit_inside(self, calls: WorkflowCalls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R]:
+        """Submit inside of a workflow."""
+        activity: Job[R] = calls.submit(self._activity(), args, kwargs)
+        return activity
 
     def _activity(self) -> ActivityCall:
         self._check({"activity": self.name})

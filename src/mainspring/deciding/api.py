@@ -16,7 +16,8 @@ from mainspring.client.inside import workflow_calls
 from mainspring.client.payload import encode_result, result_decoder
 from mainspring.deciding import guards
 from mainspring.deciding.cancelling import Closing
-from mainspring.deciding.commands import LocalStep, build_activity, build_step, check_size, encode_arguments
+from mainspring.deciding.children import Children
+from mainspring.deciding.commands import LocalStep, Numbers, build_activity, build_step, check_size, encode_arguments
 from mainspring.deciding.job import WorkflowJob
 from mainspring.deciding.matching import Mismatch
 from mainspring.deciding.model import ContinueAsNew, EndOfHistory, Evicted
@@ -30,7 +31,8 @@ from mainspring.workflows.payloads import digest_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mainspring.client.inside import ActivityCall
+    from mainspring.client.inside import ActivityCall, ChildCall
+    from mainspring.deciding.children import ChildJob
     from mainspring.deciding.loop import DurableTimer, WorkflowLoop
     from mainspring.deciding.model import Record, RunState, StepCall, StepOutcome
     from mainspring.deciding.patches import Patches
@@ -79,6 +81,8 @@ class Calls:
         self.closing = Closing()
         self.defect: Parked | None = None
         """A defect for which the code stopped."""
+        self._numbers = Numbers()
+        self.children = Children(state, loop, self.closing, issue, self._numbers)
         self._scheduled: dict[int, WorkflowJob[Any]] = {}
         """The same by the event that scheduled them."""
         self.mapped_events = 0
@@ -90,7 +94,7 @@ class Calls:
         self._fresh_steps: list[int] = []
         self._running: set[int] = set()
         self._stopped: list[int] = []
-        self._numbers = self._step_numbers = 0
+        self._step_numbers = 0
         self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
         self._signals: dict[str, asyncio.Queue[tuple[int, bytes]]] = {}
         self.receivers: dict[str, int] = {}
@@ -99,8 +103,7 @@ class Calls:
 
     def next_number(self) -> int:
         """Return the number of a new command."""
-        self._numbers += 1
-        return self._numbers
+        return self._numbers.next()
 
     def note_defect(self, defect: Parked | None) -> None:
         """Note the first defect of the code."""
@@ -111,7 +114,7 @@ class Calls:
     def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowJob[Any]:
         """Schedule an activity."""
         return self.start_activity(
-            call, build_activity(self._numbers + 1, call, args, kwargs, self.state.limits.largest)
+            call, build_activity(self._numbers.last + 1, call, args, kwargs, self.state.limits.largest)
         )
 
     def start_activity(self, call: ActivityCall, command: ScheduleActivityTask) -> WorkflowJob[Any]:
@@ -155,6 +158,23 @@ class Calls:
     def repeat_activity(self, event: int, attempt: int) -> None:
         """Note the started event of an activity whose first attempt failed."""
         self._attempts[event] = attempt
+
+    # ---- other runs ----
+
+    def start_child(self, call: ChildCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildJob[Any]:
+        """Start a child."""
+        self._check_evicted()
+        return self.children.submit(call, args, kwargs)
+
+    def signal_run(self, key: str, name: str, data: bytes) -> asyncio.Future[None]:
+        """Send a signal to another run."""
+        self._check_evicted()
+        return self.children.signal(key, name, data)
+
+    def cancel_run(self, key: str, reason: str) -> asyncio.Future[None]:
+        """Ask another run to cancel itself."""
+        self._check_evicted()
+        return self.children.request_cancel(key, reason)
 
     # ---- local steps ----
 
@@ -337,7 +357,7 @@ class Calls:
 
     def close(self) -> list[asyncio.Future[Any]]:
         """Forget everything that the code waits for, and return the futures of it."""
-        futures: list[asyncio.Future[Any]] = [*self.activities.values()]
+        futures: list[asyncio.Future[Any]] = [*self.activities.values(), *self.children.close()]
         futures += [step.job for step in self._steps.values()]
         self.activities.clear()
         self._scheduled.clear()

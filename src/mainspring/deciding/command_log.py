@@ -15,6 +15,7 @@ from mainspring.deciding.matching import (
     matches,
 )
 from mainspring.deciding.patches import is_patch
+from mainspring.workflows.history import StartChildWorkflowExecutionFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,9 @@ class CommandLog:
         if not self._decision:
             return False
         kind = type(event)
-        if kind not in RECORDS or event.decision_completed != self._decision:
+        # A child that could not begin has an answer besides the record of its command.
+        is_answer = kind is StartChildWorkflowExecutionFailed and event.initiated
+        if kind not in RECORDS or event.decision_completed != self._decision or is_answer:
             self.end_record(f"the end of a decision, {kind.__name__}")
             return False
         if not self._unrecorded or not matches(event, self._unrecorded[0]):

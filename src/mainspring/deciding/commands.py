@@ -46,9 +46,21 @@ def encode_arguments(codec: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return codec.encode(sorted_args, sorted_kwargs)  # type: ignore[no-any-return] # all codecs return bytes
 
 
+class Numbers:
+    """Numbers the commands of a run."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def next(self) -> int:
+        """Return the number of a new command."""
+        self.last += 1
+        return self.last
+
+
 # ---- activities ----
 
-_PRIORITIES: Final = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW, None: Priority.NORMAL}
+PRIORITIES: Final = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW, None: Priority.NORMAL}
 
 
 def build_activity(
@@ -73,7 +85,7 @@ def build_activity(
         activity_id=str(number),
         function=call.name.encode(),
         input=payload,
-        task_priority=_PRIORITIES[given.priority],
+        task_priority=PRIORITIES[given.priority],
         schedule_to_start=given.schedule_to_start or given.expires or 0,
         schedule_to_close=given.schedule_to_close or 0,
         options=b"" if options == _NO_OPTIONS else encode_options(options),

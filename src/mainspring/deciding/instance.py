@@ -17,6 +17,7 @@ from mainspring.deciding.api import Calls
 from mainspring.deciding.command_log import CommandLog
 from mainspring.deciding.endings import close_of, defect_of
 from mainspring.deciding.eviction import release, throw_evicted
+from mainspring.deciding.inputs import INITIATED, INPUTS
 from mainspring.deciding.loop import DurableTimer, WorkflowLoop
 from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close
 from mainspring.deciding.model import RunState, Turn
@@ -39,22 +40,6 @@ if TYPE_CHECKING:
 
 VALUE_FACTOR: Final = 3
 """Bytes in memory for each byte of an encoded value."""
-
-_INPUTS: Final = frozenset(
-    {
-        history.WorkflowExecutionStarted,
-        history.WorkflowExecutionCancelRequested,
-        history.WorkflowExecutionSignaled,
-        history.ActivityTaskCompleted,
-        history.ActivityTaskFailed,
-        history.ActivityTaskTimedOut,
-        history.ActivityTaskCanceled,
-        history.ScheduleActivityTaskFailed,
-        history.TimerFired,
-        history.StartTimerFailed,
-    }
-)
-"""Events that workflow code is given."""
 
 
 class Instance(RunState):
@@ -240,9 +225,11 @@ class Instance(RunState):
         if self._commands.take(event):
             if kind is history.ActivityTaskScheduled and self._calls is not None:
                 self._calls.schedule(event.activity_id, event.id)
+            elif kind in INITIATED and self._calls is not None:
+                self._calls.children.initiated(event)
             elif kind in CLOSING:
                 self._closed = True
-        if kind in _INPUTS:
+        if kind in INPUTS:
             self._inputs.append(event)
         elif kind is MarkerRecorded:
             if event.native and event.name == MarkerName.STEP:

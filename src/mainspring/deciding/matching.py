@@ -54,6 +54,19 @@ _EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
     decisions.StartTimer: (history.TimerStarted, history.StartTimerFailed),
     decisions.CancelTimer: (history.TimerCanceled, history.CancelTimerFailed),
     decisions.RecordMarker: (history.MarkerRecorded, history.RecordMarkerFailed),
+    decisions.StartChildWorkflowExecution: (
+        history.StartChildWorkflowExecutionInitiated,
+        history.StartChildWorkflowExecutionFailed,
+    ),
+    # These are always carried out; their failure is an answer.
+    decisions.SignalExternalWorkflowExecution: (
+        history.SignalExternalWorkflowExecutionInitiated,
+        history.SignalExternalWorkflowExecutionInitiated,
+    ),
+    decisions.RequestCancelExternalWorkflowExecution: (
+        history.RequestCancelExternalWorkflowExecutionInitiated,
+        history.RequestCancelExternalWorkflowExecutionInitiated,
+    ),
     decisions.CompleteWorkflowExecution: (
         history.WorkflowExecutionCompleted,
         history.CompleteWorkflowExecutionFailed,
@@ -101,6 +114,8 @@ def matches(event: Any, decision: Any) -> bool:
             and event.function == decision.function
             and same_digest(event.digest, decision.digest)
         )
+    if kind in _OTHER_RUNS:
+        return event.number == decision.number and _same_request(event, decision)
     if kind is history.WorkflowExecutionCompleted:
         return same_payload(event.result, decision.result)
     if kind is history.WorkflowExecutionContinuedAsNew:
@@ -117,6 +132,31 @@ def _failure_of(one: Any) -> str:
     if isinstance(one, (history.WorkflowExecutionContinuedAsNew, decisions.ContinueAsNewWorkflowExecution)):
         return describe_failure(one.failure).partition(":")[0] if one.attempt > 1 else ""
     return ""
+
+
+_OTHER_RUNS: Final = frozenset(
+    {
+        history.StartChildWorkflowExecutionInitiated,
+        history.StartChildWorkflowExecutionFailed,
+        history.SignalExternalWorkflowExecutionInitiated,
+        history.RequestCancelExternalWorkflowExecutionInitiated,
+    }
+)
+
+
+def _same_request(event: Any, decision: Any) -> bool:
+    """Return whether an event records a decision about another run, as far as its number does not say so."""
+    if isinstance(decision, decisions.StartChildWorkflowExecution):
+        if event.type != decision.type or (decision.workflow_id and event.workflow_id != decision.workflow_id):
+            return False
+        failed = type(event) is history.StartChildWorkflowExecutionFailed
+        return failed or same_payload(event.input, decision.input)
+    # The node fills in the names of a child.
+    if not decision.child and (event.workflow_id, event.run) != (decision.workflow_id, decision.run):
+        return False
+    if isinstance(decision, decisions.SignalExternalWorkflowExecution):
+        return bool(event.name == decision.name) and same_payload(event.input, decision.input)
+    return True
 
 
 # ---- words ----
@@ -156,6 +196,14 @@ def _describe(kind: type[Any], one: Any) -> str:
         if one.name == MarkerName.PATCH and getattr(one, "native", False):
             return f"patch {one.function}"
         return f"{_marker_title(one.name)} #{number} {getattr(one, 'function', '')}".rstrip()
+    if kind is decisions.StartChildWorkflowExecution:
+        given = getattr(one, "input", None)
+        shown = "" if given is None else f" {_shorten(given)}"
+        return f"child #{one.number} {one.type}{shown}"
+    if kind is decisions.SignalExternalWorkflowExecution:
+        return f"signal #{one.number} {one.name} {_shorten(one.input)}".rstrip()
+    if kind is decisions.RequestCancelExternalWorkflowExecution:
+        return f"cancel another run #{one.number}"
     if kind is decisions.CompleteWorkflowExecution:
         return f"return {_shorten(getattr(one, 'result', b''))}".rstrip()
     if kind is decisions.FailWorkflowExecution:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainspring.deciding.children import Children
 from mainspring.deciding.job import error_of, read_failure
 from mainspring.errors import JobFailed, JobTimedOut
 from mainspring.workflows import history
@@ -77,6 +78,14 @@ def _signaled(calls: Calls, event: history.WorkflowExecutionSignaled) -> int:
     return len(event.input)
 
 
+def _no_value(take: Callable[[Children, Any], None]) -> Callable[[Calls, Any], int]:
+    def resolve(calls: Calls, event: Any) -> int:
+        take(calls.children, event)
+        return 0
+
+    return resolve
+
+
 _RESOLVERS: dict[type[Any], Callable[[Calls, Any], int]] = {
     history.WorkflowExecutionStarted: lambda _calls, event: len(event.input),
     history.ActivityTaskCompleted: _completed,
@@ -87,4 +96,14 @@ _RESOLVERS: dict[type[Any], Callable[[Calls, Any], int]] = {
     history.TimerFired: _fired,
     history.StartTimerFailed: _refused_timer,
     history.WorkflowExecutionSignaled: _signaled,
+    history.StartChildWorkflowExecutionFailed: _no_value(Children.refused),
+    history.ChildWorkflowExecutionCompleted: lambda calls, event: calls.children.completed(event),
+    history.ChildWorkflowExecutionFailed: _no_value(Children.failed),
+    history.ChildWorkflowExecutionTimedOut: _no_value(Children.timed_out),
+    history.ChildWorkflowExecutionCanceled: _no_value(Children.canceled),
+    history.ChildWorkflowExecutionTerminated: _no_value(Children.terminated),
+    history.ExternalWorkflowExecutionSignaled: _no_value(Children.answered),
+    history.ExternalWorkflowExecutionCancelRequested: _no_value(Children.answered),
+    history.SignalExternalWorkflowExecutionFailed: _no_value(Children.unanswered),
+    history.RequestCancelExternalWorkflowExecutionFailed: _no_value(Children.unanswered),
 }

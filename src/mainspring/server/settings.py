@@ -201,7 +201,7 @@ class WorkflowSettings:
     """Events of its history; the run is terminated at this limit."""
 
     open: int = 1_000
-    """Activities that it may have open at a time, and the same number of timers."""
+    """Activities that it may have open at a time, and the same number of timers and of children."""
 
 
 @dataclass(frozen=True, slots=True)

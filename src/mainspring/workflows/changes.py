@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.ids import TERM_SPAN
 from mainspring.workflows.cache import Run
 from mainspring.workflows.draft import Draft
 from mainspring.workflows.history import encode_events
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.workflows.cache import RunCache
+    from mainspring.workflows.errands import Errand
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Limits
     from mainspring.workflows.observer import RunObserver
@@ -48,6 +50,16 @@ class RunChanges:
         self._links: dict[int, int] = {}
         """Those that continue another run, by their root jobs."""
         self.jobs = RunJobs(tables)
+        self.errands: list[Errand] = []
+        """Errands that the transaction has caused and not done."""
+        self.errands_due_us = 0
+        """The time of an operation that does stored errands; 0 if there is none."""
+        self.errands_left = False
+        """Whether errands may be stored after the transaction."""
+
+    def handle_of(self, job_id: int) -> str:
+        """Return the text of a job's handle."""
+        return f"H:{self.tables.node(job_id // TERM_SPAN) or 'unknown'}:{job_id}"
 
     # ---- reads ----
 
@@ -126,14 +138,20 @@ class RunChanges:
             next_id=self.tables.lifecycle.next_id,
             limits=self.limits,
             parking=run.row.parking,
+            errands=self.errands,
+            handle_of=self.handle_of,
         )
         entered = self._drafts[run.row.id] = RunDraft(run, draft, fresh=fresh)
         return entered
 
     # ---- the write ----
 
+    def time(self) -> int:
+        """Return the latest time of the changes."""
+        return max((found.draft.now_us for found in self._drafts.values()), default=self.errands_due_us)
+
     async def flush(self) -> None:
-        """Write the changes, with the jobs that they need or end."""
+        """Write the changes, with the jobs that they need or end. All errands are done or stored by now."""
         drafts = self._drafts.values()
         changed = [found for found in drafts if finish(found)]
         jobs, self.jobs = self.jobs, RunJobs(self.tables)
@@ -183,13 +201,15 @@ class RunChanges:
     def _notify(self, runs: list[Run], changed: Sequence[RunDraft], jobs: RunJobs) -> None:
         """Pass the changes to the cache and the node after the commit."""
         lifecycle, cache, observers = self.tables.lifecycle, self._cache, self._observers
+        errands_left = self.errands_left
         changes = [change_of(found) for found in changed]
 
         def committed() -> None:
             cache.put(runs)  # before jobs are assigned: their packets have events from the cache
             jobs.notify(lifecycle)
-            if changes:
-                for observer in observers:
-                    observer.appended(changes)
+            for observer in observers if changes or errands_left else ():
+                observer.appended(changes)
+                if errands_left:
+                    observer.errands_stored()
 
         self.tables.after_commit(committed)

@@ -146,13 +146,8 @@ def _malformed(draft: Draft, completion: Completion) -> str:
     for decision in decisions[:-1]:
         if decision.__class__ in _CLOSES:
             return f"{type(decision).__name__} must be the last decision"
-    full = draft.state.full
     for decision in decisions:
         kind = decision.__class__
-        if not full and kind in _NOT_NATIVE:
-            return (
-                f"{kind.__name__} is not possible yet: start the other workflow from an activity, or loop in this run"
-            )
         check = _CHECKS.get(kind)
         why = check(decision, largest) if check is not None else ""
         if why:
@@ -296,16 +291,6 @@ _RULES: Final[dict[type[DecisionBase], Callable[[Draft, Any, int], None]]] = {
     model.ScheduleLambdaFunction: lambdas.schedule_lambda,
 }
 _CLOSES: Final = frozenset(execution.REFUSED)
-
-_NOT_NATIVE: Final = frozenset(
-    {
-        model.StartChildWorkflowExecution,
-        model.SignalExternalWorkflowExecution,
-        model.RequestCancelExternalWorkflowExecution,
-    }
-)
-"""Their effects on other runs are not built yet, so that native deciders may not use them."""
-
 
 _CHECKS: Final[dict[type[DecisionBase], Callable[[Any, int], str]]] = {
     model.ScheduleActivityTask: _activity_problem,

@@ -13,9 +13,10 @@ from mainspring.workflows.history import ActivityTaskScheduled, EventBase
 from mainspring.workflows.state import Parking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from mainspring.workflows.model import Limits
+    from mainspring.workflows.errands import Errand
+    from mainspring.workflows.model import Definition, Limits
     from mainspring.workflows.state import State
 
 E = TypeVar("E", bound=EventBase)
@@ -28,7 +29,10 @@ class Draft:
         "base",
         "brought",
         "cancels",
+        "definitions",
+        "errands",
         "events",
+        "handle_of",
         "limits",
         "new_run",
         "next_id",
@@ -47,6 +51,8 @@ class Draft:
         next_id: Callable[[], int],
         limits: Limits,
         parking: Parking | None = None,
+        errands: list[Errand] | None = None,
+        handle_of: Callable[[int], str] = str,
     ) -> None:
         self.state = state
         self.parking = Parking() if parking is None else parking
@@ -66,6 +72,13 @@ class Draft:
         self.cancels: list[int] = []
         """The activities whose jobs a decision asks to cancel, by their Scheduled events. A job that is not held ends at once:
         `decisions.activity.canceled_before_start` records it. The request is noted in the row of another one."""
+        self.errands: list[Errand] = [] if errands is None else errands
+        """The errands of all runs of the transaction, in the order of their causes."""
+        self.handle_of = handle_of
+        """Returns the handle of a job: the workflow id of a child without another one."""
+        self.definitions: Mapping[tuple[str, str], Definition] | None = None
+        """The workflows that a completion starts as children, by name and the version that it gives. A missing one is not
+        registered. None: any may be started."""
         self.brought: dict[int, int] = {}
         """The number of events that the end of each job has added."""
 

@@ -30,7 +30,8 @@ def apply(state: State, event: EventBase) -> None:
         raise illegal(event, "does not begin a run")
     _FOLDS[kind](state, event)
     state.last = event.id
-    if kind in TRIGGERS:
+    # Native code waits for the ends of children alone, so that the begin of a child need not cause a decision.
+    if kind in TRIGGERS and (state.full or kind is not history.ChildWorkflowExecutionStarted):
         state.last_trigger = event.id
 
 

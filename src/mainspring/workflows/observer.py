@@ -39,5 +39,8 @@ class Changed(NamedTuple):
 class RunObserver(Protocol):
     """A node's side of the slice."""
 
+    def errands_stored(self) -> None:
+        """Do the stored errands soon, by `workflows.store.RunErrands`. It is called on the node's thread, after a commit."""
+
     def appended(self, runs: Sequence[Changed]) -> None:
         """Process the changes of a committed group, on the node's thread, before the outcomes of the group are delivered."""

@@ -15,8 +15,12 @@ from mainspring.workflows.store import Unbegun
 from mainspring.workflows.unbegun import are_workflows, find_unbegun, store_early
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from mainspring.jobs.model import Job
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Key
+    from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RequestCancelRun, RunRow, SignalRuns, TerminateRun
     from mainspring.workflows.tables import RunTables
 
@@ -26,25 +30,42 @@ async def signal_runs(changes: RunChanges, operation: SignalRuns) -> list[Reache
     definitions = Definitions(changes.tables)
     outcomes = []
     for signal in operation.signals:
-        found = await _find(changes, signal.key, operation)
+        found = await find_target(changes, signal.key, operation.now_us, operation.tasks)
         if isinstance(found, Unbegun):
-            newest = await definitions.newest(found.job.namespace, found.job.function)
-            if newest is None or found.job.function in operation.paused:
-                outcomes.append(await store_early(changes.tables, found.job, signal, changes.limits))
-                continue
-            found = await begin_named(changes, found.job.id, definitions, operation.now_us)
-        if isinstance(found, RunDraft):
-            outcomes.append(execution.signal(found.draft, signal))
+            begins = found.job.function not in operation.paused
+            reached = await signal_unbegun(
+                changes, found.job, signal, operation.now_us, begins=begins, definitions=definitions
+            )
+        elif isinstance(found, RunDraft):
+            reached = execution.signal(found.draft, signal)
         else:
-            outcomes.append(await _missed(changes, found, signal.request))
+            reached = await _missed(changes, found, signal.request)
+        outcomes.append(reached)
     return outcomes
+
+
+async def signal_unbegun(
+    changes: RunChanges,
+    job: Job,
+    signal: Signal,
+    now_us: int,
+    *,
+    begins: bool,
+    definitions: Definitions | None = None,
+) -> Reached:
+    """Signal a job whose run has not begun: begin the run, if it may and the job's function is a workflow."""
+    definitions = definitions or Definitions(changes.tables)
+    if not begins or await definitions.newest(job.namespace, job.function) is None:
+        return await store_early(changes.tables, job, signal, changes.limits)
+    found = await begin_named(changes, job.id, definitions, now_us)
+    return await _missed(changes, None) if found is None else execution.signal(found.draft, signal)
 
 
 async def request_cancel(changes: RunChanges, operation: RequestCancelRun) -> Reached:
     """Ask a run to cancel itself; see `RequestCancelRun`."""
-    found = await _find(changes, operation.key, operation)
+    found = await find_target(changes, operation.key, operation.now_us, operation.tasks)
     if isinstance(found, Unbegun):
-        return await _cancel(changes, found, operation.reason, operation.now_us)
+        return await cancel_unbegun(changes, found.job, operation.reason, operation.now_us)
     if not isinstance(found, RunDraft):
         return await _missed(changes, found, operation.request)
     return execution.request_cancel(found.draft, reason=operation.reason, request=operation.request)
@@ -52,9 +73,9 @@ async def request_cancel(changes: RunChanges, operation: RequestCancelRun) -> Re
 
 async def terminate(changes: RunChanges, operation: TerminateRun) -> Reached:
     """End a run at once; see `TerminateRun`."""
-    found = await _find(changes, operation.key, operation)
+    found = await find_target(changes, operation.key, operation.now_us, operation.tasks)
     if isinstance(found, Unbegun):
-        return await _cancel(changes, found, operation.reason, operation.now_us)
+        return await cancel_unbegun(changes, found.job, operation.reason, operation.now_us)
     if not isinstance(found, RunDraft):
         return await _missed(changes, found)
     return execution.terminate(
@@ -62,10 +83,11 @@ async def terminate(changes: RunChanges, operation: TerminateRun) -> Reached:
     )
 
 
-async def _cancel(changes: RunChanges, unbegun: Unbegun, reason: str, now_us: int) -> Reached:
+async def cancel_unbegun(changes: RunChanges, job: Job, reason: str, now_us: int) -> Reached:
+    """Cancel a job whose run has not begun."""
     error = failure("Cancelled", reason or "cancelled before its run began")
-    await cancel_waiting(changes, unbegun.job.id, error, now_us)
-    return Reached("recorded", 0, unbegun.job.id, 0, Status.CANCELED)
+    await cancel_waiting(changes, job.id, error, now_us)
+    return Reached("recorded", 0, job.id, 0, Status.CANCELED)
 
 
 async def _missed(changes: RunChanges, found: RunRow | list[Unbegun] | None, request: int = 0) -> Reached:
@@ -89,11 +111,13 @@ def _continues(found: RunDraft | RunRow | None) -> bool:
     return status is None or status is Status.CONTINUED_AS_NEW
 
 
-async def _find(
-    changes: RunChanges, key: Key, operation: SignalRuns | RequestCancelRun | TerminateRun
+async def find_target(
+    changes: RunChanges, key: Key, now_us: int, tasks: Container[bytes] = ()
 ) -> RunDraft | RunRow | Unbegun | list[Unbegun] | None:
-    """Return the open run that a key names, a job whose run has not begun, several such jobs, a closed run, or None."""
-    now_us = operation.now_us
+    """Return the open run that a key names, a job whose run has not begun, several such jobs, a closed run, or None.
+
+    ``tasks`` is as of `SignalRuns`.
+    """
     if key.workflow_id:
         run = await changes.open_run(key.namespace, key.workflow_id)
         if run:
@@ -104,7 +128,7 @@ async def _find(
             return await changes.find(link, now_us)
         if found is not None:
             return found
-    unbegun = await find_unbegun(changes.tables, key, operation.tasks)
+    unbegun = await find_unbegun(changes.tables, key, tasks)
     run = 0 if key.run or are_workflows(unbegun) else await run_of(changes.tables, key)
     if run:
         return await changes.find(run, now_us)

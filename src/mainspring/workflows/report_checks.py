@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.errors import UsageError
 from mainspring.jobs import retry
-from mainspring.jobs.model import FUNCTION_LIMIT, Options, decode_options
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, decode_options
 from mainspring.workflows.decisions.model import (
     ContinueAsNewWorkflowExecution,
     RecordMarker,
+    RequestCancelExternalWorkflowExecution,
     ScheduleActivityTask,
+    SignalExternalWorkflowExecution,
+    StartChildWorkflowExecution,
     StartTimer,
 )
 from mainspring.workflows.model import YEAR
@@ -30,11 +33,13 @@ MOST_DECISIONS: Final = 10_000
 TEXT_LIMIT: Final = 1024
 """Bytes of a name or a reason."""
 KEY_LIMIT: Final = 256
+_MOST_RUN: Final = 10**18
 _MOST_NUMBER: Final = 2**31 - 1
 _MOST_US: Final = 2**62
 _MOST_SECONDS: Final = 100 * YEAR
 _DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close", "heartbeat", "start_to_fire",
                      "execution_timeout", "task_timeout", "delay")  # fmt: skip
+_REQUESTS: Final = (SignalExternalWorkflowExecution, RequestCancelExternalWorkflowExecution)
 _OF_JOBS: Final = {"retry", "timeout", "heartbeat"}
 """The options of an activity's job that a decider may set."""
 
@@ -44,7 +49,7 @@ def refusal(message: DecideMessage, largest: int, is_workflow: Callable[[bytes],
 
     ``largest`` is the number of bytes of a result or an input that the store takes.
     """
-    if not 0 < message.run < 10**18:
+    if not 0 < message.run < _MOST_RUN:
         return f"{message.run} is not the number of a run"
     if not (
         0 <= message.seen <= _MOST_NUMBER and 0 <= message.now_us <= _MOST_US and 0 <= message.batch <= _MOST_NUMBER
@@ -85,6 +90,15 @@ def _refused(decision: Decision, largest: int) -> str:
         why = _refused_options(decision.options)
         if why:
             return why
+    elif kind is StartChildWorkflowExecution:
+        assert isinstance(decision, StartChildWorkflowExecution)
+        why = _refused_child(decision)
+        if why:
+            return why
+    elif kind in _REQUESTS:
+        assert isinstance(decision, SignalExternalWorkflowExecution | RequestCancelExternalWorkflowExecution)
+        if not (0 <= decision.run < _MOST_RUN and 0 <= decision.child <= _MOST_NUMBER):
+            return f"run={decision.run}, child={decision.child} are not both in their ranges"
     elif kind is RecordMarker:
         assert isinstance(decision, RecordMarker)
         if not 0 <= decision.digest < 2**64:
@@ -104,6 +118,18 @@ def _refused(decision: Decision, largest: int) -> str:
                 return f"{field} has {len(value)} characters or bytes, which are too many"
         elif field in _DURATIONS and not (math.isfinite(value) and 0 <= value <= _MOST_SECONDS):
             return f"{field} is {value}, which is not from 0 s to a century"
+    return ""
+
+
+def _refused_child(decision: StartChildWorkflowExecution) -> str:
+    """Return the reason why a child cannot be one; the node finds out later whether its workflow is registered."""
+    function = decision.type.encode()
+    if not function or len(function) > FUNCTION_LIMIT or b"\0" in function or b"\x1f" in function:
+        return f"{decision.type[:FUNCTION_LIMIT]!r} is not the name of a workflow"
+    if not 0 <= decision.task_priority <= 2:
+        return f"the priority {decision.task_priority} is not 0, 1 or 2"
+    if len(decision.workflow_id.encode()) > UNIQUE_LIMIT or "\0" in decision.workflow_id:
+        return f"the workflow id has more than {UNIQUE_LIMIT} bytes, or a NUL"
     return ""
 
 

@@ -8,13 +8,17 @@ from mainspring.jobs.model import State as JobState
 from mainspring.workflows.chains import begin_next
 from mainspring.workflows.completing import complete
 from mainspring.workflows.decisions.activity import canceled_before_start
+from mainspring.workflows.decisions.model import StartChildWorkflowExecution
 from mainspring.workflows.model import Status
 from mainspring.workflows.requests import Decided
+from mainspring.workflows.starting import Definitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.decisions.model import Decision
+    from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Completion
     from mainspring.workflows.run_draft import RunDraft
     from mainspring.workflows.store import Decide
@@ -36,6 +40,8 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
     if completion.job and not await _is_current(changes, found, completion):
         return lambda: Decided("stale", LOST)
     draft, state, row = found.draft, found.run.state, found.run.row
+    if any(isinstance(decision, StartChildWorkflowExecution) for decision in completion.decisions):
+        draft.definitions = await _definitions_of_children(changes, found, completion.decisions)
     verdict, why, refused_close = complete(draft, completion)
     if verdict in {"stale", "refused"}:
         return lambda: Decided(verdict, why)
@@ -66,6 +72,21 @@ async def _is_current(changes: RunChanges, found: RunDraft, completion: Completi
         return found.ended is None and await changes.tables.is_held(completion.job, changes.tables.term)
     ended = found.ended
     return ended is not None and ended.state == JobState.SUCCEEDED
+
+
+async def _definitions_of_children(
+    changes: RunChanges, found: RunDraft, decisions: Sequence[Decision]
+) -> dict[tuple[str, str], Definition]:
+    """Return the workflows that decisions start, as ``Draft.definitions`` has them."""
+    definitions = Definitions(changes.tables)
+    started: dict[tuple[str, str], Definition] = {}
+    for decision in decisions:
+        if isinstance(decision, StartChildWorkflowExecution):
+            name, version = decision.type, decision.version
+            definition = await definitions.version(found.run.row.namespace, name.encode(), version)
+            if definition is not None:
+                started[name, version] = definition
+    return started
 
 
 async def _cancel_activities(changes: RunChanges, found: RunDraft) -> None:

@@ -21,6 +21,9 @@ class ProgressReports:
     def __init__(self, send: Callable[[int, bytes, bytes], None]) -> None:
         self._send = send
 
+    def errands_stored(self) -> None:
+        """See `workflows.observer.RunObserver`: errands are no progress."""
+
     def appended(self, runs: Sequence[Changed]) -> None:
         """See `workflows.observer.RunObserver`."""
         for one in runs:

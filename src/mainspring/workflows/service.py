@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,8 @@ from mainspring.workflows.builds import Builds
 from mainspring.workflows.decider_workers import DeciderWorkers
 from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions
+from mainspring.workflows.errand_loop import ErrandLoop
+from mainspring.workflows.gathering import Functions, Gathered
 from mainspring.workflows.long_histories import LongHistories
 from mainspring.workflows.model import Key, Limits, decisions_of
 from mainspring.workflows.newly_parked import NewlyParked
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Build
     from mainspring.workflows.cache import Tail
-    from mainspring.workflows.history import Event
+    from mainspring.workflows.history import ChildPolicy, Event
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import Changed
     from mainspring.workflows.requests import Reached, Signal
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
     Failed = Callable[[MainspringError], None]
 
 DAY: Final = 86_400.0
-T = TypeVar("T")
 
 
 class Counts(NamedTuple):
@@ -64,34 +65,6 @@ class Counts(NamedTuple):
     open: Mapping[str, int]
     parked: Mapping[tuple[str, str], int]
     stranded: Mapping[tuple[str, str], int]
-
-
-class _Gathered(Generic[T]):
-    """The callers of an operation to which several requests were added."""
-
-    def __init__(self) -> None:
-        self.items: list[T] = []
-        self.callers: list[tuple[Callable[[Any], None], Failed]] = []
-
-    def add(self, item: T, done: Callable[[Any], None], failed: Failed) -> None:
-        """Add a request."""
-        self.items.append(item)
-        self.callers.append((done, failed))
-
-    def failed(self, error: StoreError) -> None:
-        """Report an error to all callers."""
-        for _, failed in self.callers:
-            failed(error)
-
-
-class _Functions:
-    """The functions for which a predicate is true; None is unknown."""
-
-    def __init__(self, predicate: Callable[[bytes], bool | None]) -> None:
-        self._predicate = predicate
-
-    def __contains__(self, function: object) -> bool:
-        return isinstance(function, bytes) and self._predicate(function) is True
 
 
 class WorkflowService:
@@ -126,14 +99,15 @@ class WorkflowService:
         self.tail = tail
         self._alarms: Alarms
         self._watch: Watch
+        self._errands: ErrandLoop
         self._long_histories: LongHistories
         self._newly_parked: NewlyParked
         self._failed_builds = failed_builds
         self._builds = Builds()
         self.workers = DeciderWorkers()
         self.versions = VersionTable(commits, reads, clock, self.definitions, self._builds, lambda: self._watch.parked)
-        self._starting: tuple[BeginRuns, _Gathered[Start]] | None = None
-        self._signalling: tuple[SignalRuns, _Gathered[Signal]] | None = None
+        self._starting: tuple[BeginRuns, Gathered[Start]] | None = None
+        self._signalling: tuple[SignalRuns, Gathered[Signal]] | None = None
         self.goes_on = self.deciders.goes_on
         self._tasks: Container[bytes]
         self._paused: Container[bytes]
@@ -141,8 +115,8 @@ class WorkflowService:
     def attach(self, jobs: JobService) -> None:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
-        self._tasks = _Functions(jobs.is_registered)
-        self._paused = _Functions(lambda function: jobs.spec_of(function).paused)
+        self._tasks = Functions(jobs.is_registered)
+        self._paused = Functions(lambda function: jobs.spec_of(function).paused)
         self._long_histories = LongHistories(self.limits, jobs.handle_of)
         self._newly_parked = NewlyParked(jobs.handle_of, self._clock.monotonic)
         self.deciders.attach(jobs)
@@ -150,6 +124,7 @@ class WorkflowService:
         def paused() -> bool:
             return jobs.paused
 
+        self._errands = ErrandLoop(self._commits, self._clock, paused=paused)
         self._alarms = Alarms(self._commits, self._clock, jobs.timers, first=self._first, paused=paused)
         self._watch = Watch(
             self._commits,
@@ -201,10 +176,15 @@ class WorkflowService:
         """Do the work that is due."""
         if not self._jobs.paused:
             self._alarms.tick()
+            self._errands.tick()
             self.definitions.tick(self._builds.all)
         self._watch.tick()
 
     # ---- the store's notes after a commit ----
+
+    def errands_stored(self) -> None:
+        """See `workflows.observer.RunObserver`."""
+        self._errands.stored()
 
     def appended(self, runs: Sequence[Changed]) -> None:
         """See `workflows.observer.RunObserver`: add the alarms of the runs, count parked ones, and forget the closed ones."""
@@ -258,7 +238,7 @@ class WorkflowService:
             self._start_later(job, version, timeout, done, failed)
             return
         if self._starting is None or not self._starting[0].open:
-            gathered: _Gathered[Start] = _Gathered()
+            gathered: Gathered[Start] = Gathered()
             operation = BeginRuns(gathered.items, 0)
             self._starting = operation, gathered
 
@@ -308,7 +288,7 @@ class WorkflowService:
     def signal(self, signal: Signal, done: Callable[[Reached], None], failed: Failed) -> None:
         """Record a signal, or store it with a job whose run has not begun; those of one turn of the loop are one operation."""
         if self._signalling is None or not self._signalling[0].open:
-            gathered: _Gathered[Signal] = _Gathered()
+            gathered: Gathered[Signal] = Gathered()
             operation = SignalRuns(gathered.items, 0, self._tasks, self._paused)
             self._signalling = operation, gathered
 
@@ -331,9 +311,12 @@ class WorkflowService:
         """Ask a run to cancel itself."""
         self._commits.put(RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks), done, failed)
 
-    def terminate(self, key: Key, reason: str, details: bytes, done: Callable[[Reached], None], failed: Failed) -> None:
-        """End a run at once."""
-        self._commits.put(TerminateRun(key, reason, self._now_us(), details, tasks=self._tasks), done, failed)
+    def terminate(
+        self, key: Key, reason: str, children: ChildPolicy | None, done: Callable[[Reached], None], failed: Failed
+    ) -> None:
+        """End a run at once; ``children`` replaces the policies of its children."""
+        operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
+        self._commits.put(operation, done, failed)
 
     def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
         """Let a parked run go on, or all of them."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from mainspring.ids import TERM_SPAN, slot_of
+from mainspring.ids import slot_of
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.decisions import execution
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.model import Job
     from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.errands import StartChild
     from mainspring.workflows.run_draft import RunDraft
     from mainspring.workflows.store import BeginRuns, BeginWaiting
     from mainspring.workflows.tables import RunTables
@@ -89,25 +90,14 @@ async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us:
 
 async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft | None:
     job, definition = one.job, one.definition
-    workflow_id = job.unique.decode("utf-8", "backslashreplace") if job.unique else handle_of(changes.tables, job.id)
+    workflow_id = job.unique.decode("utf-8", "backslashreplace") if job.unique else changes.handle_of(job.id)
     rival = await changes.open_run(job.namespace, workflow_id)
     if rival:
-        why = f"the workflow id {workflow_id} has an open run of another workflow: {handle_of(changes.tables, rival)}"
+        why = f"the workflow id {workflow_id} has an open run of another workflow: {changes.handle_of(rival)}"
         error = failure(ALREADY_RUNNING, why)
         changes.jobs.reject(_ended(job, JobState.FAILED, error, now_us))
         return None
-    row = RunRow(
-        job.id,
-        job.id,
-        job.namespace,
-        workflow_id,
-        definition.name,
-        definition.version,
-        started_us=now_us,
-        input_size=len(job.payload),
-        slot=slot_of(job.namespace, job.function, job.unique, job.id),
-    )
-    found = changes.begin(row, now_us)
+    found = changes.begin(_row(job, workflow_id, definition.name, definition.version, now_us), now_us)
     timeout = job.options.timeout if job.options is not None else None
     execution.begin(
         found.draft,
@@ -128,13 +118,49 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
     return found
 
 
+async def begin_child(changes: RunChanges, job: Job, errand: StartChild, now_us: int) -> bool:
+    """Begin a child with a new root job; return False if its workflow id has an open run, or a waiting job of its workflow."""
+    event = errand.initiated
+    if job.unique and await changes.open_run(job.namespace, event.workflow_id):
+        return False
+    if await changes.tables.begin_roots([job]):
+        return False
+    changes.jobs.add_roots([job])
+    execution.begin(
+        changes.begin(_row(job, event.workflow_id, event.type, event.version, now_us), now_us).draft,
+        type=event.type,
+        version=event.version,
+        input=event.input,
+        run=job.id,
+        root=job.id,
+        workflow_id=event.workflow_id,
+        namespace=job.namespace,
+        timeout=event.execution_timeout,
+        seed=job.id,
+        task_priority=event.task_priority,
+        tags=event.tags,
+        parent_run=errand.source,
+        parent_initiated=event.id,
+    )
+    return True
+
+
+def _row(job: Job, workflow_id: str, name: str, version: str, now_us: int) -> RunRow:
+    return RunRow(
+        job.id,
+        job.id,
+        job.namespace,
+        workflow_id,
+        name,
+        version,
+        started_us=now_us,
+        input_size=len(job.payload),
+        slot=slot_of(job.namespace, job.function, job.unique, job.id),
+    )
+
+
 def _ended(job: Job, state: JobState, error: bytes, now_us: int) -> Job:
     return msgspec.structs.replace(job, state=int(state), error=error, ended_us=now_us)
-
-
-def handle_of(tables: RunTables, job_id: int) -> str:
-    """Return the text of a job's handle."""
-    return f"H:{tables.node(job_id // TERM_SPAN) or 'unknown'}:{job_id}"
 
 
 # ---- definitions ----
@@ -154,6 +180,10 @@ class Definitions:
             name = function.decode("utf-8", "backslashreplace")
             self._found[key] = await self._tables.definitions(namespace, name)
         return self._found[key]
+
+    async def version(self, namespace: str, function: bytes, version: str) -> Definition | None:
+        """Return a version of a workflow; without one that for new runs; None if it is not registered."""
+        return _version(await self.of(namespace, function), version)
 
     async def newest(self, namespace: str, function: bytes) -> Definition | None:
         """Return the version that runs without a stated one get; None if the function is no workflow."""

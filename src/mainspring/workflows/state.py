@@ -64,7 +64,11 @@ class OpenChild(msgspec.Struct, array_like=True, gc=False):
     workflow_id: str
     run: int
     policy: ChildPolicy = ChildPolicy.TERMINATE
+    """Its fate if its parent is terminated or times out."""
     started: int = 0
+    number: int = 0
+    """The command that started it."""
+    type: str = ""
 
 
 class State(msgspec.Struct, array_like=True):
@@ -124,7 +128,9 @@ class State(msgspec.Struct, array_like=True):
     child_policy: ChildPolicy = ChildPolicy.TERMINATE
     tags: tuple[str, ...] = ()
     parent_run: int = 0
+    """The run whose child it is; 0 if it is none."""
     parent_initiated: int = 0
+    """The event of the parent that initiated it."""
     continued_run: int = 0
     """The run before it in its chain; 0 if there is none."""
     new_run: int = 0

@@ -260,6 +260,23 @@ class ForgetRuns(Operation):
         self.urgent = False
 
 
+class RunErrands(Operation):
+    """Do the first stored requests of runs to other runs.
+
+    Outcome: whether there may be more; the observers are
+    called then, as after every group that leaves some.
+    """
+
+    __slots__ = ("now_us",)
+
+    phase = Phase.SLICES
+
+    def __init__(self, now_us: int) -> None:
+        super().__init__()
+        self.now_us = now_us
+        self.rows = 200
+
+
 class SweepEarlySignals(Operation):
     """Delete signals to jobs for which no run begins any more: those that are not stored, or have ended as a task's.
 

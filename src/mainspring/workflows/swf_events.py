@@ -154,6 +154,8 @@ _RENAMED: Final[Mapping[type[EventBase], Mapping[str, str]]] = {
 }
 
 _OWN: Final[Mapping[type[EventBase], frozenset[str]]] = {
+    history.ChildWorkflowExecutionTerminated: frozenset({"reason"}),
+    history.RequestCancelExternalWorkflowExecutionInitiated: frozenset({"reason"}),
     history.WorkflowExecutionCancelRequested: frozenset({"reason"}),
     history.MarkerRecorded: frozenset({"function"}),
 }

@@ -74,6 +74,18 @@ class EarlySignals(NamedTuple):
     """Whether one of them has a certain key."""
 
 
+def first_errands(stored: Iterable[tuple[int, bytes]], limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+    """Return the first of the stored errands; see ``RunTables.errands``."""
+    found: list[tuple[int, bytes]] = []
+    size = 0
+    for errand in stored:
+        size += len(errand[1])
+        if len(found) == limit or (found and size > most_bytes):
+            break
+        found.append(errand)
+    return found
+
+
 class Runs(Protocol):
     """Reads of runs, in a transaction or in a query."""
 
@@ -148,6 +160,12 @@ class RunTables(Runs, RunGround, Protocol):
 
     async def forget_early(self, jobs: Collection[int]) -> None:
         """Delete the signals that are stored for jobs."""
+
+    async def errands(self, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Return the first stored errands with their numbers, in order: ``limit`` at most, and few if they are large."""
+
+    async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
+        """Delete errands by their numbers, and store others behind those that are left."""
 
     async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs of a definition, or of all, without those that one of the builds has tried."""

@@ -18,6 +18,7 @@ from mainspring.workflows.decisions.activity import activity_ended
 from mainspring.workflows.definition_store import RemoveDefinition, remove_definition
 from mainspring.workflows.parking import decision_lost
 from mainspring.workflows.retention import forget
+from mainspring.workflows.running_errands import run_errands
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
@@ -25,6 +26,7 @@ from mainspring.workflows.store import (
     ForgetRuns,
     RequestCancelRun,
     RingAlarms,
+    RunErrands,
     SaveDefinitions,
     SignalRuns,
     SweepEarlySignals,
@@ -59,6 +61,7 @@ WRITES: Final = frozenset(
         UnparkRuns,
         SaveDefinitions,
         ForgetRuns,
+        RunErrands,
         SweepEarlySignals,
         RemoveDefinition,
     }
@@ -117,6 +120,9 @@ class WorkflowUnit:
                 outcome = await self._save(operation)
             case ForgetRuns():
                 outcome = await forget(self._tables, operation)
+            case RunErrands():
+                changes.errands_due_us = operation.now_us
+                return lambda: changes.errands_left
             case SweepEarlySignals():
                 outcome = await sweep_early(self._tables, operation)
             case RemoveDefinition():
@@ -144,7 +150,11 @@ class WorkflowUnit:
         return list((stored | {_key(one): one for one in saved}).values())
 
     async def flush(self) -> None:
-        """Write the changes so far."""
+        """Do the errands that the changes have caused, and write the changes so far."""
+        changes = self._changes
+        if changes.errands or changes.errands_due_us:
+            changes.errands_left = await run_errands(changes, changes.time())
+            changes.errands_due_us = 0
         await self._changes.flush()
 
 

@@ -182,6 +182,9 @@ class Accounts:
 
     # ---- RunObserver ----
 
+    def errands_stored(self) -> None:
+        pass
+
     def appended(self, runs: Sequence[Changed]) -> None:
         for changed in runs:
             account = self.runs.get(changed.run)

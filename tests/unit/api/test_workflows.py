@@ -21,10 +21,10 @@ from mainspring.clock import to_us
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Found
 from mainspring.storage.query import Page
-from mainspring.workflows.history import Event, TimerFired, TimerStarted
+from mainspring.workflows.history import ChildPolicy, Event, TimerFired, TimerStarted
 from mainspring.workflows.model import About, Key, Limits, Parked, Status, encode_about
 from mainspring.workflows.requests import Reached, Signal
-from mainspring.workflows.state import OpenActivity, OpenTimer, Parking
+from mainspring.workflows.state import OpenActivity, OpenChild, OpenTimer, Parking
 from mainspring.workflows.state import State as RunState
 from mainspring.workflows.store import Begun, ListRuns, RunRow, Shown, ShownRun, Unbegun
 
@@ -65,8 +65,10 @@ class FakeWorkflows:
         self.requests.append((key, reason, request))
         done(self.reached)
 
-    def terminate(self, key: Key, reason: str, details: bytes, done: Callable[[Reached], None], _: object) -> None:
-        self.requests.append((key, reason, details))
+    def terminate(
+        self, key: Key, reason: str, children: ChildPolicy | None, done: Callable[[Reached], None], _: object
+    ) -> None:
+        self.requests.append((key, reason, children))
         done(self.reached)
 
     def unpark(self, key: Key | None, done: Callable[[int], None], _: object) -> None:
@@ -323,6 +325,23 @@ def test_requests_reach_a_run() -> None:
             assert fake.requests.pop() == (Key(workflow_id="order-17"), "why", 0)
             fake.reached = fake.reached._replace(verdict="recorded", status=Status.TERMINATED)
             assert (await node.api.call(workflows.Terminate("order-17", "why"))).status == "terminated"
+            assert fake.requests.pop() == (Key(workflow_id="order-17"), "why", None)
+            await node.api.call(call("workflows.terminate", '{"key": "order-17", "children": "cancel"}'))
+            assert fake.requests.pop()[2] is ChildPolicy.REQUEST_CANCEL
+
+    run(test())
+
+
+def test_a_child_and_its_parent_are_shown() -> None:
+    async def test() -> None:
+        child = OpenChild(5, "part-1", ROOT + 1, ChildPolicy.ABANDON, number=3, type="part")
+        async with with_runs(a_run(state=RunState(children={5: child}, parent_run=ROOT - 4))) as (node, _):
+            shown = await node.api.call(workflows.Show("order-17"))
+            handle = node.service.handle_of(ROOT + 1).decode()
+            assert shown.children == [workflows.ChildInfo("3", "part", "part-1", handle, "abandon")]
+            assert shown.waits_for == "part #3"
+            assert shown.parent is not None
+            assert shown.parent.endswith(f"@{ROOT - 4}")
 
     run(test())
 

@@ -86,6 +86,9 @@ async def order(number: int, items: list[str]) -> dict[str, int]:
     assert_type(await workflow.step(fetch, "u"), bytes)
     assert_type(await workflow.step(len, "u", name="length", record="together"), int)
     assert_type(workflow.side_effect(lambda: 5), int)
+    assert_type(await other.submit(3), str)
+    assert_type(await other(3), str)
+    workflow.external("order-17").signal("approved", 1)
     double.step("1")  # refused
     await workflow.step(len, record="never")  # refused
     return {}
@@ -125,7 +128,7 @@ assert_type(default.scheduled("@daily")(double).submit(1), Job[int])
 assert_type(default.scheduled("@daily")(later).submit(1), Job[str])
 order.submit("17", ["cat"])  # refused
 order.options(heartbeat=3)  # refused
-order(17, [])  # refused
+order("17", [])  # refused
 run = other.options(unique="order-17", timeout="1d").submit(3)
 assert_type(run.result(), str)
 assert_type(other.get("order-17").result(), str)

@@ -7,14 +7,12 @@ import json
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
 
 import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, NotFoundError, PayloadError, UsageError, ZooKeeper
 from mainspring.client.run import Run
-from mainspring.errors import WorkflowUsageError
 from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
@@ -216,17 +214,14 @@ def test_options_of_tasks_alone_are_refused(app: App) -> None:
         order.options(delay=1, run_at=datetime(2030, 1, 1, tzinfo=UTC))
 
 
-def test_a_workflow_starts_no_other_one(server: ExtensionServer, app: App) -> None:
+def test_options_of_children_are_for_children_alone(server: ExtensionServer, app: App) -> None:
     order = define(app)
-
-    class Loop(asyncio.SelectorEventLoop):
-        workflow_calls = Mock()
-
-    async def main() -> None:
-        order.submit(1, [])
-
-    with asyncio.Runner(loop_factory=Loop) as runner, pytest.raises(WorkflowUsageError, match="start it in a step"):
-        runner.run(main())
+    with pytest.raises(UsageError, match="child_policy is for a child"):
+        order.options(child_policy="abandon").submit(1, [])
+    with pytest.raises(UsageError, match="cancel is for a child"):
+        order.options(cancel="wait").submit(1, [])
+    with pytest.raises(UsageError, match="'terminate', 'cancel' or 'abandon'"):
+        order.options(child_policy="never")
     assert not server.seen
 
 

@@ -48,6 +48,8 @@ DETAILS = RUN | {
         {"number": "2", "function": "charge", "handle": HANDLE, "state": "running", "worker": "w", "attempt": 3,
          "scheduled_at": TIME, "error": "OSError: away"}
     ],
+    "parent": None,
+    "children": [{"number": "4", "type": "part", "workflow_id": "part-1", "handle": HANDLE, "policy": "abandon"}],
     "timers": [{"number": "3", "fires_at": TIME}],
     "steps": [],
     "receives": ["approved", "shipped"],
@@ -185,7 +187,8 @@ def test_a_run_has_one_line_that_fits(server: Server, monkeypatch: pytest.Monkey
 def test_a_run_is_shown(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workflows", "show", "order-17"]) == 0
     printed = capsys.readouterr().out
-    fields, activities, timers, sides = printed.split("\n\n")
+    fields, activities, children, timers, sides = printed.split("\n\n")
+    assert children.split()[-5:] == ["4", "part", "part-1", HANDLE, "abandon"]
     found: dict[str, str] = dict(line.split(maxsplit=1) for line in fields.splitlines())
     assert found["parked:"] == "mismatch: the code differs"
     assert (found["builds:"], found["receives:"], found["unread:"]) == ("f00, ba2", "approved, shipped", "note=2")
@@ -269,6 +272,12 @@ def test_a_history_is_followed_until_the_run_is_closed(
         (["signal", "a", "ok", "-5"], "signal", {"key": "a", "name": "ok", "payload_base64": base64_of(b"-5")}, ""),
         (["cancel", "a", "--reason", "why"], "cancel", {"key": "a", "reason": "why"}, f"{HANDLE}\topen\n"),
         (["terminate", "a"], "terminate", {"key": "a"}, f"{HANDLE}\topen\n"),
+        (
+            ["terminate", "a", "--children", "abandon"],
+            "terminate",
+            {"key": "a", "children": "abandon"},
+            f"{HANDLE}\topen\n",
+        ),
         (["unpark", "a"], "unpark", {"key": "a"}, "3\n"),
         (["unpark", "--all"], "unpark", {"all": True}, "3\n"),
     ],

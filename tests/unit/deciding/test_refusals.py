@@ -54,7 +54,12 @@ INSIDE: dict[str, tuple[Callable[[], Any], type[MainspringError], str]] = {
     "delay": (lambda: label.options(delay=3).submit("a"), WorkflowUsageError, "workflow.sleep("),
     "expires": (lambda: label.options(expires=0).submit("a"), WorkflowUsageError, "expires is 0"),
     "call": (lambda: label("a"), WorkflowUsageError, "label.step("),
-    "workflow": (lambda: other.submit(1), WorkflowUsageError, "other.submit("),
+    "delayed child": (lambda: other.options(delay=3).submit(1), WorkflowUsageError, "workflow.sleep("),
+    "large child": (
+        lambda: other.submit(LARGE),  # type: ignore[arg-type]
+        PayloadError,
+        "the input of other #1",
+    ),
     "large input": (
         lambda: label.submit(LARGE),
         PayloadError,
@@ -137,6 +142,21 @@ def test_a_side_effect_runs_tasks_plainly() -> None:
 
     worker = FakeWorker(code_of(run), FakeNode())
     assert worker.until_closed().result == b'"a"'
+
+
+def test_open_children_are_limited() -> None:
+    errors = []
+
+    async def run() -> None:
+        other.submit(1)
+        other.submit(2)
+        try:
+            other.submit(3)
+        except WorkflowUsageError as error:
+            errors.append(str(error))
+
+    close_of(run, Limits(open_children=2))
+    assert errors[0].startswith("other: the run has 2 open children, and no more are allowed")
 
 
 def test_open_activities_and_timers_are_limited() -> None:

@@ -46,6 +46,7 @@ GOLDEN = {
         ("name", "TEXT", 1, None, 0),
         ("input", "BLOB", 1, None, 0),
     ],
+    "errands": [("number", "INTEGER", 0, None, 1), ("errand", "BLOB", 1, None, 0)],
     "fires": [
         ("schedule", "TEXT", 1, None, 1),
         ("fire_us", "INTEGER", 1, None, 2),

@@ -19,7 +19,6 @@ from mainspring.workflows.decisions.model import (
     FailWorkflowExecution,
     RecordMarker,
     RequestCancelActivityTask,
-    RequestCancelExternalWorkflowExecution,
     ScheduleActivityTask,
     ScheduleLambdaFunction,
     SignalExternalWorkflowExecution,
@@ -324,9 +323,14 @@ def test_malformed_steps_are_refused_whole(steps: list[StepResult], why: str) ->
             ContinueAsNewWorkflowExecution(3, b"1" * 101),
             "command 3 (ContinueAsNewWorkflowExecution): the input has 101 B",
         ),
-        (StartChildWorkflowExecution(3, "c", "order", "1"), "StartChildWorkflowExecution is not possible yet"),
-        (SignalExternalWorkflowExecution(3, "c", "s"), "SignalExternalWorkflowExecution is not possible yet"),
-        (RequestCancelExternalWorkflowExecution(3, "c"), "RequestCancelExternalWorkflowExecution is not possible"),
+        (
+            StartChildWorkflowExecution(3, "c", "order", "1", b"1" * 101),
+            "command 3 (StartChildWorkflowExecution): the input has 101 B",
+        ),
+        (
+            SignalExternalWorkflowExecution(3, "c", "s", 0, b"1" * 101),
+            "command 3 (SignalExternalWorkflowExecution): the input has 101 B",
+        ),
     ],
 )
 def test_a_malformed_list_is_refused_whole(decision: DecisionBase, why: str) -> None:

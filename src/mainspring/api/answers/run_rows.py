@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.workflows import (
+    CHILD_POLICIES,
     ActivityInfo,
+    ChildInfo,
+    ChildPolicyName,
     ParkingInfo,
     ProgressInfo,
     RunDetails,
@@ -20,13 +23,14 @@ from mainspring.quantities import format_duration
 from mainspring.workflows.model import Status, decode_about, function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from mainspring.api.jobs import JobDetails
     from mainspring.jobs.model import Job
+    from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import About
-    from mainspring.workflows.state import OpenActivity
+    from mainspring.workflows.state import OpenActivity, OpenChild
     from mainspring.workflows.state import State as RunState
     from mainspring.workflows.store import RunRow, ShownRun, Unbegun
 
@@ -71,8 +75,16 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
     )
 
 
-def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo], error: str | None) -> RunDetails:
-    """Return all details of a run; ``info`` is its row, ``error`` that of its root job."""
+def run_details(
+    info: RunInfo,
+    shown: ShownRun,
+    activities: list[ActivityInfo],
+    error: str | None,
+    *,
+    parent: str | None = None,
+    handle_of: Callable[[int], bytes],
+) -> RunDetails:
+    """Return all details of a run; ``info`` is its row, ``error`` that of its root job, ``handle_of`` returns those of jobs."""
     row, state = shown
     about = decode_about(row.about)
     timers = sorted(state.timers.values(), key=lambda timer: timer.fire_us)
@@ -89,7 +101,9 @@ def run_details(info: RunInfo, shown: ShownRun, activities: list[ActivityInfo], 
         input_size=row.input_size,
         output_size=row.output_size,
         history_size=row.history_bytes,
+        parent=parent,
         activities=activities,
+        children=[_child(child, handle_of(child.run).decode()) for child in state.children.values()],
         timers=[TimerInfo(timer.timer_id, rfc3339(timer.fire_us)) for timer in timers],
         steps=list(about.steps),
         receives=list(about.channels),
@@ -142,7 +156,9 @@ def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
         input_size=job.input_size,
         output_size=0,
         history_size=0,
+        parent=None,
         activities=[],
+        children=[],
         timers=[],
         steps=[],
         receives=[],
@@ -172,7 +188,8 @@ def _open_things(state: RunState, about: About, now_us: int) -> Sequence[str]:
     timers = sorted(timer.fire_us for timer in state.timers.values())
     times = [f"timer {rough_duration(max(0, fire_us - now_us) / 1_000_000)}" for fire_us in timers]
     conditions = ["a condition"] * about.conditions
-    return [*activities, *(f"{step} (step)" for step in about.steps), *times, *about.channels, *conditions]
+    children = [f"{one.type} #{one.number}" for one in state.children.values()]
+    return [*activities, *children, *(f"{step} (step)" for step in about.steps), *times, *about.channels, *conditions]
 
 
 def rough_duration(seconds: float) -> str:
@@ -199,6 +216,13 @@ def activity_info(handle: str, activity: OpenActivity, job: JobDetails | None) -
 def _progress(about: About) -> ProgressInfo | None:
     progress = about.progress
     return None if progress is None else ProgressInfo(progress.done, progress.total, progress.text)
+
+
+def _child(child: OpenChild, handle: str) -> ChildInfo:
+    return ChildInfo(str(child.number), child.type, child.workflow_id, handle, _POLICIES[child.policy])
+
+
+_POLICIES: Final[dict[ChildPolicy, ChildPolicyName]] = {policy: name for name, policy in CHILD_POLICIES.items()}
 
 
 def _parking(row: RunRow) -> ParkingInfo | None:

@@ -23,6 +23,7 @@ from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code, check_number
 from mainspring.api.submitting import JobOptions, size_problem
 from mainspring.api.workflows import (
+    CHILD_POLICIES,
     STATUS_BY_NAME,
     Cancel,
     Events,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
     from mainspring.storage.query import Page
-    from mainspring.workflows.history import Event
+    from mainspring.workflows.history import ChildPolicy, Event
     from mainspring.workflows.store import Begun, Shown, ShownRun
 
     Failed = Callable[[MainspringError], None]
@@ -91,9 +92,14 @@ class Workflows(Protocol):
         """Ask a run to cancel itself."""
 
     def terminate(
-        self, key: Key, reason: str, details: bytes, done: Callable[[requests.Reached], None], failed: Failed
+        self,
+        key: Key,
+        reason: str,
+        children: ChildPolicy | None,
+        done: Callable[[requests.Reached], None],
+        failed: Failed,
     ) -> None:
-        """End a run at once."""
+        """End a run at once; ``children`` replaces the policies of its children."""
 
     def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
         """Let a parked run go on; without a key, all of them. ``done`` is called with their number."""
@@ -212,7 +218,22 @@ class WorkflowCalls:
         info = self._info(shown, frozenset(self._workflows.stranded()))
         row = shown.row
         root = None if Status(row.status) in _WITHOUT_ERROR else await self._jobs.find(row.root)
-        return run_details(info, shown, await self._activities(shown), None if root is None else root.error)
+        return run_details(
+            info,
+            shown,
+            await self._activities(shown),
+            None if root is None else root.error,
+            parent=await self._parent(shown),
+            handle_of=self._service.handle_of,
+        )
+
+    async def _parent(self, shown: ShownRun) -> str | None:
+        """Return the key of a child's parent."""
+        run = shown.state.parent_run
+        if not run:
+            return None
+        parent: Shown = await Later(lambda done, failed: self._workflows.show(Key(run=run), done, failed))
+        return self._run(run if isinstance(parent, list) else parent.row.root, run)
 
     async def _activities(self, shown: ShownRun) -> list[ActivityInfo]:
         """Return the open activities of a run, the first ones with what their jobs add."""
@@ -289,8 +310,9 @@ class WorkflowCalls:
 
     async def _terminate(self, request: Terminate) -> Reached:
         key = self._key(request.key)
+        children = None if request.children is None else CHILD_POLICIES[request.children]
         return await self._reached(
-            request.key, lambda done, failed: self._workflows.terminate(key, request.reason, b"", done, failed)
+            request.key, lambda done, failed: self._workflows.terminate(key, request.reason, children, done, failed)
         )
 
     async def _reached(self, key: str, ask: Ask) -> Reached:

@@ -85,5 +85,8 @@ class Tables:
         """Sorted list of (closed, run)."""
         self.early_signals: dict[int, tuple[EarlySignals, list[Signal]]] = {}
         """The signals to jobs whose runs have not begun."""
+        self.errands: dict[int, bytes] = {}
+        """Stored requests of runs to other runs, by their numbers, in order."""
+        self.last_errand = 0
         self.definitions: dict[tuple[str, str, str], Definition] = {}
         """By namespace, name and version."""

@@ -18,7 +18,7 @@ from mainspring.workflows import store as ops
 from mainspring.workflows.cache import RunCache
 from mainspring.workflows.definition_store import CountOpen
 from mainspring.workflows.model import Limits
-from mainspring.workflows.tables import ALL, EarlySignals, StoredRun
+from mainspring.workflows.tables import ALL, EarlySignals, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
@@ -189,6 +189,19 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         """Delete the signals that are stored for jobs."""
         for job in jobs:
             self._tables.early_signals.pop(job, None)
+
+    async def errands(self, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Return the first stored errands."""
+        return first_errands(self._tables.errands.items(), limit, most_bytes)
+
+    async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
+        """Delete and store errands."""
+        tables = self._tables
+        for number in done:
+            del tables.errands[number]
+        for errand in new:
+            tables.last_errand += 1
+            tables.errands[tables.last_errand] = errand
 
     async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs."""

@@ -20,7 +20,7 @@ from mainspring.workflows import unit
 from mainspring.workflows.cache import RunCache
 from mainspring.workflows.model import Key, Limits
 from mainspring.workflows.requests import Signal
-from mainspring.workflows.tables import EarlySignals
+from mainspring.workflows.tables import EarlySignals, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
@@ -132,6 +132,15 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
     async def forget_early(self, jobs: Collection[int]) -> None:
         """Delete the signals that are stored for jobs."""
         self._tx.cursor.executemany(SQL["forget_early"], [(job,) for job in jobs])
+
+    async def errands(self, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Return the first stored errands."""
+        return first_errands(self._tx.cursor.execute(SQL["first_errands"], (limit,)), limit, most_bytes)
+
+    async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
+        """Delete and store errands."""
+        self._tx.cursor.executemany(SQL["delete_errand"], [(number,) for number in done])
+        self._tx.cursor.executemany(SQL["add_errand"], [(errand,) for errand in new])
 
     async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs."""

@@ -61,6 +61,15 @@ SELECT definition FROM definitions WHERE namespace = ? AND name = ?;
 INSERT INTO definitions (namespace, name, version, definition) VALUES (?, ?, ?, ?)
 ON CONFLICT (namespace, name, version) DO UPDATE SET definition = excluded.definition;
 
+-- name: first_errands
+SELECT number, errand FROM errands ORDER BY number LIMIT ?;
+
+-- name: delete_errand
+DELETE FROM errands WHERE number = ?;
+
+-- name: add_errand
+INSERT INTO errands (errand) VALUES (?);
+
 -- A waiting job of any function. Stores have few functions, and uniques are indexed by function.
 -- name: waiting_named
 SELECT j.id FROM functions AS f

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -17,6 +17,7 @@ from mainspring.workflows.decisions.model import (
     CompleteWorkflowExecution,
     ContinueAsNewWorkflowExecution,
     ScheduleActivityTask,
+    StartChildWorkflowExecution,
     StartTimer,
     StepResult,
 )
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
     from mainspring.testing.conformance.driver import Make
     from mainspring.workflows.decisions.model import Decision
-    from mainspring.workflows.history import Event, EventBase
+    from mainspring.workflows.history import ChildPolicy, Event, EventBase
     from mainspring.workflows.model import Parked
+
+E = TypeVar("E", bound="EventBase")
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -98,9 +101,9 @@ class Flows:
         assert isinstance(reached, Reached)
         return reached
 
-    def terminate(self, key: Key, reason: str = "") -> Reached:
+    def terminate(self, key: Key, reason: str = "", children: ChildPolicy | None = None) -> Reached:
         """End a run at once."""
-        (reached,) = self.group(ops.TerminateRun(key, reason, self.now_us))
+        (reached,) = self.group(ops.TerminateRun(key, reason, self.now_us, children=children))
         assert isinstance(reached, Reached)
         return reached
 
@@ -229,7 +232,25 @@ class Flows:
         (job,) = self.store.claim(function)
         return job
 
+    def child(self, type: str = "order", **values: Any) -> StartChildWorkflowExecution:  # noqa: A002 - SWF's name
+        """Return the decision that starts a child."""
+        return StartChildWorkflowExecution(next(self._numbers), values.pop("workflow_id", ""), type, "", **values)
+
+    def run_errands(self) -> bool:
+        """Do the first stored errands; return whether there may be more."""
+        (left,) = self.group(ops.RunErrands(self.now_us))
+        assert isinstance(left, bool)
+        return left
+
     # ---- reads ----
+
+    def children(self, run: int) -> list[int]:
+        """Return the open children of a run, in order."""
+        return [child.run for child in self.shown(run).state.children.values()]
+
+    def last_event(self, run: int, kind: type[E]) -> E:
+        """Return the last event of a type of a run."""
+        return [event for event in self.history(run) if isinstance(event, kind)][-1]
 
     def show(self, key: Key) -> ops.ShownRun | None:
         """Return the run that a key names."""

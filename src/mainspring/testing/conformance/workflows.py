@@ -10,6 +10,7 @@ import pytest
 from mainspring.errors import StoreError
 from mainspring.jobs import store as job_ops
 from mainspring.testing.conformance.chaining_flows import ChainingFlows
+from mainspring.testing.conformance.child_flows import ChildFlows
 from mainspring.testing.conformance.early_flows import EarlyFlows
 from mainspring.testing.conformance.flows import FlowFixtures
 from mainspring.testing.conformance.listing_flows import ListingFlows
@@ -36,6 +37,7 @@ class WorkflowSuite(
     EarlyFlows,
     TimingFlows,
     ListingFlows,
+    ChildFlows,
     FlowFixtures,
 ):
     """The contract of ``mainspring.workflows.store``. After each test the whole content is checked."""

@@ -115,7 +115,7 @@ class Assignments:
 
     def _begin(self, number: int, link: Link, workflow: WorkflowFunction, info: DecisionInfo) -> Run:
         """Take a run into memory, with the limits of its node."""
-        limits = Limits(open_activities=info.open, open_timers=info.open, largest=info.largest)
+        limits = Limits(open_activities=info.open, open_timers=info.open, open_children=info.open, largest=info.largest)
         run = Run(number, link, Instance(workflow.code, number, limits=limits))
         self._cache.add(run)
         self._activities.begun(run)

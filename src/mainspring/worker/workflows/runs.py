@@ -12,6 +12,13 @@ from mainspring.workflows.history import (
     ActivityTaskFailed,
     ActivityTaskScheduled,
     ActivityTaskTimedOut,
+    ChildWorkflowExecutionCanceled,
+    ChildWorkflowExecutionCompleted,
+    ChildWorkflowExecutionFailed,
+    ChildWorkflowExecutionTerminated,
+    ChildWorkflowExecutionTimedOut,
+    StartChildWorkflowExecutionFailed,
+    StartChildWorkflowExecutionInitiated,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +39,16 @@ LONG_ACTIVATION: Final = 0.02
 """Seconds. A run whose activations take longer settles its activities first: they must not time out meanwhile."""
 
 _ENDS: Final = (ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled)
+
+
+_CHILD_ENDS: Final = (
+    StartChildWorkflowExecutionFailed,
+    ChildWorkflowExecutionCompleted,
+    ChildWorkflowExecutionFailed,
+    ChildWorkflowExecutionTimedOut,
+    ChildWorkflowExecutionCanceled,
+    ChildWorkflowExecutionTerminated,
+)
 
 
 class EndedActivity(NamedTuple):
@@ -107,7 +124,7 @@ class Run:
         self.size = 0
         """Bytes of its instance when it was last counted."""
         self.open: set[int] = set()
-        """The open activities, by the events that scheduled them."""
+        """The open activities and children, by the events that scheduled or initiated them."""
         self.close_by: dict[int, int] = {}
         """The times by which open activities must end, if they are limited, in microseconds since 1970."""
         self.activities: set[int] = set()
@@ -208,7 +225,7 @@ class Run:
             self.timer = None
 
     def note(self, events: Sequence[Event]) -> None:
-        """Note which activities events open and close."""
+        """Note which activities and children events open and close."""
         for event in events:
             if isinstance(event, ActivityTaskScheduled):
                 self.open.add(event.id)
@@ -217,9 +234,13 @@ class Run:
             elif isinstance(event, _ENDS):
                 self.open.discard(event.scheduled)
                 self.close_by.pop(event.scheduled, None)
+            elif isinstance(event, StartChildWorkflowExecutionInitiated):
+                self.open.add(event.id)
+            elif isinstance(event, _CHILD_ENDS):
+                self.open.discard(event.initiated)
 
     def may_fuse(self, ended: Sequence[EndedActivity]) -> bool:
-        """Return whether the ends of activities may be reported with a decision: no other activity is open elsewhere."""
+        """Return whether the ends of activities may be reported with a decision: no other activity or child is open elsewhere."""
         return (
             self.activation < LONG_ACTIVATION
             and self.open <= self.activities

@@ -2,10 +2,11 @@
 
 | StartChildWorkflowExecutionFailed if | Initiated | cause |
 |---|---|---|
+| no worker has registered the workflow and version | no | ``WORKFLOW_TYPE_DOES_NOT_EXIST`` |
 | 1,000 children are open | no | ``OPEN_CHILDREN_LIMIT_EXCEEDED`` |
 | an open run has the workflow id | yes, before | ``WORKFLOW_ALREADY_RUNNING`` |
 
-The child's run id is chosen at Initiated. The start itself, and the notices of the child's begin and end, go between the runs.
+The child's run id is chosen at Initiated. The start itself, and the notice of the child's end, are errands.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.workflows.decisions.decision_task import schedule_decision
+from mainspring.workflows.errand_rules import after_initiated
 from mainspring.workflows.history import (
     ChildWorkflowExecutionStarted,
     StartChildWorkflowExecutionFailed,
@@ -28,7 +30,16 @@ if TYPE_CHECKING:
 
 def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: int) -> None:
     """Initiate a child."""
-    if len(draft.state.children) >= draft.limits.open_children:
+    version, timeout, cause = decision.version, decision.execution_timeout, ""
+    if draft.definitions is not None:
+        definition = draft.definitions.get((decision.type, decision.version))
+        if definition is None:
+            cause = "WORKFLOW_TYPE_DOES_NOT_EXIST"
+        else:
+            version, timeout = definition.version, timeout or definition.timeout
+    if not cause and len(draft.state.children) >= draft.limits.open_children:
+        cause = "OPEN_CHILDREN_LIMIT_EXCEEDED"
+    if cause:
         draft.record(
             StartChildWorkflowExecutionFailed,
             decision_completed=completed,
@@ -36,27 +47,30 @@ def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: 
             workflow_id=decision.workflow_id,
             type=decision.type,
             version=decision.version,
-            cause="OPEN_CHILDREN_LIMIT_EXCEEDED",
+            cause=cause,
             control=decision.control,
+            number=decision.number,
         )
         return
-    draft.record(
+    run = draft.next_id()
+    event = draft.record(
         StartChildWorkflowExecutionInitiated,
         decision_completed=completed,
-        workflow_id=decision.workflow_id,
+        workflow_id=decision.workflow_id or draft.handle_of(run),
         type=decision.type,
-        version=decision.version,
+        version=version,
         input=decision.input,
         task_list=decision.task_list,
         task_priority=decision.task_priority,
         child_policy=decision.child_policy,
-        execution_timeout=decision.execution_timeout,
+        execution_timeout=timeout,
         task_timeout=decision.task_timeout,
         tags=decision.tags,
         control=decision.control,
-        run=draft.next_id(),
+        run=run,
         number=decision.number,
     )
+    after_initiated(draft, event)
 
 
 def child_started(draft: Draft, initiated: int, *, type: str, version: str) -> bool:  # noqa: A002 - SWF's name
@@ -72,7 +86,8 @@ def child_started(draft: Draft, initiated: int, *, type: str, version: str) -> b
         type=type,
         version=version,
     )
-    schedule_decision(draft)
+    if draft.state.full:  # native code waits for the end alone
+        schedule_decision(draft)
     return True
 
 
@@ -97,6 +112,7 @@ def child_refused(
         type=type,
         version=version,
         cause=cause,
+        number=child.number,
     )
     schedule_decision(draft)
     return True

@@ -70,6 +70,8 @@ def begin(
     task_timeout: float = 0,
     child_policy: ChildPolicy = ChildPolicy.TERMINATE,
     tags: tuple[str, ...] = (),
+    parent_run: int = 0,
+    parent_initiated: int = 0,
 ) -> None:
     """Begin a run and ask for its first decision. ``timeout`` is at most the limit of the node, which 0 stands for."""
     longest = draft.limits.timeout
@@ -84,6 +86,8 @@ def begin(
         execution_timeout=min(timeout or longest, longest),
         task_timeout=task_timeout,
         tags=tags,
+        parent_run=parent_run,
+        parent_initiated=parent_initiated,
         run=run,
         root=root,
         namespace=namespace,
@@ -98,8 +102,8 @@ def begin(
 # ---- requests from outside ----
 
 
-def signal(draft: Draft, request: Signal) -> Reached:
-    """Record a signal."""
+def signal(draft: Draft, request: Signal, **external: object) -> Reached:
+    """Record a signal. ``external`` has the attributes of the run that has sent it."""
     state = draft.state
     if request.request and request.request in state.requests:
         return reached(draft, "repeated")
@@ -107,13 +111,18 @@ def signal(draft: Draft, request: Signal) -> Reached:
         return reached(draft, "closed")
     if not takes_requests(draft) or not ensure_room(draft, 2):
         return reached(draft, "full")
-    event = draft.record(WorkflowExecutionSignaled, name=request.name, input=request.input, request=request.request)
+    event = draft.record(
+        WorkflowExecutionSignaled, name=request.name, input=request.input, request=request.request, **external
+    )
     schedule_decision(draft)
     return reached(draft, "recorded", event.id)
 
 
-def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: str = "") -> Reached:
-    """Ask a run to cancel itself. ``cause`` is ``CHILD_POLICY_APPLIED`` or empty."""
+def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: str = "", **external: object) -> Reached:
+    """Ask a run to cancel itself.
+
+    ``cause`` is ``CHILD_POLICY_APPLIED`` or empty; ``external`` has the attributes of the run that asks.
+    """
     state = draft.state
     if request and request in state.requests:
         return reached(draft, "repeated")
@@ -121,7 +130,7 @@ def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: s
         return reached(draft, "closed")
     if (state.cancel_requested and not takes_requests(draft)) or not ensure_room(draft, 2):
         return reached(draft, "full")
-    event = draft.record(WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request)
+    event = draft.record(WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request, **external)
     if state.begin_us > draft.now_us:
         cancel_waiting(draft)
     schedule_decision(draft)
@@ -141,7 +150,15 @@ def terminate(
     if state.status:
         return reached(draft, "closed")
     policy = state.child_policy if children is None else children
-    close(draft, WorkflowExecutionTerminated, cause=cause, reason=reason, details=details, child_policy=policy)
+    close(
+        draft,
+        WorkflowExecutionTerminated,
+        children=children,
+        cause=cause,
+        reason=reason,
+        details=details,
+        child_policy=policy,
+    )
     return reached(draft, "recorded", state.last)
 
 

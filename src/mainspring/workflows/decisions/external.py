@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.workflows.decisions.decision_task import schedule_decision
+from mainspring.workflows.errand_rules import after_initiated
 from mainspring.workflows.history import (
     RequestCancelExternalWorkflowExecutionInitiated,
     SignalExternalWorkflowExecutionInitiated,
@@ -26,28 +27,44 @@ if TYPE_CHECKING:
 
 def signal_external(draft: Draft, decision: SignalExternalWorkflowExecution, completed: int) -> None:
     """Initiate a signal to another run."""
-    draft.record(
+    workflow_id, run = _address(draft, decision)
+    event = draft.record(
         SignalExternalWorkflowExecutionInitiated,
         decision_completed=completed,
-        workflow_id=decision.workflow_id,
-        run=decision.run,
+        workflow_id=workflow_id,
+        run=run,
         name=decision.name,
         input=decision.input,
         control=decision.control,
         number=decision.number,
     )
+    after_initiated(draft, event)
 
 
 def cancel_external(draft: Draft, decision: RequestCancelExternalWorkflowExecution, completed: int) -> None:
-    """Initiate a cancel request to another run."""
-    draft.record(
+    """Initiate a cancel request to another run, or to a child."""
+    workflow_id, run = _address(draft, decision)
+    event = draft.record(
         RequestCancelExternalWorkflowExecutionInitiated,
         decision_completed=completed,
-        workflow_id=decision.workflow_id,
-        run=decision.run,
+        workflow_id=workflow_id,
+        run=run,
         control=decision.control,
         number=decision.number,
+        reason=decision.reason,
     )
+    after_initiated(draft, event)
+
+
+def _address(
+    draft: Draft, decision: SignalExternalWorkflowExecution | RequestCancelExternalWorkflowExecution
+) -> tuple[str, int]:
+    """Return the workflow id and the run that a decision names. A child that has ended has none."""
+    if decision.child:
+        for child in draft.state.children.values():
+            if child.number == decision.child:
+                return child.workflow_id, child.run
+    return decision.workflow_id, decision.run
 
 
 def external_answered(draft: Draft, initiated: int, kind: type[EventBase], **attributes: object) -> bool:

@@ -136,6 +136,8 @@ class SignalExternalWorkflowExecution(DecisionBase, frozen=True, tag=11):
     run: int = 0
     input: bytes = b""
     control: str = ""
+    child: int = 0
+    """As of `RequestCancelExternalWorkflowExecution`."""
 
 
 class RequestCancelExternalWorkflowExecution(DecisionBase, frozen=True, tag=12):
@@ -144,6 +146,10 @@ class RequestCancelExternalWorkflowExecution(DecisionBase, frozen=True, tag=12):
     workflow_id: str
     run: int = 0
     control: str = ""
+    # Not in SWF:
+    reason: str = ""
+    child: int = 0
+    """The number of the command that started the run; then the node adds the workflow id and the run, if the child is open."""
 
 
 class ScheduleLambdaFunction(DecisionBase, frozen=True, tag=13):

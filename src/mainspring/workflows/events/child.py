@@ -36,6 +36,8 @@ class StartChildWorkflowExecutionFailed(EventBase, frozen=True, tag=35):
     version: str
     cause: str
     control: str = ""
+    number: int = 0
+    """Not in SWF."""
 
 
 class ChildWorkflowExecutionStarted(EventBase, frozen=True, tag=36):
@@ -106,3 +108,5 @@ class ChildWorkflowExecutionTerminated(EventBase, frozen=True, tag=41):
     workflow_id: str
     type: str
     version: str
+    reason: str = ""
+    """Not in SWF."""

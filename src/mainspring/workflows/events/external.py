@@ -44,8 +44,9 @@ class RequestCancelExternalWorkflowExecutionInitiated(EventBase, frozen=True, ta
     workflow_id: str
     run: int
     control: str = ""
+    # Not in SWF:
     number: int = 0
-    """Not in SWF."""
+    reason: str = ""
 
 
 class RequestCancelExternalWorkflowExecutionFailed(EventBase, frozen=True, tag=46):

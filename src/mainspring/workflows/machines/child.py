@@ -80,7 +80,9 @@ def phase(child: OpenChild) -> Phase:
 
 
 def _initiated(state: State, event: StartChildWorkflowExecutionInitiated) -> None:
-    state.children[event.id] = OpenChild(event.id, event.workflow_id, event.run, event.child_policy)
+    state.children[event.id] = OpenChild(
+        event.id, event.workflow_id, event.run, event.child_policy, number=event.number, type=event.type
+    )
 
 
 def _refused(state: State, event: StartChildWorkflowExecutionFailed) -> None:
