@@ -53,9 +53,9 @@ def from_celery(reader: Reader) -> None:
     shutil.copytree(ROOT / "examples" / "from-celery", reader.directory, dirs_exist_ok=True)
 
 
-def order(reader: Reader) -> None:
-    """Copy the example into the reader's directory."""
-    shutil.copy(ROOT / "examples" / "order" / "app.py", reader.directory)
+def program(example: str) -> Callable[[Reader], object]:
+    """Return what copies the program of an example into the reader's directory."""
+    return lambda reader: shutil.copy(ROOT / "examples" / example / "app.py", reader.directory)
 
 
 DEBIAN_PG_HBA: Final = """
@@ -108,11 +108,12 @@ def zookeeper(reader: Reader) -> None:
     reader.environment["PATH"] += f"{os.pathsep}{ZOOKEEPER_PROGRAMS}"
 
 
-PREPARATIONS: Final[dict[str, Callable[[Reader], None]]] = {
+PREPARATIONS: Final[dict[str, Callable[[Reader], object]]] = {
     "from_celery": from_celery,
     "gearmand_queue": gearmand_queue,
     "javascript": javascript,
-    "order": order,
+    "media": program("media"),
+    "order": program("order"),
     "postgresql": postgresql,
     "zookeeper": zookeeper,
 }
