@@ -115,5 +115,6 @@ PREPARATIONS: Final[dict[str, Callable[[Reader], object]]] = {
     "media": program("media"),
     "order": program("order"),
     "postgresql": postgresql,
+    "report": program("report"),
     "zookeeper": zookeeper,
 }
