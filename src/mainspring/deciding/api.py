@@ -7,6 +7,7 @@ import random
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -99,7 +100,6 @@ class Calls:
         self._signals: dict[str, asyncio.Queue[tuple[int, bytes]]] = {}
         self.receivers: dict[str, int] = {}
         """How many receivers wait for signals of each name."""
-        self.rng = random.Random(started.seed)  # noqa: S311 - it must be repeatable
 
     def next_number(self) -> int:
         """Return the number of a new command."""
@@ -376,6 +376,11 @@ class Calls:
     def started_at(self) -> datetime:
         """Return the time of the run's start."""
         return _EPOCH + timedelta(microseconds=self.started.at_us)
+
+    @cached_property
+    def rng(self) -> random.Random:
+        """The run's generator of random numbers. Most runs use none, and its state takes 2.5 KB."""
+        return random.Random(self.started.seed)  # noqa: S311 - it must be repeatable
 
     def uuid(self) -> UUID:
         """Return a random UUID."""
