@@ -8,7 +8,7 @@ group must change nothing; and the runs in the engine's memory must be as the st
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,13 +23,18 @@ from mainspring.workflows import store as ops
 from mainspring.workflows.decisions.model import (
     CancelTimer,
     CompleteWorkflowExecution,
+    ContinueAsNewWorkflowExecution,
     FailWorkflowExecution,
     RequestCancelActivityTask,
     ScheduleActivityTask,
     StartTimer,
 )
-from mainspring.workflows.history import WorkflowExecutionSignaled
-from mainspring.workflows.model import Definition, Key, Parked
+from mainspring.workflows.history import (
+    DecisionTaskCompleted,
+    WorkflowExecutionContinuedAsNew,
+    WorkflowExecutionSignaled,
+)
+from mainspring.workflows.model import Definition, Key, Parked, Status
 from mainspring.workflows.requests import Completion, Decided, Signal
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
     from mainspring.workflows.cache import Run
     from mainspring.workflows.history import Event as HistoryEvent
+    from mainspring.workflows.history import WorkflowExecutionStarted
 
 LATER = b"later"
 """A function that becomes a workflow in the course of a test."""
@@ -57,7 +63,16 @@ COMMANDS = st.lists(
     ),
     max_size=4,
 )
-CLOSES = st.sampled_from([None, None, None, CompleteWorkflowExecution(0, b"done"), FailWorkflowExecution(0, "no")])
+CLOSES = st.sampled_from(
+    [
+        *[None] * 4,
+        CompleteWorkflowExecution(0, b"done"),
+        FailWorkflowExecution(0, "no"),
+        ContinueAsNewWorkflowExecution(0, b"next"),
+        ContinueAsNewWorkflowExecution(0, b"next", unread=(3, 4, 6, 8)),
+        ContinueAsNewWorkflowExecution(0, b"same", delay=2.0, attempt=2, failure=failure("WorkFailed", "no")),
+    ]
+)
 ENDS = st.sampled_from([Event.SUCCEED, Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.LOSE])
 _DECIDE = st.tuples(st.just("decide"), st.tuples(PICKS, COMMANDS, CLOSES, st.integers(0, 2)))
 _FUSE = st.tuples(st.just("fuse"), st.tuples(PICKS, COMMANDS, CLOSES))
@@ -95,6 +110,10 @@ class FlowMachine(RuleBasedStateMachine):
         """The events of the runs that are stored."""
         self.signals: dict[int, list[bytes]] = {}
         """The inputs of acknowledged signals, by run."""
+        self.along: dict[int, list[bytes]] = {}
+        """The inputs of signals that runs have from the runs before them, in order."""
+        self.unread: dict[int, tuple[int, ...]] = {}
+        """The signals that the decider of a run has reported as unread when it continued the run as new."""
         self.early: list[int] = []
         """Jobs of a function that becomes a workflow later."""
         self.number = 0
@@ -282,6 +301,10 @@ class FlowMachine(RuleBasedStateMachine):
     def _completed(self, completion: Completion) -> tuple[Operation, Any]:
         def check(decided: list[Decided]) -> None:
             (one,) = decided
+            if one.status is Status.CONTINUED_AS_NEW:
+                close = completion.decisions[-1]
+                assert isinstance(close, ContinueAsNewWorkflowExecution)
+                self.unread[completion.run] = close.unread
             if one.verdict in {"recorded", "parked"}:
                 events = self.flows.history(completion.run) if self.flows.show(Key(run=completion.run)) else None
                 assert events is None or list(one.events) == events[completion.seen :], "the answer has all events"
@@ -350,6 +373,20 @@ class FlowMachine(RuleBasedStateMachine):
             if run in stored:
                 assert stored[run][: len(events)] == events, "a history only grows"
         self.histories = stored
+        for events in stored.values():
+            self._continued(events)
+
+    def _continued(self, events: list[HistoryEvent]) -> None:
+        """Note the signals that a closed run passes on to the run that continues it."""
+        close = events[-1]
+        if not isinstance(close, WorkflowExecutionContinuedAsNew) or close.new_run in self.along:
+            return
+        unread = self.unread[cast("WorkflowExecutionStarted", events[0]).run]
+        seen = max(event.seen for event in events if isinstance(event, DecisionTaskCompleted))
+        signals = [event for event in events if isinstance(event, WorkflowExecutionSignaled)]
+        self.along[close.new_run] = [
+            one.input for one in signals if one.id > seen or one.id in unread or close.attempt > 1
+        ]
 
     @invariant()
     def agree(self) -> None:
@@ -359,7 +396,10 @@ class FlowMachine(RuleBasedStateMachine):
         self.flows.check()
         for run, events in self.histories.items():
             signals = [event.input for event in events if isinstance(event, WorkflowExecutionSignaled)]
-            assert sorted(signals) == sorted(self.signals.get(run, [])), "each acknowledged signal is there once"
+            along = self.along.get(run, [])
+            assert signals[: len(along)] == along, "signals go along in their order"
+            own = sorted(signals[len(along) :])
+            assert own == sorted(self.signals.get(run, [])), "each acknowledged signal is there once"
             cached = self.cached(run)
             if cached is not None:
                 shown = self.flows.shown(run)
