@@ -9,6 +9,7 @@ from mainspring import App, workflow
 
 STEPS = 10
 FAN_OUT = 100
+LINKS = 200
 
 app = App()  # the server is in MAINSPRING_SERVER
 numbers = app.signal("numbers", int)
@@ -46,6 +47,14 @@ async def activities() -> int:
 async def fan_out() -> int:
     """Await activities that all run at the same time."""
     return sum(await asyncio.gather(*(echo.submit(1) for _ in range(FAN_OUT))))
+
+
+@app.workflow
+async def chain(link: int = 1) -> int:
+    """Continue as new until the chain has all links."""
+    if link < LINKS:
+        raise workflow.continue_as_new(link + 1)
+    return link
 
 
 @app.workflow

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import workflow_peers
 from measure import Cell, Side
+from workflow_app import LINKS
 from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, sleepers
 
 if TYPE_CHECKING:
@@ -19,7 +20,15 @@ ACTIVITIES_ELSEWHERE = ("activities", "echo")
 
 def cells(sqlite: Contestant) -> list[Cell]:
     """Return the cells; they always run with Mainspring, even if another server replaces it in other cells."""
-    return [*_runs(sqlite), *_fan_out(sqlite), *_signals(sqlite), *_long(sqlite), *_sleepers(sqlite), *_timers(sqlite)]
+    return [
+        *_runs(sqlite),
+        *_fan_out(sqlite),
+        *_chain(sqlite),
+        *_signals(sqlite),
+        *_long(sqlite),
+        *_sleepers(sqlite),
+        *_timers(sqlite),
+    ]
 
 
 def _runs(sqlite: Contestant) -> list[Cell]:
@@ -64,6 +73,19 @@ def _fan_out(sqlite: Contestant) -> list[Cell]:
             at_least=4_000,
         )
         for workers in (1, 2)
+    ]
+
+
+def _chain(sqlite: Contestant) -> list[Cell]:
+    return [
+        Cell(
+            key="workflow-chain",
+            measure=f"runs that continue as new, one after the other, in chains of {LINKS}",
+            required="400/s",
+            unit="links/s",
+            sides=(Side(SIDE, sqlite, Runs("chain", 20, 5, each=LINKS)),),
+            at_least=400,
+        )
     ]
 
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import workflow_app
 from admin import connect, counts, decisions
-from workflow_app import FAN_OUT, STEPS, app, listener, long, numbers, sleep_long, sleep_until
+from workflow_app import FAN_OUT, LINKS, STEPS, app, listener, long, numbers, sleep_long, sleep_until
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-RESULTS = {"empty": 0, "steps": STEPS, "steps_together": STEPS, "activities": STEPS, "fan_out": FAN_OUT}
+RESULTS = {"empty": 0, "steps": STEPS, "steps_together": STEPS, "activities": STEPS, "fan_out": FAN_OUT, "chain": LINKS}
 WARM_UP_RUNS = 32
 TIMEOUT = 120.0
 REQUESTS = 256

@@ -142,6 +142,17 @@ async def family(number: int) -> list[int]:
     return [first, *await asyncio.gather(member.submit(first), member.submit(first + 1))]
 
 
+@app.workflow
+async def chained(number: int, link: int = 1) -> int:
+    """Continue as new twice, each run with more events than the one before; the last one takes the signal."""
+    for _ in range(link):
+        number = await look.step(number)
+    number = await work.submit(number)
+    if link < 3:
+        raise workflow.continue_as_new(number, link + 1)
+    return number + await go.receive(timeout=timedelta(minutes=5))
+
+
 RESULTS: dict[str, Any] = {
     "steps": 3 * (5 + 10) + 3,
     "joint_steps": (1 + 40) * 2 + 20,
@@ -151,6 +162,7 @@ RESULTS: dict[str, Any] = {
     "cancelled": None,
     "undone": 2,
     "family": [4, 10, 12],
+    "chained": 30 + 7,
 }
 """Of the argument 1."""
 
@@ -162,6 +174,11 @@ EFFECTS: dict[str, list[Effects]] = {
     "mixed": [{("look", 1)}, {("work", 2)}, {("work", 7), ("look", 4)}],
     "remote": [{("away", 1)}, {("look", 3)}, {("away", 4), ("work", 4)}],
     "undone": [{("work", 1)}, {("look", 52)}, {("work", 42)}],
+    "chained": [
+        *({("look", 1)}, {("work", 2)}),
+        *({("look", 4)}, {("look", 5)}, {("work", 6)}),
+        *({("look", 12)}, {("look", 13)}, {("look", 14)}, {("work", 15)}),
+    ],
     "cancelled": [{("look", 1)}, {("linger", 2)}, {("look", 2)}, {("work", 3)}],
     "family": [{("look", 1)}, {("work", 2)}, {("look", 4), ("look", 5), ("work", 5), ("work", 6)}],
 }
