@@ -5,5 +5,6 @@ from __future__ import annotations
 from mainspring.testing.app import InMemory, in_memory
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.histories import assert_replays
+from mainspring.testing.runs import History
 
-__all__ = ["InMemory", "ManualClock", "assert_replays", "in_memory"]
+__all__ = ["History", "InMemory", "ManualClock", "assert_replays", "in_memory"]

@@ -9,7 +9,7 @@
             assert job.result(timeout=5) == "third time lucky"
 
 A thread of the test's process runs a real worker and a real node, with a store in memory. Only the clock is simulated: delays,
-backoffs, timeouts and expiry times pass when the test advances it.
+backoffs, timeouts and expiry times pass when the test advances it, or waits for a result while nothing runs.
 """
 
 from __future__ import annotations
@@ -22,27 +22,44 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from mainspring.client.addresses import parse_servers
+from mainspring.client.blocking import Client
 from mainspring.client.options import Duration, seconds
+from mainspring.clock import from_us
+from mainspring.errors import UsageError
 from mainspring.faces.gearman.protocol import GearmanProtocol
-from mainspring.ids import node_id
+from mainspring.ids import Handles, node_id
+from mainspring.jobs.model import State
+from mainspring.jobs.timers import Timers
 from mainspring.quantities import format_duration
 from mainspring.server.build import build_engine, open_node
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
+from mainspring.tasks import Defined
+from mainspring.testing import runs
 from mainspring.testing.clock import ManualClock
+from mainspring.testing.due_times import next_due
+from mainspring.testing.mocks import Mocks
+from mainspring.testing.replay_checks import GrowingChecks
+from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflow_lint import check_workflows
+from mainspring.worker.workflows.deciding import WorkflowDecider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from mainspring.app import App
+    from mainspring.client.job import Job
+    from mainspring.engines.memory.engine import MemoryEngine
+    from mainspring.jobs.timers import Timer
     from mainspring.server.node import Node
+    from mainspring.testing.runs import History
 
 SETTLE_TIMEOUT: Final = 10.0
 """Seconds of real time in which due jobs must end."""
@@ -53,16 +70,42 @@ DUE_MARGIN: Final = 0.001
 POLL_INTERVAL: Final = 0.001
 """Seconds of real time between two checks for a condition."""
 
+BUSY_TURNS: Final = 100
+"""Turns of the loop with a check each, before the first pause: what node and worker do by themselves takes fewer."""
+
+ROUNDING: Final = 0.000_002
+"""Seconds by which the clock passes a due time of the store, which has whole microseconds."""
+
+R = TypeVar("R")
+
+
+class _Delay:
+    """A planned call."""
+
+    def __init__(self, timers: Timers, timer: Timer) -> None:
+        self._timers = timers
+        self._timer = timer
+
+    def cancel(self) -> None:
+        self._timers.cancel(self._timer)
+
 
 class InMemory:
     """A node and a worker for an App's tasks, run by ``in_memory``. Tests call its methods."""
 
     def __init__(self, app: App, socket: Path, concurrency: int) -> None:
         self.clock = ManualClock()
+        self._mocks = Mocks()
+        self._delays = Timers(lambda _: None)
+        """The pauses before further attempts of local steps."""
+        self._client = Client(parse_servers(f"unix:{socket}"))
+        self._checked: dict[str, int] = {}
+        """The events of the histories that were replayed, by run."""
         self._app = app
         self._socket = socket
         self._concurrency = concurrency
         self._loop = asyncio.new_event_loop()
+        self._decider: WorkflowDecider | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="mainspring-in-memory", daemon=True)
@@ -90,8 +133,64 @@ class InMemory:
         length = seconds(span, "the time to advance")
         self._run_on_loop(lambda: self._advance(length, settle=settle))
 
-    def _run_on_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        asyncio.run_coroutine_threadsafe(action(), self._loop).result(None)
+    def result(self, job: Job[R], *, within: Duration = "366d") -> R:
+        """Return the result of a job or of a run. While nothing runs, the clock skips to the next due time.
+
+        Timers of workflows, delays, retries and schedules therefore take no real time. Raises as ``job.result`` does.
+
+        Raises TimeoutError if nothing is due, or nothing within this time of the clock, and says what the run waits for. A run
+        whose code differs from its history raises AssertionError with both sides.
+        """
+        length = seconds(within, "the time to skip")
+        identity = Handles.parse(job.handle.encode())
+        if identity is None:
+            raise UsageError(f"{job.handle!r} is no job of this fleet")
+        if not self._run_on_loop(lambda: self._skip(identity, length)):
+            raise runs.unfinished(self._client, job.handle, format_duration(length))
+        self._check(job.handle)
+        return job.result(timeout=SETTLE_TIMEOUT)
+
+    def mock(self, task: object, outcome: object) -> None:
+        """Replace the code of a task until the block ends, also where workflows call it as a local step.
+
+        ``outcome`` is the result, an exception to raise, or a function that is called with the arguments. Give the task, a
+        function that is a local step, or the name of either.
+        """
+        name = task if isinstance(task, str) else getattr(task, "name", None) or getattr(task, "__qualname__", "")
+        if not name or any(name == workflow for workflow, _ in self._app.registry.workflows):
+            raise UsageError(f"mock takes a task or the function of a local step, not {task!r}")
+        if isinstance(task, str | Defined) and self._app.registry.get(name) is None:
+            raise UsageError(f"the App has no task {name!r}: define it, or give the function of a local step")
+        self._mocks.set(name, outcome)
+
+    def crash_worker(self) -> None:
+        """Drop all runs from the worker's memory, as the end of its process would: each goes on by a replay of its history."""
+        if self._decider is not None:
+            self._run_on_loop(self._forget)
+
+    def history(self, job: Job[Any]) -> History:
+        """Return the history of a run."""
+        return runs.history(self._client, job.handle)
+
+    def _run_on_loop(self, action: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        return asyncio.run_coroutine_threadsafe(action(), self._loop).result(None)
+
+    async def _forget(self) -> None:
+        assert self._decider is not None
+        self._decider.forget()
+
+    def check(self) -> None:
+        """Replay the histories of all runs that are not parked. Raises AssertionError for the first one that differs."""
+        if self._decider is not None:
+            for run, events in runs.all_runs(self._client):
+                if self._checked.get(run) != events:
+                    self._check(run)
+
+    def _check(self, key: str) -> None:
+        """Replay the history of a run, if ``key`` names one. The replay covers each decision."""
+        if self._decider is not None and (found := runs.find_history(self._client, key)) is not None:
+            self._checked[found.run] = len(found.events)
+            found.check(self._app.registry)
 
     # The thread.
 
@@ -108,6 +207,7 @@ class InMemory:
         with contextlib.suppress(RuntimeError):  # the loop is closed after a failure
             self._loop.call_soon_threadsafe(functools.partial(self._worker.stop, now=True))
         self._thread.join()
+        self._client.close()
         if self._failure is not None:
             raise self._failure
 
@@ -121,19 +221,28 @@ class InMemory:
 
     async def _serve(self) -> None:
         settings = ServerSettings(name=node_id("test"), store=parse_store("memory://"))
-        built = await open_node(
-            settings, build_engine(settings.store), self.clock, Shutdown(self.clock, settings.process.grace)
-        )
+        self._engine = engine = build_engine(settings.store)
+        built = await open_node(settings, engine, self.clock, Shutdown(self.clock, settings.process.grace))
         self._node = node = built.node
         try:
             await self._declare(node)
             server = await self._loop.create_unix_server(lambda: GearmanProtocol(node.face), str(self._socket))
             address = self._app.servers()[0]
+            registry = self._substitutes(self._app.registry)
+            options = WorkerSettings(concurrency=self._concurrency, name="test")
+            if registry.workflows:
+                self._decider = WorkflowDecider(
+                    registry.workflows,
+                    options,
+                    selector=None,
+                    task_process=TASK_PROCESS,
+                    wall=self.clock.wall,
+                    checks=GrowingChecks(),
+                    later=self._later,
+                    substitute=self._mocks.substitute,
+                )
             self._worker = worker = Worker(
-                _in_threads(self._app.registry),
-                {str(address): connector(address)},
-                WorkerSettings(concurrency=self._concurrency, name="test", check_replay=True),
-                wall=self.clock.wall,
+                registry, {str(address): connector(address)}, options, decider=self._decider, wall=self.clock.wall
             )
             working = asyncio.create_task(worker.run())
             if await self._until(lambda: self._is_registered() or working.done()):
@@ -160,7 +269,45 @@ class InMemory:
         node.schedules.declare(schedules.name or "test", schedules.all(), declared.set_result, declared.set_exception)
         await declared
 
+    def _substitutes(self, registry: Registry) -> Registry:
+        """Return the functions to run, with threads in place of processes: a process could not import the test."""
+        copy = Registry(workflows=registry.workflows)
+        for function in registry:
+            substitute = self._mocks.substitute(function)
+            copy.add(replace(substitute, executor="thread") if function.executor == "process" else substitute)
+        return copy
+
     # Time.
+
+    def _later(self, delay: float, function: Callable[[], None]) -> _Delay:
+        return _Delay(self._delays, self._delays.at(self.clock.monotonic() + delay, function))
+
+    async def _skip(self, job: int, seconds: float) -> bool:
+        """Skip to each due time until a job has ended. Return False if nothing is due within so many seconds."""
+        tables = cast("MemoryEngine", self._engine).tables
+        target = self.clock.monotonic() + seconds
+        while True:
+            await self._quiet()
+            found = tables.jobs.get(job)
+            if found is None or State(found.state).ended:
+                return True
+            now, wall = self.clock.monotonic(), self.clock.wall()
+            due_us = next_due(tables)
+            times = [time for time in (self._delays.next(), due_us and now + from_us(due_us) - wall) if time]
+            if not times or (moment := min(times)) > target:
+                return False
+            self._move(max(moment - now, 0) + (ROUNDING if moment > now else DUE_MARGIN))
+
+    def _move(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        now = self.clock.monotonic()
+        if self._decider is not None and self._decider.pausing():
+            # The worker sends its heartbeats in real time: without them, the node would give its decisions to another worker.
+            for worker in self._node.service.workers():
+                for held in worker.running.values():
+                    held.beat = now
+        self._delays.run(now)
+        self._node.tick()
 
     async def _advance(self, seconds: float, *, settle: bool) -> None:
         target = self.clock.monotonic() + seconds
@@ -168,10 +315,9 @@ class InMemory:
             if settle:
                 await self._quiet()
             now = self.clock.monotonic()
-            due = self._node.service.timers.next()
-            moment = target if due is None else min(max(due, now) + DUE_MARGIN, target)
-            self.clock.advance(max(moment - now, 0))
-            self._node.tick()
+            times = [time for time in (self._node.service.timers.next(), self._delays.next()) if time is not None]
+            moment = min(max(min(times), now) + DUE_MARGIN, target) if times else target
+            self._move(max(moment - now, 0))
             if moment >= target:
                 break
             await asyncio.sleep(0)
@@ -188,7 +334,8 @@ class InMemory:
 
     def _is_quiet(self) -> bool:
         node, worker = self._node, self._worker
-        if not node.commits.idle or node.running():
+        pausing = 0 if self._decider is None else self._decider.pausing()
+        if not node.commits.idle or node.running() != pausing:
             return False
         # A decision is running at the node until it is reported, so the work of the decider need not be asked for.
         if worker.held or any(link.session.unsettled for link in worker.links):
@@ -199,19 +346,13 @@ class InMemory:
     async def _until(self, done: Callable[[], bool]) -> bool:
         """Poll a condition in real time, because no single component reports it; return whether it became true in time."""
         deadline = self._loop.time() + SETTLE_TIMEOUT
+        turns = 0
         while not done():
             if self._loop.time() > deadline:
                 return False
-            await asyncio.sleep(POLL_INTERVAL)
+            turns += 1
+            await asyncio.sleep(0 if turns < BUSY_TURNS else POLL_INTERVAL)
         return True
-
-
-def _in_threads(registry: Registry) -> Registry:
-    """Return the same functions and workflows, with threads in place of processes: a process could not import the test."""
-    copy = Registry(workflows=registry.workflows)
-    for function in registry:
-        copy.add(replace(function, executor="thread") if function.executor == "process" else function)
-    return copy
 
 
 @contextlib.contextmanager
@@ -230,6 +371,7 @@ def in_memory(app: App, *, concurrency: int = 4) -> Iterator[InMemory]:
             fleet.start()
             try:
                 yield fleet
+                fleet.check()
             finally:
                 fleet.stop()
         finally:

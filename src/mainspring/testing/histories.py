@@ -10,10 +10,11 @@ from mainspring.worker.workflow_replays import replay_history
 from mainspring.workflows.history_files import decode_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from os import PathLike
 
     from mainspring.app import App
+    from mainspring.worker.registry import Registry
     from mainspring.workflows.history_files import HistoryFile
     from mainspring.workflows.model import Parked
 
@@ -30,13 +31,18 @@ def assert_replays(app: App, *files: str | PathLike[str]) -> None:
     histories = [history for file in files for history in _read(Path(file))]
     if not histories:
         raise AssertionError("no histories were given")
+    if found := differences(app.registry, histories):
+        raise AssertionError(found)
+
+
+def differences(registry: Registry, histories: Iterable[HistoryFile]) -> str:
+    """Return both sides of the first difference in each history; empty if code and histories agree."""
     found = []
     for history in histories:
-        difference = replay_history(app.registry, history).difference
+        difference = replay_history(registry, history).difference
         if difference is not None:
             found.append("\n".join(_lines(history, difference)))
-    if found:
-        raise AssertionError("\n\n".join(found))
+    return "\n\n".join(found)
 
 
 def _read(path: Path) -> Iterator[HistoryFile]:

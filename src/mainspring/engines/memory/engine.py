@@ -52,6 +52,11 @@ class MemoryEngine:
         self._tables = Tables()
         self._terms: dict[int, str] = {}
 
+    @property
+    def tables(self) -> Tables:
+        """The content. Only tests read it outside of a transaction."""
+        return self._tables
+
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: JobLifecycle | None = None
     ) -> Opened:

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
-    from mainspring.worker.registry import WorkflowFunction
+    from mainspring.worker.registry import Function, WorkflowFunction
     from mainspring.worker.session import Assigned, Extended, Key
     from mainspring.worker.settings import WorkerSettings
-    from mainspring.worker.workflows.runs import Run
+    from mainspring.worker.workflows.runs import Cancellable, Run
     from mainspring.workflows.messages import DecidedMessage, DecideMessage
 
 DECISIONS: Final = 100
@@ -67,7 +67,8 @@ class WorkflowDecider:
 
     ``workflows`` are those of the App, by name and version. Processes of steps import the App by its ``selector``;
     ``task_process`` is the command that starts one. ``wall`` returns seconds since 1970 UTC, ``clock`` seconds since any time;
-    the latter measures activations. ``chance`` returns a number from 0 to 1, which chooses decisions to check.
+    the latter measures activations. ``chance`` returns a number from 0 to 1, which chooses decisions to check; ``checks`` chooses
+    them in another way. ``later`` and ``substitute`` are those of ``Steps``.
     """
 
     def __init__(
@@ -80,15 +81,25 @@ class WorkflowDecider:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.perf_counter,
         chance: Callable[[], float] = random,
+        checks: ReplayChecks | None = None,
+        later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
+        substitute: Callable[[Function], Function] = lambda function: function,
     ) -> None:
         self._workflows = workflows
         self._clock = NodeClock(wall)
         self._build = code_digest(one.code.call.__module__.partition(".")[0] for one in workflows.values())
-        self._steps = Steps(settings, self._steps_ended, selector=selector, task_process=task_process)
+        self._steps = Steps(
+            settings,
+            self._steps_ended,
+            selector=selector,
+            task_process=task_process,
+            later=later,
+            substitute=substitute,
+        )
         self._watchdog = Watchdog()
         self._cache = RunCache(settings.workflow_cache)
         self._view = CacheView(self._cache)
-        self._checks = ReplayChecks(each=settings.check_replay, chance=chance)
+        self._checks = checks or ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
         self._activities = Activities(self._cache, self._clock)
         self._turns = Turns(
@@ -184,6 +195,24 @@ class WorkflowDecider:
     def release_all(self) -> None:
         """Give all decisions back, because the grace of the worker's end is over."""
         self._turns.release_all()
+        self.flush()
+
+    def pausing(self) -> int | None:
+        """Return how many decisions it has whose steps wait for another attempt; None while a report or a step is under way."""
+        pausing = 0
+        for run in self._cache:
+            if run.reporting or any(step.delivery is not None for step in run.running.values()):
+                return None
+            pausing += bool(run.running)
+        return pausing
+
+    def forget(self) -> None:
+        """Give all decisions back, and drop all runs from memory: each one goes on by a replay, as after a crash."""
+        for run in self._cache:
+            key = self._cache.release(run)
+            if key is not None:
+                run.link.session.settle(key, RELEASED)
+            self._evict(run)
         self.flush()
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.clock import to_us
 from mainspring.deciding.instance import Instance
@@ -61,6 +61,13 @@ class EndedActivity(NamedTuple):
     settlement: Settlement
 
 
+class Cancellable(Protocol):
+    """A call that is planned."""
+
+    def cancel(self) -> object:
+        """Make no call."""
+
+
 class RunningStep:
     """A step between its start and its outcome; it may take several attempts."""
 
@@ -72,7 +79,7 @@ class RunningStep:
         self.attempt = 0
         self.delivery: Delivery | None = None
         """Its present attempt."""
-        self.timer: TimerHandle | None = None
+        self.timer: Cancellable | None = None
         """Of its timeout, or of the next attempt."""
         self.over = False
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.worker.delivery import Executor
     from mainspring.worker.execution import Settlement
     from mainspring.worker.settings import WorkerSettings
-    from mainspring.worker.workflows.runs import Run
+    from mainspring.worker.workflows.runs import Cancellable, Run
 
     Ended = Callable[[Sequence[tuple[Run, StepOutcome]]], None]
     """Is called on the loop with all steps that have ended in one turn."""
@@ -65,11 +65,24 @@ _SILENT: Final = _Silent()
 
 
 class Steps:
-    """Runs local steps. Processes import the App by its ``selector``; ``task_process`` is the command that starts one."""
+    """Runs local steps. Processes import the App by its ``selector``; ``task_process`` is the command that starts one.
+
+    ``later`` calls a function after so many seconds, for the next attempt; by default the running loop does.
+    ``substitute`` returns the function that is called in place of a step's.
+    """
 
     def __init__(
-        self, settings: WorkerSettings, ended: Ended, *, selector: str | None, task_process: Sequence[str]
+        self,
+        settings: WorkerSettings,
+        ended: Ended,
+        *,
+        selector: str | None,
+        task_process: Sequence[str],
+        later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
+        substitute: Callable[[Function], Function] = lambda function: function,
     ) -> None:
+        self._later = later
+        self._substitute = substitute
         self._settings = settings
         self._ended = ended
         self._selector = selector
@@ -142,7 +155,7 @@ class Steps:
         step.attempt += 1
         function = self._functions.get((call.name, call.call))
         if function is None or function.retry != call.retry:
-            function = Function(call.name, call.call, call.signature, call.executor, call.retry)
+            function = self._substitute(Function(call.name, call.call, call.signature, call.executor, call.retry))
             self._functions[call.name, call.call] = function
         info = _NO_INFO if step.attempt == 1 else b'{"attempt":%d}' % step.attempt
         key = (b"%d#%d" % (step.run.id, call.number), b"")
@@ -229,7 +242,7 @@ class Steps:
             if outcome is not None:
                 self._ended([(step.run, outcome)])
 
-        step.timer = self._loop.call_later(delay, begin)
+        step.timer = (self._later or self._loop.call_later)(delay, begin)
 
 
 def _timeout(step: RunningStep) -> Settlement:

@@ -1,0 +1,49 @@
+"""The next time at which something happens in a store in memory, so that a test's clock can skip to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.clock import to_us
+from mainspring.jobs.model import State
+from mainspring.workflows.history import WorkflowExecutionStarted, decode_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.engines.memory.tables import Tables
+
+
+def next_due(tables: Tables) -> int | None:
+    """Return the first time, in microseconds since 1970; None if nothing will happen by itself.
+
+    The ends of runs by their execution timeouts do not count: a test that waits for anything else is wrong.
+    """
+    return min(_times(tables), default=None)
+
+
+def _times(tables: Tables) -> Iterator[int]:
+    jobs = tables.jobs
+    for due_us, job_id in tables.due:
+        job = jobs.get(job_id)
+        if job is not None and job.state == State.SCHEDULED and job.due_us == due_us:
+            yield due_us
+    for expires_us, job_id in tables.expiring:
+        job = jobs.get(job_id)
+        if job is not None and job.state <= State.PENDING and job.expires_us == expires_us:
+            yield expires_us
+    for due_us, run in tables.alarms:
+        row = tables.workflows.get(run)
+        if row is not None and row.due_us == due_us and due_us != _end_us(tables, run):
+            yield due_us
+    for stored in tables.schedules.values():
+        if stored.state.next_us is not None:
+            yield stored.state.next_us
+
+
+def _end_us(tables: Tables, run: int) -> int:
+    """Return the end of a run's execution timeout."""
+    _, blocks = tables.histories[run]
+    first = decode_events(blocks[0])[0]
+    assert isinstance(first, WorkflowExecutionStarted)
+    return first.at_us + to_us(first.execution_timeout)

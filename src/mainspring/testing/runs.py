@@ -1,0 +1,101 @@
+"""Runs of workflows at a node in memory: their histories, and what they wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import NotFoundError, UsageError
+from mainspring.testing.histories import differences
+from mainspring.workflows.history_files import decode_history, encode_history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+
+    from mainspring.client.blocking import Client
+    from mainspring.worker.registry import Registry
+
+_PAGE = 1000
+
+
+class History:
+    """The history of a run. ``events`` has its events in order, as files of histories have them."""
+
+    def __init__(self, events: list[dict[str, Any]], handle: str) -> None:
+        self.events = events
+        self.run = f"{handle.partition('@')[0]}@{events[0]['run']}"
+        """The key of the run: the handle, ``@``, and the number of the run."""
+
+    def __repr__(self) -> str:
+        return f"<History of {self.run}: {len(self.events)} events>"
+
+    def kinds(self) -> list[str]:
+        """Return the types of the events, such as ``"TimerFired"``."""
+        return [event["event"] for event in self.events]
+
+    def save(self, file: str | PathLike[str]) -> None:
+        """Write a file, as ``mainspring workflows export`` does. Raises FileExistsError if it exists."""
+        with open(file, "xb") as out:  # noqa: PTH123 - of any path
+            out.write(encode_history(self.events))
+
+    def check(self, registry: Registry) -> None:
+        """Compare it with code. Raises AssertionError with both sides of the first difference."""
+        found = differences(registry, [decode_history(encode_history(self.events), self.run)])
+        if found:
+            raise AssertionError(found)
+
+
+def find_history(client: Client, key: str) -> History | None:
+    """Return the history of a run; None if the key names a job that is no run, or whose run has not begun."""
+    events: list[dict[str, Any]] = []
+    first: int | None = 1
+    while first is not None:
+        try:
+            page: Any = client.call("workflows.history", {"key": key, "from": first, "exact": True})
+        except NotFoundError:
+            return None
+        events += page["events"]
+        first = page["next"]
+    return History(events, key) if events else None
+
+
+def history(client: Client, key: str) -> History:
+    """Return the history of a run. Raises UsageError if there is none."""
+    found = find_history(client, key)
+    if found is None:
+        raise UsageError(f"{key} has no history: it is no run of a workflow, or its run has not begun")
+    return found
+
+
+def all_runs(client: Client) -> Iterator[tuple[str, int]]:
+    """Return the keys of all runs that are not parked, with their numbers of events."""
+    after = None
+    while True:
+        page: Any = client.call("workflows.list", {"limit": _PAGE} | ({} if after is None else {"after": after}))
+        yield from ((run["run"], run["events"]) for run in page["runs"] if run["parked_at"] is None and run["version"])
+        after = page["next"]
+        if after is None:
+            return
+
+
+def unfinished(client: Client, key: str, span: str) -> Exception:
+    """Return the error about a job that does not end: nothing is due within a span."""
+    try:
+        run: Any = client.call("workflows.show", {"key": key})
+    except NotFoundError:
+        job: Any = client.call("jobs.show", {"handle": key})
+        return TimeoutError(
+            f"{job['function']} ({key}) is {job['state']}, and nothing that is due within {span} changes that: advance the clock "
+            "yourself, or look for the reason in job.info()"
+        )
+    name = f"{run['type']} ({run['workflow_id']})"
+    parked = run["parked"]
+    if parked is not None:
+        sides = [f"   recorded: {line}" for line in parked["recorded"][parked["at"] :]]
+        sides += [f"   code: {line}" for line in parked["code"][parked["at"] :]]
+        return AssertionError("\n".join([f"{name} is parked: {parked['message']}", *sides]))
+    waits = run["waits_for"] or "nothing that the history names"
+    return TimeoutError(
+        f"{name} does not end: nothing runs, nothing is due within {span}, and it waits for: {waits}. Send the signals that it "
+        "waits for, or advance the clock yourself up to the run's timeout"
+    )
