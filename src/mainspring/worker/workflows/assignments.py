@@ -61,13 +61,13 @@ class Assignments:
     def assigned(self, link: Link, decision: Assigned) -> None:
         """Decide a run, now or after the answer that is under way."""
         key = (decision.handle, decision.token)
-        if self._turns.draining:
-            link.session.settle(key, RELEASED)
-            return
         info = decode_decision_info(decision.info)
         self._clock.set(info.now_us)
         number = int(info.run)
         run = self._cache.get(number)
+        if self._turns.draining and (run is None or run.link is not link or not run.has_steps):
+            link.session.settle(key, RELEASED)
+            return
         if run is not None and run.link is not link:
             self._evict(run)
             run = None

@@ -134,8 +134,8 @@ class WorkflowDecider:
 
     @property
     def busy(self) -> bool:
-        """Whether a report or a step is under way."""
-        return len(self._reports) > 0 or any(run.running for run in self._cache)
+        """Whether a report is under way, or a step whose result can be recorded: the run has a decision, or gets one."""
+        return len(self._reports) > 0 or any(run.running and (run.key or run.expected) for run in self._cache)
 
     def agreed(self, link: Link) -> None:
         """Register the workflows on a new connection."""
@@ -271,6 +271,7 @@ class WorkflowDecider:
             key = self._cache.release(run)
             if key is not None:
                 run.link.session.drop(key)
+            run.expected = answer.lease == Lease.NEXT
             if message.more and answer.lease == Lease.NONE:
                 self._evict(run)
                 return

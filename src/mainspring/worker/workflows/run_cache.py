@@ -95,6 +95,7 @@ class RunCache:
         """Note the delivery of a run's decision."""
         self.release(run)
         run.key = key
+        run.expected = False
         self._deliveries[run.link, key] = run
 
     def release(self, run: Run) -> Key | None:

@@ -100,6 +100,7 @@ class Run:
         "decisions",
         "eager",
         "ended",
+        "expected",
         "finished",
         "id",
         "instance",
@@ -145,6 +146,8 @@ class Run:
         """The last batch of results of the decision under way."""
         self.activation = 0.0
         """Seconds that the last activation took."""
+        self.expected = False
+        """Whether its next decision is on its way to this worker: the node has said so."""
         self.reading = False
         """Whether a request for events that its decision needs is under way."""
         self.check = False
@@ -185,6 +188,11 @@ class Run:
     def idle(self) -> bool:
         """Whether it is only in the cache."""
         return not (self.key or self.reporting or self.settlements or self.ended or self.assigned)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps run, or have ended without being reported."""
+        return bool(self.running or self.outcomes)
 
     @property
     def quiet(self) -> bool:

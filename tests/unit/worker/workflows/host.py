@@ -316,8 +316,11 @@ class Host:
         """Assign a job that belongs to no run."""
         self.server.send(response(Type.ASSIGN, b"H:test:5", b"1.1.0", function, b"", b"{}", b""))
 
-    def answer(self, report: Report, *, verdict: Any = None, skip: int = 0) -> Ruling:
-        """Record a report, and send its answer with the next decision, if the worker goes on. ``skip``: events to leave out."""
+    def answer(self, report: Report, *, verdict: Any = None, skip: int = 0, assign: bool = True) -> Ruling:
+        """Record a report, and send its answer with the next decision, if the worker goes on and ``assign``.
+
+        ``skip``: events to leave out.
+        """
         message = report.only
         ruling = self.node.record(message) if verdict is None else Ruling(verdict)
         new = self.node.events[message.seen :] if ruling.verdict == "recorded" else []
@@ -329,7 +332,7 @@ class Host:
                 lease = Lease.NEXT
         if ruling.verdict == "recorded":
             self.has = self.node.state.last
-        if lease == Lease.NEXT:
+        if lease == Lease.NEXT and assign:
             follow.append(self.decision())
         answer = DecidedMessage(
             RUN,

@@ -132,6 +132,33 @@ def test_a_decision_that_still_arrives_is_given_back() -> None:
     Host(app).run(test)
 
 
+def test_a_decision_that_still_arrives_records_steps_that_have_run() -> None:
+    steps = Steps(2)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.node.signal("news")
+        host.stop(host.lease, b"events")
+        host.answer(await host.report(), assign=False)  # the next decision is on its way
+        await host.settle()
+        await drain(host)
+        steps.go[0].set()
+        await host.settle()
+        assert not await host.reports()
+        assert not host.ended
+        host.assign()
+        report = await host.report()
+        assert (len(report.only.steps), report.only.more) == (1, True)
+        host.answer(report)
+        await host.settle()
+        assert released(host)
+        assert steps.begun == [0]
+        assert host.ended
+
+    Host(steps.app).run(test)
+
+
 def test_the_end_of_the_grace_gives_decisions_back() -> None:
     steps = Steps(1)
 
