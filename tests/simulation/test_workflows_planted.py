@@ -73,7 +73,9 @@ def test_taking_a_stale_decision_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(DecisionReports, "_report", careless)
     monkeypatch.setattr(completing, "_fused_stale", _is_closed)
     monkeypatch.setattr(completing, "_malformed_steps", lambda *_: "")
-    is_caught(30, by="is recorded otherwise|counts as seen|acknowledged and not recorded")
+    is_caught(
+        30, by="is recorded otherwise|counts as seen|acknowledged and not recorded|the code differs from the history"
+    )
 
 
 def test_taking_a_stale_fused_decision_is_detected(monkeypatch: Plant) -> None:
@@ -143,7 +145,7 @@ def test_acknowledging_a_decision_before_the_commit_is_detected(monkeypatch: Pla
             done(Decided("recorded"))
 
     monkeypatch.setattr(Deciders, "report", hasty)
-    is_caught(20, by="acknowledged and not recorded")
+    is_caught(20, by="acknowledged and not recorded|the code differs from the history")
 
 
 # ---- alarms and rows ----

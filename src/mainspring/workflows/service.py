@@ -16,6 +16,7 @@ from mainspring.workflows.deciders import Deciders
 from mainspring.workflows.definitions import Definitions
 from mainspring.workflows.errand_loop import ErrandLoop
 from mainspring.workflows.gathering import Functions, Gathered
+from mainspring.workflows.latest_events import LatestEvents
 from mainspring.workflows.long_histories import LongHistories
 from mainspring.workflows.model import Key, Limits, decisions_of
 from mainspring.workflows.newly_parked import NewlyParked
@@ -97,6 +98,7 @@ class WorkflowService:
         self.definitions = Definitions(commits, reads, clock, self._became_workflows)
         self.deciders = Deciders(commits, clock)
         self.tail = tail
+        self.latest = LatestEvents(reads)
         self._alarms: Alarms
         self._watch: Watch
         self._errands: ErrandLoop

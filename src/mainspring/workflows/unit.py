@@ -80,6 +80,7 @@ class WorkflowUnit:
 
     async def follow(self, notices: Sequence[Notice]) -> None:
         """Record the ends of activities, and note those of decision tasks: a completion of the same group may use them."""
+        await self._changes.prefetch([one.options.run[0] for one in notices if one.options and one.options.run])
         for notice in notices:
             options = notice.options
             assert options is not None

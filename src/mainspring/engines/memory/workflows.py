@@ -13,10 +13,11 @@ from mainspring.engines.memory import jobs
 from mainspring.engines.memory.jobs import PENDING
 from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
-from mainspring.workflows import reading, unit
+from mainspring.workflows import latest_events, reading, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cache import RunCache
 from mainspring.workflows.definition_store import CountOpen
+from mainspring.workflows.latest_events import ReadLatest
 from mainspring.workflows.model import Limits
 from mainspring.workflows.tables import ALL, EarlySignals, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
@@ -320,6 +321,11 @@ async def read_history(tables: Tables, query: ops.ReadHistory, meter: Meter) -> 
     return await reading.read_history(_Reads(tables), query, meter)
 
 
+async def read_latest(tables: Tables, query: ReadLatest, meter: Meter) -> dict[int, list[Event]]:
+    """Return the newest events of runs."""
+    return await latest_events.read_latest(_Reads(tables), query, meter)
+
+
 async def count_parked(tables: Tables, query: ops.CountParked, _: Meter) -> dict[tuple[str, str], int]:
     """Count parked runs."""
     del query
@@ -353,6 +359,7 @@ class MemoryWorkflowSlice:
         ops.ListRuns: list_runs,
         ops.ShowRun: show_run,
         ops.ReadHistory: read_history,
+        ReadLatest: read_latest,
         ops.CountParked: count_parked,
         CountOpen: count_open,
         ops.FindDefinitions: find_definitions,

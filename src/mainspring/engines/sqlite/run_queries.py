@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.run_rows import SqliteRunReads
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.workflows import reading
+from mainspring.workflows import latest_events, reading
 from mainspring.workflows.definition_store import CountOpen
+from mainspring.workflows.latest_events import ReadLatest
 from mainspring.workflows.store import CountParked, FindDefinitions, ListRuns, ReadHistory, ShowRun
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ async def read_history(tx: Transaction, query: ReadHistory, meter: Meter) -> Pag
     return await reading.read_history(_Reads(tx), query, meter)
 
 
+async def read_latest(tx: Transaction, query: ReadLatest, meter: Meter) -> dict[int, list[Event]]:
+    """Return the newest events of runs."""
+    return await latest_events.read_latest(_Reads(tx), query, meter)
+
+
 async def count_parked(tx: Transaction, _query: CountParked, _: Meter) -> dict[tuple[str, str], int]:
     """Count parked runs."""
     found = tx.cursor.execute(SQL["count_parked"], ("default",))
@@ -104,6 +110,7 @@ READERS: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Cor
     ListRuns: list_runs,
     ShowRun: show_run,
     ReadHistory: read_history,
+    ReadLatest: read_latest,
     CountParked: count_parked,
     CountOpen: count_open,
     FindDefinitions: find_definitions,

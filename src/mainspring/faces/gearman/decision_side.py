@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held
     from mainspring.workflows.builds import Build
     from mainspring.workflows.decider_workers import CacheReport
+    from mainspring.workflows.history import Event
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.model import Definition
     from mainspring.workflows.service import WorkflowService
@@ -44,9 +45,11 @@ class DecisionSide:
         self.worker = Worker(self, peer.as_worker())
         self._cached.connected(self.worker, self)
         self._builds: list[Build] = []
-        self._reports = DecisionReports(peer, workflows, self.worker, self._assign_deferred, self.refill)
+        self._reports = DecisionReports(peer, workflows, self.worker, self._assign, self.refill)
         largest = min(workflows.limits.largest, peer.face.settings.max_packet - PACKET_ROOM)
         self._limits = b',"open":%d,"largest":%d' % (workflows.limits.open_activities, largest)
+        self._unsent: dict[int, Held] = {}
+        """Decisions whose events are being read, by run."""
         self._withheld = self._paused = False
 
     # ---- requests of the peer ----
@@ -135,18 +138,40 @@ class DecisionSide:
 
     def _assign(self, held: Held) -> None:
         run = run_of(held)
-        has = self._cached.last_of(run, self.worker)
+        first = self._cached.last_of(run, self.worker) + 1
         tail = self._workflows.tail(run)
+        if tail is not None and tail.first <= first:
+            self._send(held, first, tail.events[first - tail.first :])
+            return
+        self._unsent[run] = held
+        self._workflows.latest.ask(run, first, lambda events: self._read(held, first, events))
+
+    def _read(self, held: Held, first: int, events: Sequence[Event]) -> None:
+        """Assign a decision whose events were read, unless it was lost meanwhile."""
+        run = run_of(held)
+        if self._unsent.get(run) is not held:
+            return
+        del self._unsent[run]
+        if self.worker.running.get(held.handle) is not held:
+            return
+        if self._reports.about(run):
+            self._reports.defer(held)
+            return
+        tail = self._workflows.tail(run)
+        if events and tail is not None and tail.first <= events[-1].id + 1:
+            events = [*events, *tail.events[events[-1].id + 1 - tail.first :]]
+        self._peer.outgoing.gather(self._workflows.latest.after_answers)
+        self._send(held, first, events)
+
+    def _send(self, held: Held, first: int, events: Sequence[Event]) -> None:
+        """Assign a decision with events from ``first`` on; without events the worker asks for those that it lacks."""
+        run = run_of(held)
         assert held.job.options is not None
-        last, payload = held.job.options.ref, NO_EVENTS
-        if tail is not None:
-            last = tail.first + len(tail.events) - 1
-            if tail.first <= has + 1 <= last:
-                payload = encode_events(tail.events[has + 1 - tail.first :])
+        last = events[-1].id if events else max(held.job.options.ref, first - 1)
+        payload = encode_events(events) if events else NO_EVENTS
+        if not events or len(payload) > PAGE_BYTES:
+            payload, first = NO_EVENTS, last + 1
         self._reports.leased[run] = held
-        first = has + 1
-        if payload is NO_EVENTS or len(payload) > PAGE_BYTES:
-            payload, first = NO_EVENTS, last + 1  # the worker asks for the events that it lacks
         self._cached.sent(run, self.worker, last)
         info = b'{"run":"%d","first":%d,"last":%d,"now_us":%d,"attempt":%d,"term":%d,"heartbeat":%d%b}' % (
             run,
@@ -160,15 +185,13 @@ class DecisionSide:
         )
         self._peer.outgoing.gather(self._service.after_answers)  # a group often brings decisions of many runs
         self._peer.outbox.write(response(Type.ASSIGN, held.handle, held.token, held.job.function, b"", info, payload))
-
-    def _assign_deferred(self, held: Held) -> None:
-        self._assign(held)
-        if held.cancelled:
+        if held.cancelled:  # before it was sent
             self.stop(held, b"cancelled")
 
     def stop(self, held: Held, reason: bytes) -> None:
-        """Send STOP, unless an answer about the run is under way, which says that the lease has ended."""
-        if self._reports.about(run_of(held)):
+        """Send STOP, unless an answer about the run is under way, which says that the lease has ended, or it is not sent yet."""
+        run = run_of(held)
+        if self._reports.about(run) or self._unsent.get(run) is held:
             return
         self._peer.outbox.write(response(Type.STOP, held.handle, held.token, reason))
 

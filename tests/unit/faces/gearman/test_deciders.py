@@ -12,6 +12,7 @@ from tests.simulation.wires import Wire
 
 from mainspring.jobs.model import Options, Retry, State, encode_options
 from mainspring.wire.gearman.packets import Type, request
+from mainspring.workflows import latest_events
 from mainspring.workflows.decisions.model import (
     CompleteWorkflowExecution,
     RecordMarker,
@@ -36,8 +37,9 @@ from mainspring.workflows.store import SaveDefinitions
 from .a_face import Node, configure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from mainspring.storage.query import Budget, Query
     from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.history import Event
 
@@ -238,7 +240,7 @@ def test_of_a_stale_report_the_settlements_count(node: Node) -> None:
     )
     assert answer.verdict == "stale"
     assert following.info["last"] == 8, "ActivityTaskStarted, …Completed and DecisionTaskScheduled"
-    assert (following.info["first"], following.events) == (9, []), "the worker has evicted the run"
+    assert [event.id for event in following.events] == list(range(1, 9)), "the worker has evicted the run"
 
 
 def test_a_report_without_a_lease_is_stale(node: Node, decider: Decider) -> None:
@@ -332,15 +334,128 @@ def test_a_history_is_read_in_pages(node: Node, decider: Decider) -> None:
     assert decode_events(args[2]) == []
 
 
-def test_a_forgotten_run_is_assigned_with_its_tail_alone(node: Node, decider: Decider) -> None:
-    start(node)
+def forgotten(node: Node, decider: Decider) -> Assigned:
+    """Return a decision after which the worker has dropped a run, which sleeps for a second."""
+    start(node, b"w-1")
     decision = decider.assigned()
-    answer, _ = decider.ask(report(decision, StartTimer(1, "1", 1.0)))
+    decider.ask(report(decision, StartTimer(1, "1", 1.0)))
     decider.peer.request(Type.FORGOTTEN, encode_runs([decision.run]))
+    return decision
+
+
+def test_a_forgotten_run_is_assigned_with_its_whole_history(node: Node, decider: Decider) -> None:
+    forgotten(node, decider)
     node.wait(1.1)
     following = decider.assigned()
-    assert following.events == []
-    assert following.info["first"] == following.info["last"] + 1 == decode_events(answer.events)[-1].id + 3
+    assert following.info["first"] == 1
+    assert kinds(following.events)[-3:] == ["TimerStarted", "TimerFired", "DecisionTaskScheduled"]
+    assert [event.id for event in following.events] == list(range(1, following.info["last"] + 1))
+
+
+def test_a_decision_whose_events_cannot_be_read_is_assigned_without_them(node: Node, decider: Decider) -> None:
+    forgotten(node, decider)
+    node.life.store.away = True
+    node.wait(1.1)
+    following = decider.assigned()
+    assert (following.events, following.info["first"], following.info["last"]) == ([], 8, 7)
+
+
+def test_a_decision_of_a_long_history_is_assigned_without_events(
+    node: Node, decider: Decider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latest_events, "MOST_BLOCKS", 2)
+    forgotten(node, decider)
+    node.wait(1.1)
+    assert decider.assigned().events == []
+
+
+class HeldReads:
+    """Delays the answers of a node's reads."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        read = node.life.store.read
+        self.answers: list[Callable[[], None]] = []
+
+        def hold(query: Query[Any], budget: Budget, answered: Callable[[Any], None]) -> None:
+            read(query, budget, lambda outcome: self.answers.append(lambda: answered(outcome)))
+
+        monkeypatch.setattr(node.life.store, "read", hold)
+
+    def answer(self) -> None:
+        answers, self.answers = self.answers, []
+        assert answers
+        for answer in answers:
+            answer()
+
+
+def test_a_decision_that_is_lost_while_its_events_are_read_is_not_assigned(
+    node: Node, decider: Decider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten(node, decider)
+    reads = HeldReads(node, monkeypatch)
+    node.wait(1.1)
+    assert decider.take() == []
+    client = node.connect(extended=True)
+    client.request(Type.CALL, b"1", b"workflows.terminate", json.dumps({"key": "w-1"}).encode())
+    assert decider.take() == [], "the worker does not have what STOP would end"
+    reads.answer()
+    assert decider.take() == []
+
+
+def test_events_that_follow_while_others_are_read_are_assigned_with_them(
+    node: Node, decider: Decider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten(node, decider)
+    reads = HeldReads(node, monkeypatch)
+    node.wait(1.1)
+    client = node.connect(extended=True)
+    client.request(Type.CALL, b"1", b"workflows.signal", json.dumps({"key": "w-1", "name": "go"}).encode())
+    assert decider.take() == []
+    reads.answer()
+    following = decider.assigned()
+    assert kinds(following.events)[-1] == "WorkflowExecutionSignaled"
+    assert following.info["last"] == following.events[-1].id
+
+
+def test_a_decision_follows_the_answer_to_a_report_that_comes_while_its_events_are_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decider = Decider(node, b"charge")
+    start(node, b"w-1")
+    decision = decider.assigned()
+    _, (activity,) = decider.ask(report(decision, TASK))
+    decider.peer.request(Type.FORGOTTEN, encode_runs([decision.run]))
+    reads = HeldReads(node, monkeypatch)
+    client = node.connect(extended=True)
+    client.request(Type.CALL, b"1", b"workflows.signal", json.dumps({"key": "w-1", "name": "go"}).encode())
+    assert decider.take() == []
+    settled = SettlementMessage(activity.handle, activity.token, b'"paid"')
+    decider.send(DecideMessage(decision.run, b"", b"", 4, 1, 0, False, (), (), (settled,)))
+    reads.answer()
+    assert [kind for kind, _ in decider.raw] == []
+    assert [kind for kind, _ in decider.take()] == [Type.DECIDED]
+    reads.answer()
+    assert kinds(decider.assigned().events)[-1] == "ActivityTaskCompleted"
+
+
+def test_decisions_whose_events_are_read_share_reads(
+    node: Node, decider: Decider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(10):
+        start(node)
+    decisions = [Assigned(args) for _, args in decider.take()]
+    decider.send(*(report(decision, StartTimer(1, "1", 1.0)) for decision in decisions))
+    decider.take()
+    decider.peer.request(Type.FORGOTTEN, encode_runs([decision.run for decision in decisions]))
+    reads = HeldReads(node, monkeypatch)
+    node.wait(1.1)
+    number = 0
+    while reads.answers:
+        number += 1
+        reads.answer()
+        node.commit()
+    assert sorted(Assigned(args).run for _, args in decider.take()) == sorted(one.run for one in decisions)
+    assert 1 <= number <= 2
 
 
 def test_a_run_whose_decision_crosses_its_forgetting_is_still_the_workers(node: Node, decider: Decider) -> None:
