@@ -58,6 +58,18 @@ async def chain(link: int = 1) -> int:
 
 
 @app.workflow
+async def part() -> int:
+    """Take one step, each on disk before the run ends."""
+    return await echo.step(1)
+
+
+@app.workflow
+async def family() -> int:
+    """Await children that all run at the same time."""
+    return sum(await asyncio.gather(*(part.submit() for _ in range(FAN_OUT))))
+
+
+@app.workflow
 async def listener() -> int:
     """Receive numbers until a negative one, and return how many there were."""
     received = 0

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from servers import Contestant
 
 MANY = 32
+PARENTS = 8
 SIDE = "mainspring sqlite"
 ACTIVITIES_ELSEWHERE = ("activities", "echo")
 """The functions of two worker processes: one decides, the other one runs the activities."""
@@ -24,6 +25,7 @@ def cells(sqlite: Contestant) -> list[Cell]:
         *_runs(sqlite),
         *_fan_out(sqlite),
         *_chain(sqlite),
+        _children(sqlite),
         *_signals(sqlite),
         *_long(sqlite),
         *_sleepers(sqlite),
@@ -87,6 +89,17 @@ def _chain(sqlite: Contestant) -> list[Cell]:
             at_least=400,
         )
     ]
+
+
+def _children(sqlite: Contestant) -> Cell:
+    return Cell(
+        key="workflow-children",
+        measure=f"workflows that await 100 children, each with one step, {PARENTS} at a time",
+        required="300/s",
+        unit="children/s",
+        sides=(Side(SIDE, sqlite, Runs("family", 40, 10, PARENTS, each=100)),),
+        at_least=300,
+    )
 
 
 def _signals(sqlite: Contestant) -> list[Cell]:

@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-RESULTS = {"empty": 0, "steps": STEPS, "steps_together": STEPS, "activities": STEPS, "fan_out": FAN_OUT, "chain": LINKS}
+RESULTS = {
+    "empty": 0,
+    "steps": STEPS,
+    "steps_together": STEPS,
+    "activities": STEPS,
+    "fan_out": FAN_OUT,
+    "chain": LINKS,
+    "family": FAN_OUT,
+}
 WARM_UP_RUNS = 32
 TIMEOUT = 120.0
 REQUESTS = 256
