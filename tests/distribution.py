@@ -53,6 +53,13 @@ LONG: Final = (
     "tests/interop/",
     "tests/conformance/",
     "tests/on_servers/",
+    "tests/zookeeper/",
+    "tests/postgres/",
+    "tests/upgrades/",
+    "tests/unit/engines/zookeeper/test_master_crashes.py",
+    "tests/unit/worker/test_process.py",
+    "tests/unit/deciding/test_determinism.py",
+    "tests/unit/workflows/test_run_machine.py",
 )
 """Files, or all files of a directory, that come after these, in this order. All others come last."""
 
