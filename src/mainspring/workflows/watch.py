@@ -86,6 +86,8 @@ class Watch:
         """The parked runs by type and version."""
         self.open: dict[str, int] = {}
         """The open runs by type, as of the last look."""
+        self._newly_parked: set[tuple[str, str, str]] = set()
+        """The definitions of runs that were parked since the last tick."""
         self._looked = clock.monotonic()
         self._forgetting = False
         self._forget_at = clock.monotonic() + FORGET_DELAY
@@ -101,6 +103,7 @@ class Watch:
             self._look()
         if self._paused():
             return
+        self._try_other_builds()
         if now >= self._forget_at and not self._forgetting:
             self._forget_at = now + FORGET_INTERVAL
             if self._first(FORGET_KEY):
@@ -124,10 +127,20 @@ class Watch:
         if is_parked is not run.was_parked:
             version = (run.type, run.version)
             number = self.parked.get(version, 0) + (1 if is_parked else -1)
+            if is_parked:
+                self._newly_parked.add((run.namespace, *version))
             if number > 0:
                 self.parked[version] = number
             else:
                 self.parked.pop(version, None)
+
+    def _try_other_builds(self) -> None:
+        """Let newly parked runs go on with other connected builds: in a rolling deploy, old code may meet runs of new code."""
+        parked, self._newly_parked = self._newly_parked, set()
+        if parked and self._first(LOOK_KEY):
+            for build in set(self._builds()):
+                if build[:3] in parked:
+                    self.build_connected(build)
 
     def _look(self) -> None:
         """Let parked runs go on for which another build is connected."""

@@ -105,6 +105,26 @@ def test_parked_runs_go_on_with_a_build_as_soon_as_it_connects() -> None:
     assert (operation.definition, operation.build) == (BUILD[:3], BUILD[3])
 
 
+def test_newly_parked_runs_go_on_with_another_connected_build_at_once() -> None:
+    store = Store()
+    watch, _ = opened(store)
+    watch.changed(changed("2", 5, was_parked=False))
+    watch.tick()
+    assert store.operations == [], "no worker has version 2"
+    watch.changed(changed("1", 5, was_parked=False))
+    watch.changed(changed("1", 6, was_parked=False))
+    watch.tick()
+    (operation,) = store.operations
+    assert isinstance(operation, UnparkRuns)
+    assert (operation.definition, operation.build) == (BUILD[:3], BUILD[3]), (
+        "the store leaves out runs that it has tried"
+    )
+    watch.tick()
+    watch.changed(changed("1", 0, was_parked=True))
+    watch.tick()
+    assert len(store.operations) == 1
+
+
 def test_runs_without_a_worker_of_their_version_are_stranded_after_a_minute() -> None:
     store = Store()
     watch, clock = opened(store)
