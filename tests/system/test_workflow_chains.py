@@ -55,23 +55,26 @@ def test_no_signal_is_lost_while_a_run_continues_as_new(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_first_decision_of_a_link_goes_to_the_worker_of_the_one_before(tmp_path: Path) -> None:
-    app = App()
-    places: list[tuple[int, int]] = []
+def test_a_chain_stays_with_the_worker_that_continues_it(tmp_path: Path) -> None:
+    def app_of(name: str) -> tuple[App, Any]:
+        app = App()
 
-    @app.workflow
-    async def loop(place: int, left: int) -> int:
-        places.append((place, left))
-        if left:
-            raise workflow.continue_as_new(place, left - 1)
-        return place
+        @app.workflow
+        async def loop(links: list[str]) -> list[str]:
+            if len(links) < 50:
+                raise workflow.continue_as_new([*links, name])
+            return links
+
+        return app, loop
 
     async def main() -> None:
-        async with node(tmp_path) as fleet, fleet.worker(app) as one, fleet.worker(app) as two:
-            runs = [await loop.asubmit(place, 50) for place in range(4)]
-            assert [await run.aresult(TIMEOUT) for run in runs] == [0, 1, 2, 3]
-            assert sorted(places) == sorted((place, left) for place in range(4) for left in range(51))
-            del one, two
+        (one, loop), (two, _) = app_of("one"), app_of("two")
+        async with node(tmp_path) as fleet, fleet.worker(one), fleet.worker(two):
+            runs = [await loop.asubmit([]) for _ in range(4)]
+            for run in runs:
+                links = await run.aresult(TIMEOUT)
+                assert len(links) == 50
+                assert len(set(links)) == 1
 
     asyncio.run(main())
 
@@ -141,5 +144,26 @@ def test_a_run_that_waits_for_its_next_attempt_is_shown_and_cancelled(tmp_path: 
             with pytest.raises(JobFailed, match="enough"):
                 await runs[1].aresult(TIMEOUT)
             assert await runs[2].astate() == "running"
+
+    asyncio.run(main())
+
+
+def test_a_chain_moves_to_another_version(tmp_path: Path) -> None:
+    app = App()
+
+    @app.workflow
+    async def order(number: int) -> str:
+        raise workflow.continue_as_new(number + 1).options(version="2")
+
+    @order.version("2")
+    async def order_2(number: int) -> str:
+        if number < 4:
+            raise workflow.continue_as_new(number + 1)
+        return f"version {workflow.info().version}, {number}"
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            run = await order.options(version="1").asubmit(1)
+            assert await run.aresult(TIMEOUT) == "version 2, 4"
 
     asyncio.run(main())

@@ -42,7 +42,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 def continue_as_new(number: int, found: ContinueAsNew, calls: Calls) -> ContinueAsNewWorkflowExecution:
     """Return the decision for it: the signals that the code has not received go along."""
-    return ContinueAsNewWorkflowExecution(number, found.payload, unread=calls.unread_signals())
+    return ContinueAsNewWorkflowExecution(number, found.payload, found.version, unread=calls.unread_signals())
 
 
 def another_attempt(

@@ -119,7 +119,8 @@ def matches(event: Any, decision: Any) -> bool:
     if kind is history.WorkflowExecutionCompleted:
         return same_payload(event.result, decision.result)
     if kind is history.WorkflowExecutionContinuedAsNew:
-        return bool(event.attempt == decision.attempt) and same_payload(event.input, decision.input)
+        stated = not decision.version or event.version == decision.version
+        return bool(event.attempt == decision.attempt and stated) and same_payload(event.input, decision.input)
     if kind is history.WorkflowExecutionFailed:
         return bool(event.reason == decision.reason)
     return all(getattr(event, name, None) == getattr(decision, name, None) for name in _NAMES)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from mainspring.client.validation import check_text
 from mainspring.deciding.history_size import HistorySize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from mainspring.client.options import Retry
     from mainspring.client.payload import Signature
@@ -42,6 +44,16 @@ class ContinueAsNew(BaseException):
         super().__init__(f"{workflow} continues as new: let this leave the workflow function")
         self.payload = payload
         """The encoded arguments of the next run."""
+        self.version = ""
+        """Its version; empty: that of this run."""
+
+    def options(self, *, version: str) -> Self:
+        """Let the next run, and those after it, have another version of the workflow.
+
+        ``raise workflow.continue_as_new(…).options(version="2")``: the run is parked if no worker has registered the version.
+        """
+        self.version = check_text(version, "version")
+        return self
 
 
 class EndOfHistory(Exception):  # noqa: N818 - a finding, not an error

@@ -13,8 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.requests import Completion
     from mainspring.workflows.run_draft import RunDraft
+
+
+async def unknown_version(changes: RunChanges, found: RunDraft, decision: Decision) -> str:
+    """Return why a decision cannot continue its run in another version; empty for other decisions, and if it can."""
+    if not isinstance(decision, ContinueAsNewWorkflowExecution) or not decision.version:
+        return ""
+    state = found.run.state
+    versions = [one.version for one in await changes.tables.definitions(state.namespace, state.type)]
+    if decision.version in versions:
+        return ""
+    listed = ", ".join(sorted(versions))
+    return (
+        f"the run is to continue as version {decision.version} of {state.type}, which no worker has registered; registered: "
+        f"{listed}: start a worker with it, and unpark the run"
+    )
 
 
 async def begin_next(changes: RunChanges, found: RunDraft, completion: Completion) -> None:

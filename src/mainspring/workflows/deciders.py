@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.requests import Completion
 
 MOST_RUNS: Final = 20_000
@@ -115,6 +116,11 @@ class CachedRuns:
         self._connections.pop(worker, None)
 
 
+def _continues(decision: Decision) -> bool:
+    """Return whether a decision continues its run as new at once, in a version that its worker has."""
+    return type(decision) is ContinueAsNewWorkflowExecution and not decision.delay and not decision.version
+
+
 class Ending(NamedTuple):
     """An activity that a decider has executed itself, and whose result it reports with its decision."""
 
@@ -156,7 +162,7 @@ class Deciders:
         """
         if completion.more:
             self._goes_on[completion.run] = worker
-        elif completion.decisions and type(completion.decisions[-1]) is ContinueAsNewWorkflowExecution:
+        elif completion.decisions and _continues(completion.decisions[-1]):
             completion = completion._replace(new_run=self._jobs.next_id())
             self._goes_on[completion.new_run] = worker
         operation = self._open

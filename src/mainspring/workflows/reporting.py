@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.model import State as JobState
-from mainspring.workflows.chains import begin_next
+from mainspring.workflows.chains import begin_next, unknown_version
 from mainspring.workflows.completing import complete
 from mainspring.workflows.decisions.activity import canceled_before_start
 from mainspring.workflows.decisions.model import StartChildWorkflowExecution
-from mainspring.workflows.model import Status
+from mainspring.workflows.model import Parked, Status
 from mainspring.workflows.requests import Decided
 from mainspring.workflows.starting import Definitions
 
@@ -39,6 +39,8 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
         return lambda: Decided("stale", CLOSED)
     if completion.job and not await _is_current(changes, found, completion):
         return lambda: Decided("stale", LOST)
+    if completion.decisions and (why := await unknown_version(changes, found, completion.decisions[-1])):
+        completion = completion._replace(decisions=(), steps=(), parked=Parked("missing", why))
     draft, state, row = found.draft, found.run.state, found.run.row
     if any(isinstance(decision, StartChildWorkflowExecution) for decision in completion.decisions):
         draft.definitions = await _definitions_of_children(changes, found, completion.decisions)

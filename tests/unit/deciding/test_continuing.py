@@ -174,6 +174,24 @@ def test_a_replay_compares_it() -> None:
     assert parked.code[parked.at] == "return"
 
 
+def test_the_next_run_may_have_another_version() -> None:
+    def run_of(version: str) -> Any:
+        async def run() -> None:
+            raise workflow.continue_as_new().options(version=version)
+
+        return run
+
+    worker = start(run_of("2"))
+    event = worker.until_closed()
+    assert (type(event), event.version) == (h.WorkflowExecutionContinuedAsNew, "2")
+
+    def parked(version: str) -> Any:
+        return Instance(code_of(run_of(version)), 1).deliver(worker.node.events, worker.node.now_us).parked
+
+    assert parked("2") is None
+    assert parked("3").kind == "mismatch"
+
+
 def test_it_works_in_workflows_alone() -> None:
     with pytest.raises(WorkflowUsageError, match=r"workflow\.continue_as_new works only inside of a workflow"):
         workflow.continue_as_new(1)

@@ -6,16 +6,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs import store as job_ops
+from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
+from mainspring.testing.conformance.child_flows import parent_of
 from mainspring.testing.conformance.flows import SECOND, kinds
 from mainspring.workflows import store as ops
+from mainspring.workflows.decisions.model import SignalExternalWorkflowExecution
 from mainspring.workflows.history import (
+    ChildWorkflowExecutionCompleted,
     WorkflowExecutionCancelRequested,
     WorkflowExecutionContinuedAsNew,
     WorkflowExecutionSignaled,
     WorkflowExecutionStarted,
 )
-from mainspring.workflows.model import Key, Status
+from mainspring.workflows.model import Definition, Key, Status
 from mainspring.workflows.requests import Signal
 
 if TYPE_CHECKING:
@@ -213,6 +217,77 @@ class ChainingFlows:
         assert flows.forget() == 2
         assert flows.store.find(first) is None
         assert flows.show(Key(job=first)) is None
+
+    # ---- versions ----
+
+    def test_the_next_run_may_have_another_version(self, flows: Flows) -> None:
+        first = flows.start()
+        flows.define(Definition("order", "2"))
+        second = flows.chained(first)
+        assert flows.row(second).version == "1", "a chain keeps its version"
+        flows.running(second, flows.continuing(version="2"))
+        third = flows.last(first)
+        assert flows.row(third).version == "2"
+        fourth = flows.chained(third)
+        assert flows.row(fourth).version == "2"
+        assert [flows.row(run).type for run in flows.list()] == ["order"] * 4
+
+    def test_an_unknown_version_parks_the_run(self, flows: Flows) -> None:
+        run = flows.start()
+        decided = flows.decide(run, flows.task(run), flows.continuing(version="7"), build="b1")
+        assert decided.verdict == "parked"
+        parked = flows.row(run).parked
+        assert parked is not None
+        assert parked.kind == "missing"
+        assert "version 7 of order, which no worker has registered; registered: 1" in parked.message
+        flows.define(Definition("order", "7"))
+        flows.unpark(key=Key(run=run))
+        flows.running(run, flows.continuing(version="7"))
+        assert flows.row(flows.last(run)).version == "7"
+
+    # ---- with other runs ----
+
+    def test_a_child_that_continues_as_new_ends_once_for_its_parent(self, flows: Flows) -> None:
+        parent, child = parent_of(flows)
+        for _ in range(2):
+            flows.chained(flows.last(child))
+        failing = flows.continuing(delay=60, attempt=2, failure=failure("KeyError", "no"))
+        flows.running(flows.last(child), failing)
+        flows.run_errands()
+        assert flows.children(parent) == [child]
+        assert flows.row(parent).decision == 0, "nothing has ended for the parent"
+        last = flows.last(child)
+        flows.wait(60 * SECOND)
+        flows.ring(last)
+        started = flows.history(last)[0]
+        assert isinstance(started, WorkflowExecutionStarted)
+        assert started.parent_run == parent
+        flows.running(last, flows.close(b"seven"))
+        ended = flows.last_event(parent, ChildWorkflowExecutionCompleted)
+        assert (ended.run, ended.result) == (child, b"seven")
+        assert flows.kinds(parent).count("ChildWorkflowExecutionCompleted") == 1
+        flows.running(parent, flows.close())
+
+    def test_requests_of_other_runs_reach_the_last_run(self, flows: Flows) -> None:
+        parent, child = parent_of(flows, workflow_id="part-1")
+        last = flows.chained(child)
+        flows.signal(Signal(Key(job=parent), "go", b""))
+        to_run = SignalExternalWorkflowExecution(1, "", "a", run=child, input=b"1")
+        to_id = SignalExternalWorkflowExecution(2, "part-1", "a", input=b"2")
+        flows.running(parent, to_run, to_id)
+        assert _signals(flows, last) == [("a", b"1"), ("a", b"2")]
+        third = flows.chained(last)
+        flows.terminate(Key(job=parent))
+        assert flows.status(third) is Status.TERMINATED, "the child's policy"
+        assert flows.root(child).state == State.FAILED
+
+    def test_a_parent_that_continues_as_new_leaves_its_children(self, flows: Flows) -> None:
+        parent, child = parent_of(flows)
+        flows.signal(Signal(Key(job=parent), "go", b""))
+        following = flows.chained(parent)
+        flows.running(child, flows.close())
+        assert flows.kinds(following) == BEGUN
+        assert flows.root(child).state == State.SUCCEEDED
 
     def test_a_chain_that_is_terminated_ends_its_root_job(self, flows: Flows) -> None:
         first = flows.start()
