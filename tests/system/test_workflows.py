@@ -387,7 +387,7 @@ def test_versions_are_shown_and_removed_once_nothing_needs_them(tmp_path: Path) 
 
     async def rows(fleet: Fleet) -> list[tuple[Any, ...]]:
         listed = (await fleet.call(app, "workflows.versions", type="order"))["versions"]
-        names = ("version", "open", "workers", "gets_new_runs", "removable")
+        names = ("version", "open", "workers", "gets_new_runs", "needed")
         return [tuple(one[name] for name in names) for one in listed]
 
     async def main() -> None:
@@ -397,10 +397,10 @@ def test_versions_are_shown_and_removed_once_nothing_needs_them(tmp_path: Path) 
             async with fleet.worker(old):
                 run = await old_order.options(unique="order-1").asubmit(1)
                 await fleet.until(old, "order-1", receives=["approved"])
-                assert await rows(fleet) == [("1", 1, 1, True, False)]
+                assert await rows(fleet) == [("1", 1, 1, True, True)]
                 async with fleet.worker(app):
                     await eventually(lambda: versions_of(fleet) == {"1", "2"})
-                    assert await rows(fleet) == [("2", 0, 1, True, False), ("1", 1, 1, False, False)]
+                    assert await rows(fleet) == [("2", 0, 1, True, True), ("1", 1, 1, False, True)]
                     shown = (await fleet.call(app, "node.status"))["workflows"]
                     assert [(one["version"], one["workers"], one["parked"]) for one in shown] == [
                         ("1", 1, 0),
@@ -411,14 +411,14 @@ def test_versions_are_shown_and_removed_once_nothing_needs_them(tmp_path: Path) 
             with pytest.raises(ConflictError, match=r"has open runs: .*workflows list --open --type order"):
                 await fleet.call(app, "workflows.remove", type="order", version="1")
             await run.aterminate()
-            assert await rows(fleet) == [("2", 0, 0, True, False), ("1", 0, 0, False, True)]
+            assert await rows(fleet) == [("2", 0, 0, True, True), ("1", 0, 0, False, False)]
             with pytest.raises(NotFoundError, match="the workflow order has no version 3; it has: 2, 1"):
                 await fleet.call(app, "workflows.remove", type="order", version="3")
             with pytest.raises(ConflictError, match="version 2 of the workflow order gets the new runs"):
                 await fleet.call(app, "workflows.remove", type="order", version="2")
             removed = await fleet.call(app, "workflows.remove", type="order", version="1")
             assert removed == {"type": "order", "version": "1", "state": "removed"}
-            assert await rows(fleet) == [("2", 0, 0, True, False)]
+            assert await rows(fleet) == [("2", 0, 0, True, True)]
             assert versions_of(fleet) == {"2"}
             with pytest.raises(RefusedError, match="no worker has registered version 1"):
                 await order.options(version="1").asubmit(1)

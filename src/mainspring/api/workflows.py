@@ -207,8 +207,8 @@ class VersionInfo(msgspec.Struct):
     """When such a worker was last connected; None: never."""
     gets_new_runs: bool
     """Whether runs without a stated version begin with it."""
-    removable: bool
-    """Whether it has neither open runs nor workers, and does not get new runs."""
+    needed: bool
+    """Whether runs need its code: open ones or new ones."""
 
 
 class VersionList(msgspec.Struct):

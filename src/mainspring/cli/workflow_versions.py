@@ -50,7 +50,7 @@ def versions(
     """List the versions of workflows with their open runs and connected workers, newest version first.
 
     The note "new runs" marks the version with which runs begin if none is stated. The note "not needed" marks versions without
-    open runs and workers: you can delete their code, and remove them from this list.
+    open runs: you can delete their code, and remove them from this list once no worker has it any more.
 
     EXAMPLES
       mainspring workflows versions order
@@ -104,7 +104,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 def _note(row: dict[str, Any]) -> str | None:
     if row["gets_new_runs"]:
         return "new runs"
-    return "not needed" if row["removable"] else None
+    return None if row["needed"] else "not needed"
 
 
 def _print_removed(row: dict[str, Any]) -> None:

@@ -42,9 +42,9 @@ class VersionRow(NamedTuple):
     """Whether runs without a stated version begin with it."""
 
     @property
-    def removable(self) -> bool:
-        """Whether nothing needs the version."""
-        return not (self.open or self.workers or self.gets_new_runs)
+    def needed(self) -> bool:
+        """Whether runs need its code: open ones or new ones."""
+        return self.open > 0 or self.gets_new_runs
 
 
 class VersionTable:

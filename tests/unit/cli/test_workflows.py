@@ -297,7 +297,7 @@ def test_versions_are_listed_with_the_ones_that_nothing_needs(
 ) -> None:
     rows = [
         {"type": "order", "version": version, "open": number, "parked": 0, "workers": number, "last_seen_at": None}
-        | {"gets_new_runs": version == "3", "removable": not number}
+        | {"gets_new_runs": version == "3", "needed": number > 0}
         for version, number in (("3", 4), ("2", 2), ("1", 0))
     ]
     server.answers["workflows.versions"] = [{"versions": rows}]

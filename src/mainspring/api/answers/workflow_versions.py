@@ -103,5 +103,5 @@ def _info(row: VersionRow) -> VersionInfo:
         workers=row.workers,
         last_seen_at=rfc3339(row.last_seen_us),
         gets_new_runs=row.gets_new_runs,
-        removable=row.removable,
+        needed=row.needed,
     )

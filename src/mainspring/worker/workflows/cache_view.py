@@ -13,6 +13,7 @@ from mainspring.quantities import format_size
 if TYPE_CHECKING:
     from mainspring.worker.link import Link
     from mainspring.worker.workflows.run_cache import RunCache
+    from mainspring.workflows.decider_workers import CacheReport
 
 REPORT_INTERVAL: Final = 10.0
 """Seconds between two reports to the servers, if something has changed."""
@@ -29,7 +30,8 @@ class CacheView:
         self._cache = cache
         self._links: dict[Link, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._reported = self._logged = cache.numbers()
+        self._reported: CacheReport | None = None
+        self._logged = cache.numbers()
         self._ticks = 0
 
     def attach(self) -> None:
@@ -37,9 +39,9 @@ class CacheView:
         self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL, self._tick)
 
     def agreed(self, link: Link) -> None:
-        """Report to a server over a new connection."""
+        """Report to a server over a new connection, once it has registered the workflows."""
         self._links[link] = None
-        self._report([link])
+        self._reported = None
 
     def lost(self, link: Link) -> None:
         """Forget a connection."""
@@ -56,15 +58,12 @@ class CacheView:
         self._ticks += 1
         if self._reported != (numbers := self._cache.numbers()):
             self._reported = numbers
-            self._report([*self._links])
+            report = msgspec.json.encode(numbers._asdict())
+            for link in self._links:
+                link.session.report_cache(report)
+                link.flush()
         if self._ticks % REPORTS_PER_LINE == 0:
             self._log_line()
-
-    def _report(self, links: list[Link]) -> None:
-        report = msgspec.json.encode(self._cache.numbers()._asdict())
-        for link in links:
-            link.session.report_cache(report)
-            link.flush()
 
     def _log_line(self) -> None:
         numbers, before = self._cache.numbers(), self._logged

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def reported(host: Host) -> list[dict[str, Any]]:
     """Let the worker report, and return its reports."""
-    host.advance(REPORT_INTERVAL)
+    host.advance(REPORT_INTERVAL + 0.001)
     await host.settle()
     return [json.loads(args[2]) for args in await host.taken(Type.CALL) if args[1] == b"worker.cache"]
 
@@ -26,6 +26,15 @@ async def reported(host: Host) -> list[dict[str, Any]]:
 def lines(logs: Sequence[Any]) -> list[tuple[Any, ...]]:
     names = ("runs", "limit", "decisions", "hits", "replays", "evictions")
     return [tuple(one[name] for name in names) for one in logs if one["event"] == "runs of workflows in memory"]
+
+
+def test_a_worker_reports_on_each_new_connection() -> None:
+    async def test(host: Host) -> None:
+        (first,) = await reported(host)
+        host.cut()
+        assert [one for _ in range(4) for one in await reported(host)] == [first]
+
+    Host(sleeper()[0]).run(test)
 
 
 async def decide(host: Host) -> None:
