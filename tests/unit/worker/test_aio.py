@@ -43,8 +43,9 @@ def test_deliveries_that_are_started_together_end_together() -> None:
         executor = CoroutineExecutor(lambda batch: batches.append(len(batch)))
         executor.start([delivery(at_once) for _ in range(3)], brief=True)
         assert not batches
-        await asyncio.sleep(0)
-        return batches
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return list(batches)
 
     assert asyncio.run(main()) == [3]
 

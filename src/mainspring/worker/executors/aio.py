@@ -26,12 +26,16 @@ class CoroutineExecutor:
         self._delivering = False
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - only the thread executor uses it
-        """Run each delivery up to its first wait, and the rest in a task."""
-        for delivery in deliveries:
-            begun = self._loop.time()
-            settlement = self.run(delivery, begun)
+        """Run a lone delivery up to its first wait, which saves a turn of the loop. Tasks of several ones take less time."""
+        begun = self._loop.time()
+        if len(deliveries) == 1:
+            settlement = self.run(deliveries[0], begun)
             if settlement is not None:
-                self._end(delivery, settlement, begun, lone=len(deliveries) == 1)
+                self._end(deliveries[0], settlement, begun, lone=True)
+            return
+        for delivery in deliveries:
+            coroutine = execute_coroutine(delivery.function, delivery.payload, delivery.job)
+            self._go_on(delivery, self._loop.create_task(coroutine, context=Context()), begun)
 
     def run(self, delivery: Delivery, begun: float) -> Settlement | None:
         """Run a delivery up to its first wait. If there is none, return its settlement; else the rest runs in a task."""
@@ -43,9 +47,12 @@ class CoroutineExecutor:
         if execution.ended:
             settlement: Settlement = execution.result
             return settlement
-        self._tasks[delivery] = execution.task
-        execution.task.add_done_callback(partial(self._done, delivery, begun))
+        self._go_on(delivery, execution.task, begun)
         return None
+
+    def _go_on(self, delivery: Delivery, task: asyncio.Task[Settlement], begun: float) -> None:
+        self._tasks[delivery] = task
+        task.add_done_callback(partial(self._done, delivery, begun))
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:  # noqa: ARG002 - a coroutine has only one way to stop
         """Cancel the task."""

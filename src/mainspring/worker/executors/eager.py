@@ -1,6 +1,7 @@
 """A coroutine that begins in the caller's turn of the loop: if it never waits, it ends there, too.
 
-asyncio has eager tasks from Python 3.12 on. These ones cost less than a task where the coroutine neither waits nor uses its task.
+asyncio has eager tasks from Python 3.12 on. These ones become tasks only where the coroutine waits or uses its task. They save a
+turn of the loop; where many coroutines begin in one turn, tasks of asyncio take a microsecond less each.
 """
 
 from __future__ import annotations
