@@ -24,6 +24,7 @@ from mainspring.errors import JobError
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import FailWorkflowExecution
 from mainspring.workflows.history import Event  # noqa: TC001 - msgspec reads the annotations
+from mainspring.workflows.model import Limits
 
 app = App()
 _recording: list[bool] = []
@@ -67,6 +68,8 @@ _LEAVES = [
     "chance",
     "side",
     "change",
+    "long",
+    "long",
 ]
 _NODES = [
     "sequence",
@@ -165,6 +168,10 @@ async def _change(number: int, _trace: Any) -> Any:
     if _deployed and workflow.patched(f"p{number % 3}"):
         return await act.submit(-number)
     return await workflow.step(compute, -number) if number % 2 else await act.submit(number)
+
+
+async def _long(number: int, _trace: Any) -> Any:
+    return await (act.submit(-number) if workflow.should_continue() else workflow.step(compute, -number))
 
 
 async def _sequence(_number: int, parts: Any, trace: Any) -> Any:
@@ -380,6 +387,8 @@ async def program(part: list[Any]) -> list[Any]:
         trace.append("cancelled")
         await asyncio.shield(act.submit(0))
         raise
+    if workflow.should_continue() and len(trace) % 2:
+        raise workflow.continue_as_new(["act", len(trace)])
     return [repr(one) for one in trace]
 
 
@@ -402,7 +411,8 @@ def record(seed: int) -> Recorded:
     chance = random.Random(seed)
     if seed % 2:
         _deployed.clear()
-    node = FakeNode(msgspec.json.encode([make(chance, 3 + seed % 2)]), seed=seed * 7919 + 1)
+    limits = Limits(warn_bytes=chance.choice((600, 1_200, 2_400)))
+    node = FakeNode(msgspec.json.encode([make(chance, 3 + seed % 2)]), seed=seed * 7919 + 1, limits=limits)
     worker = FakeWorker(CODE, node)
     for round_number in range(2000):
         if node.closed is not None:
