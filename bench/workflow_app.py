@@ -70,6 +70,12 @@ async def family() -> int:
 
 
 @app.workflow
+async def mapped(items: int) -> int:
+    """Map an activity over many items, and return the number of results."""
+    return len(await workflow.map(echo, range(items)))
+
+
+@app.workflow
 async def listener() -> int:
     """Receive numbers until a negative one, and return how many there were."""
     received = 0

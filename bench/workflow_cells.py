@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import workflow_peers
 from measure import Cell, Side
 from workflow_app import LINKS
-from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, sleepers
+from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, mapped, sleepers
 
 if TYPE_CHECKING:
     from servers import Contestant
@@ -26,6 +26,7 @@ def cells(sqlite: Contestant) -> list[Cell]:
         *_fan_out(sqlite),
         *_chain(sqlite),
         _children(sqlite),
+        *_map(sqlite),
         *_signals(sqlite),
         *_long(sqlite),
         *_sleepers(sqlite),
@@ -123,6 +124,29 @@ def _long(sqlite: Contestant) -> list[Cell]:
     what = (measure, "growth of that worker's memory")
     scenarios = figures(cold_decision, "seconds", "growth_mb")
     return _figures(sqlite, names, what, bounds, scenarios)
+
+
+def _map(sqlite: Contestant) -> list[Cell]:
+    rate, growth = figures(mapped, "rate", "growth_mb")
+    measure = "one run maps 10,000 activities, 100 at a time, one worker process"
+    return [
+        Cell(
+            key="workflow-map",
+            measure=measure,
+            required="2,500/s",
+            unit="activities/s",
+            sides=(Side(SIDE, sqlite, rate),),
+            at_least=2_500,
+        ),
+        Cell(
+            key="workflow-map-memory",
+            measure="growth of that worker's memory",
+            required="under 64 MB",
+            unit="MB",
+            sides=(Side(SIDE, sqlite, growth),),
+            under=64.0,
+        ),
+    ]
 
 
 def _sleepers(sqlite: Contestant) -> list[Cell]:

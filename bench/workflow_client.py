@@ -5,11 +5,13 @@
     python workflow_client.py sleepers RUNS
     python workflow_client.py timers RUNS SPREAD AWAIT
     python workflow_client.py long STEPS SECONDS
+    python workflow_client.py map ITEMS
 
 `runs`: concurrent clients start runs, and each awaits a result before it starts the next run. `signals`: many requests under way
 send numbers to the runs in turns; then each run must return how many it has received. `sleepers`: runs that sleep for days.
 `timers`: runs that sleep until times spread over SPREAD seconds, the first after all of them sleep; AWAIT is 1 to await their
 ends. `long`: one run with a long history; prints a line with its handle when it sleeps.
+`map`: one run maps an activity over many items.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import workflow_app
 from admin import connect, counts, decisions
-from workflow_app import FAN_OUT, LINKS, STEPS, app, listener, long, numbers, sleep_long, sleep_until
+from workflow_app import FAN_OUT, LINKS, STEPS, app, listener, long, mapped, numbers, sleep_long, sleep_until
 
 if TYPE_CHECKING:
     import socket
@@ -151,10 +153,26 @@ async def long_run(steps: int, seconds: float) -> dict[str, Any]:
     return {"ended_at": time.time()}
 
 
+async def map_items(count: int) -> dict[str, Any]:
+    await (await mapped.asubmit(100)).aresult(timeout=TIMEOUT)
+    started_at = time.perf_counter()
+    job = await mapped.asubmit(count)
+    assert await job.aresult(timeout=TIMEOUT) == count
+    seconds = time.perf_counter() - started_at
+    return {"seconds": seconds, "rate": count / seconds}
+
+
 async def main() -> None:
     mode, *arguments = sys.argv[1:]
     modes: dict[str, Callable[..., Awaitable[dict[str, Any]]]]
-    modes = {"runs": runs, "signals": signals, "sleepers": sleepers, "timers": timers, "long": long_run}
+    modes = {
+        "runs": runs,
+        "signals": signals,
+        "sleepers": sleepers,
+        "timers": timers,
+        "long": long_run,
+        "map": map_items,
+    }
     figures = await modes[mode](*map(_value, arguments))
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({"mode": sys.argv[1:], **figures, "client_cpu_s": used.ru_utime + used.ru_stime}))

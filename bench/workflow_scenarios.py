@@ -45,6 +45,8 @@ PAGE_CACHE_JOBS = 600_000
 """Queued jobs with random uniques, whose pages are more than a node's page cache."""
 TIMER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
+MAPPED = 10_000
+"""Items of a map, which is too large for one history."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,16 @@ def cold_decision(server: Server, scale: Scale) -> dict[str, Any]:
         **asleep,
         **ended,
     }
+
+
+def mapped(server: Server, scale: Scale) -> dict[str, Any]:
+    """Return the rate of the activities of one map, and the growth of its worker in MB."""
+    with worker_processes(server) as workers:
+        before = _memory_kib(workers[0], "VmRSS")
+        cpu = _Cpu(server, workers)
+        done = client(server, "map", scale.count(MAPPED, MAPPED))
+        growth = _memory_kib(workers[0], "VmHWM") - before
+        return {**done, "growth_mb": growth * 1024 / 1e6, **cpu.used()}
 
 
 def sleepers(server: Server, scale: Scale) -> dict[str, Any]:

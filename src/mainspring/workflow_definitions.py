@@ -164,6 +164,9 @@ class Workflow(Submission[P, R]):
         """
         return Run(self._connections, check_run_key(key), self._decode)
 
+    def activity(self) -> None:
+        """Return None: inside of workflows, a run is a child."""
+
     def _submit_inside(self, calls: WorkflowCalls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R]:
         unique = self.unique_of(args, kwargs)
         call = ChildCall(self.name, self._codec, self._options, unique, self._connections, self._decode)

@@ -19,6 +19,7 @@ from mainspring.deciding.endings import close_of, defect_of
 from mainspring.deciding.eviction import release, throw_evicted
 from mainspring.deciding.inputs import INITIATED, INPUTS
 from mainspring.deciding.loop import DurableTimer, WorkflowLoop
+from mainspring.deciding.map_parts import is_part, run_part
 from mainspring.deciding.matching import CLOSING, Mismatch, describe_event, is_close
 from mainspring.deciding.model import RunState, Turn
 from mainspring.deciding.outcomes import resolve
@@ -315,11 +316,14 @@ class Instance(RunState):
         """Create the main task."""
         self.started = event
         loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer, self._check_timer)  # type: ignore[abstract] # set by name
-        self._calls = loop.workflow_calls = Calls(self, loop, event, self._commands.issue, self._sides, self._patches)
+        calls = self._calls = Calls(self, loop, event, self._commands.issue, self._sides, self._patches)
+        loop.workflow_calls = calls
         self.size += len(event.input) * VALUE_FACTOR
         code = self.code
 
         async def run() -> Any:
+            if is_part(event.input):
+                return await run_part(calls, event.input)
             args, named = code.signature.decode(event.input)
             return await code.call(*args, **named)
 

@@ -1,7 +1,7 @@
 """``workflow.map``: one function for many items, with results in order.
 
 The history grows with the items: an activity takes three events, and six if a decision follows each end. A map whose activities
-could take more events than the history has room for is refused.
+could take more events than the history has room for runs in child runs: see `map_parts`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.client.submission import Submission
 from mainspring.client.validation import check_whole
 from mainspring.deciding.commands import build_activity
+from mainspring.deciding.map_parts import map_parts
 from mainspring.deciding.window import Window
 from mainspring.errors import MapFailed, UsageError, WorkflowUsageError
 from mainspring.workflows.model import Limits
@@ -73,10 +74,7 @@ async def _map_activities(
     events = EVENTS_PER_ITEM * len(commands)
     room = int(ROOM * (calls.started.warn_events or _LIMITS.warn_events)) - calls.state.seen - calls.mapped_events
     if events > room:
-        raise WorkflowUsageError(
-            f"{call.name}: a map over {len(commands):,} items takes up to {events:,} events, and the history has room for "
-            f"{max(room, 0):,}: map at most {max(room, 0) // EVENTS_PER_ITEM:,} items, or give the rest to other runs"
-        )
+        return await map_parts(calls, call, commands, limit)
     calls.mapped_events += events
     try:
         window = Window(calls, lambda index: calls.start_activity(call, commands[index]), len(commands), limit)

@@ -10,6 +10,7 @@ import pytest
 
 from mainspring import App, JobFailed, MapFailed, PayloadError, UsageError, workflow
 from mainspring.workflows import history as h
+from mainspring.workflows.decisions import model as d
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
@@ -244,17 +245,17 @@ def test_wrong_limits_and_targets_are_refused() -> None:
     assert isinstance(start(run).node.closed, h.WorkflowExecutionCompleted)
 
 
-def test_a_map_for_which_the_history_has_no_room_is_refused() -> None:
+@pytest.mark.parametrize(("items", "kind"), [(1_083, "ScheduleActivityTask"), (1_084, "StartChildWorkflowExecution")])
+def test_a_map_for_which_the_history_has_no_room_starts_child_runs(items: int, kind: str) -> None:
     async def run() -> None:
         first = asyncio.create_task(workflow.map(double, range(3_000), limit=1))
         await asyncio.sleep(0)
-        with pytest.raises(
-            UsageError, match=r"up to 6,600 events, and the history has room for 6,498: map at most 1,083 items"
-        ):
-            await workflow.map(double, range(1_100))
-        first.cancel()
+        await asyncio.gather(first, workflow.map(double, range(items), limit=50))
 
-    assert isinstance(start(run).node.closed, h.WorkflowExecutionCompleted)
+    first, *decisions = FakeWorker(code_of(run), FakeNode()).decide_only().decisions
+    assert isinstance(first, d.ScheduleActivityTask)
+    assert {type(one).__name__ for one in decisions} == {kind}
+    assert len(decisions) == (50 if kind == "ScheduleActivityTask" else 2)
 
 
 def test_outside_of_workflows_it_is_refused() -> None:
