@@ -190,6 +190,10 @@ class Events(msgspec.Struct):
     """The value of ``from`` for the next page; None: there are no more events now."""
     status: AnyStatus
     """Of the run. A closed run gets no more events."""
+    run: str | None = None
+    """The key of the run that has the events; None if it has not begun. For the next page, a handle may mean another run."""
+    next_run: str | None = None
+    """The run that continues it as new."""
 
 
 class VersionInfo(msgspec.Struct):

@@ -80,7 +80,7 @@ def _read(client: Client, key: str, *, redact: bool = False) -> bytes:
     while first is not None:
         page = call(client, History(key, first, exact=True))
         rows += page["events"]
-        first = page["next"]
+        key, first = page.get("run") or key, page["next"]  # a handle may mean the next run of the chain by now
     if not rows:
         raise NotFoundError(f"the run {key} has not begun, so it has no history: wait until it has")
     if redact:

@@ -232,7 +232,14 @@ def history(
     /,
     *,
     first: Annotated[int, Parameter(name="--from", help="The number of the first event to print.")] = 1,
-    follow: Annotated[bool, plain("--follow", "Print new events until the run is closed.", negative="")] = False,
+    follow: Annotated[
+        bool,
+        plain(
+            "--follow",
+            "Print new events until the run is closed; if it continues as new, those of the next run, too.",
+            negative="",
+        ),
+    ] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -245,9 +252,10 @@ def history(
       0 printed, 3 no server, 4 no such run
     """
     client, rows, events = server.client(), EventRows(), list[dict[str, Any]]()
-    has_head = False
+    has_head, follows_chain = False, follow and not (key.startswith("H:") and "@" in key)
     while True:
         page = call(client, History(key, first, native=not json))
+        key = page.get("run") or key  # the next page of the same run, whatever run the handle means then
         new = page["events"] if json else [rows.row(event) for event in page["events"]]
         first += len(new)
         if not follow:
@@ -259,6 +267,9 @@ def history(
             _print_lines(new if has_head else [dict(zip(EVENT_COLUMNS, EVENT_COLUMNS, strict=True)), *new])
             has_head = True
         if page["next"] is not None:
+            continue
+        if follows_chain and page.get("next_run"):
+            key, first, rows = page["next_run"], 1, EventRows()
             continue
         if not follow or page["status"] not in UNFINISHED:
             break

@@ -366,3 +366,25 @@ def test_wrong_usage_is_explained(server: Server, capsys: pytest.CaptureFixture[
     assert main(["workflows", *shlex.split(words)]) == 2
     assert problem in capsys.readouterr().err
     assert server.calls == []
+
+
+def test_the_events_of_a_chain_are_followed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    first, second = f"{HANDLE}@1", f"{HANDLE}@2"
+    signal = history.WorkflowExecutionSignaled(1, 0, "a")
+    pages = [
+        page(signal) | {"run": first, "next_run": None},
+        page(status="continued_as_new") | {"run": first, "next_run": second},
+        page(signal, status="completed") | {"run": second, "next_run": None},
+    ]
+    server.answers["workflows.history"] = [*pages]
+    assert main(["workflows", "history", "order-17", "--follow", "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    asked = [(params["key"], params.get("from", 1)) for _, params in server.calls]
+    assert asked == [("order-17", 1), (first, 2), (second, 1)]
+    server.calls.clear()
+    server.answers["workflows.history"] = pages[:2]
+    assert main(["workflows", "history", first, "--follow", "--json"]) == 0
+    assert [params["key"] for _, params in server.calls] == [first, first]

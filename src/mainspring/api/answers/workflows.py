@@ -258,7 +258,14 @@ class WorkflowCalls:
             events = [event_to_json(event) for event in page.items]
         else:
             events = [swf_event(event, native=request.native) for event in page.items]
-        return Events(events, None if page.next is None else page.items[-1].id + 1, status_name(row.status))
+        following = shown.state.new_run
+        return Events(
+            events,
+            None if page.next is None else page.items[-1].id + 1,
+            status_name(row.status),
+            self._run(row.root, row.id),
+            self._run(row.root, following) if following else None,
+        )
 
     async def _find(self, key: str) -> ShownRun | Unbegun:
         """Return the run of a key, or the job whose run is to begin. Raises ApiError."""
