@@ -16,7 +16,7 @@ from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.testing.conformance.flow_machine import FlowMachine
-from mainspring.workflows import snapshots
+from mainspring.workflows import running_errands, snapshots
 from mainspring.workflows.cache import RunCache
 from tests.postgres.server import memory_directory
 
@@ -81,8 +81,9 @@ class SqliteMachine(FlowMachine):
 
 
 @pytest.fixture(autouse=True)
-def early_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+def early_snapshots_and_stored_errands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "MIN_BYTES", 300)
+    monkeypatch.setattr(running_errands, "MOST", 3)
 
 
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])

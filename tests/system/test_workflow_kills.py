@@ -263,6 +263,14 @@ def test_a_planted_defect_is_found(tmp_path: Path, plant: str, role: str, when: 
         kill_some(fleet)
 
 
+def test_lost_requests_to_other_runs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.TIMEOUT", 2.0)
+    with fleet_in(tmp_path, "errands") as fleet:
+        with pytest.raises(AssertionError, match="'type': 'family'"):
+            fleet.run("family", "lost")
+        assert fleet.call("workflows.show", key="lost")["waits_for"] == "member #1"
+
+
 def test_signals_before_the_first_worker_survive_kills(tmp_path: Path) -> None:
     """A client starts a run and signals it before any worker has registered its workflow; the node is killed after each."""
     with fleet_in(tmp_path, roles=("node",)) as fleet:

@@ -26,10 +26,14 @@ from mainspring.workflows.decisions.model import (
     ContinueAsNewWorkflowExecution,
     FailWorkflowExecution,
     RequestCancelActivityTask,
+    RequestCancelExternalWorkflowExecution,
     ScheduleActivityTask,
+    SignalExternalWorkflowExecution,
+    StartChildWorkflowExecution,
     StartTimer,
 )
 from mainspring.workflows.history import (
+    ChildPolicy,
     DecisionTaskCompleted,
     WorkflowExecutionContinuedAsNew,
     WorkflowExecutionSignaled,
@@ -47,22 +51,28 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import Event as HistoryEvent
     from mainspring.workflows.history import WorkflowExecutionStarted
 
+EXTERNAL = b"external"
+"""The input of all signals of runs."""
 LATER = b"later"
 """A function that becomes a workflow in the course of a test."""
 PICKS = st.integers(0, 1000)
 UNIQUES = st.sampled_from([b"", b"", b"u", b"v"])
-COMMANDS = st.lists(
-    st.sampled_from(
-        [
-            *(ScheduleActivityTask(0, name, b"charge", input=b"x" * 300) for name in "abcd"),
-            ScheduleActivityTask(0, "e", b"charge", schedule_to_start=3.0),
-            *(RequestCancelActivityTask(0, name) for name in "abc"),
-            *(StartTimer(0, name, seconds) for name in "abc" for seconds in (1.0, 5.0)),
-            CancelTimer(0, "a"),
-        ]
-    ),
-    max_size=4,
+_COMMANDS = (
+    *(ScheduleActivityTask(0, name, b"charge", input=b"x" * 300) for name in "abcd"),
+    ScheduleActivityTask(0, "e", b"charge", schedule_to_start=3.0),
+    *(RequestCancelActivityTask(0, name) for name in "abc"),
+    *(StartTimer(0, name, seconds) for name in "abc" for seconds in (1.0, 5.0)),
+    CancelTimer(0, "a"),
+    StartChildWorkflowExecution(0, "", "order", "", b"child"),
+    StartChildWorkflowExecution(1, "u", "order", "", b"named", child_policy=ChildPolicy.REQUEST_CANCEL),
+    StartChildWorkflowExecution(2, "", "order", "1", b"left", child_policy=ChildPolicy.ABANDON),
+    StartChildWorkflowExecution(3, "", "later", ""),
+    *(SignalExternalWorkflowExecution(0, name, "s", 0, EXTERNAL) for name in ("u", "v")),
+    SignalExternalWorkflowExecution(0, "", "s", 0, EXTERNAL, child=2),
+    RequestCancelExternalWorkflowExecution(0, "", child=1),
 )
+COMMANDS = st.lists(st.integers(0, len(_COMMANDS) - 1).map(lambda at: _COMMANDS[at]), max_size=4)
+"""Drawn by their numbers: Hypothesis refuses strategies with a long representation."""
 CLOSES = st.sampled_from(
     [
         *[None] * 4,
@@ -91,6 +101,7 @@ PARTS = st.lists(
         st.tuples(st.just("ring"), st.integers(0, 6)),
         st.tuples(st.just("unpark"), st.none()),
         st.tuples(st.just("forget"), st.integers(1, 3)),
+        st.tuples(st.just("errands"), st.none()),
         st.tuples(st.just("more"), st.tuples(PICKS, COMMANDS, st.booleans())),
         st.tuples(st.just("park"), st.integers(0, 3)),
         st.tuples(st.just("lose"), PICKS),
@@ -190,6 +201,21 @@ class FlowMachine(RuleBasedStateMachine):
         self.store.recover()
         self.grow()  # the recovery of a job with a stored request to stop ends its activity
 
+    @rule()
+    def drain(self) -> None:
+        """Do all errands: then each open child is known to its parent, and each request is answered."""
+        while self.flows.run_errands():
+            pass
+        self.grow()
+        for run in self.flows.list(status=(Status.OPEN,)):
+            state = self.flows.shown(run).state
+            assert not state.externals, "each request to another run is answered"
+            for child in state.children.values():
+                shown = self.flows.show(Key(job=child.run))
+                assert child.started, "the begin of each child is known"
+                assert shown is not None, "an open child is kept"
+                assert shown.row.status.open, "the end of each child is known"
+
     # ---- the parts of a group ----
 
     def build(self, parts: list[tuple[str, Any]]) -> tuple[list[Operation], list[Any]]:
@@ -285,6 +311,10 @@ class FlowMachine(RuleBasedStateMachine):
     def _unpark(self, argument: None, held: dict[int, Job]) -> list[Any]:
         del argument, held
         return [(ops.UnparkRuns(self.flows.now_us), None)]
+
+    def _errands(self, argument: None, held: dict[int, Job]) -> list[Any]:
+        del argument, held
+        return [(ops.RunErrands(self.flows.now_us), None)]
 
     def _forget(self, limit: int, held: dict[int, Job]) -> list[Any]:
         del held
@@ -394,11 +424,17 @@ class FlowMachine(RuleBasedStateMachine):
         if not hasattr(self, "flows"):
             return
         self.flows.check()
+        others: set[tuple[int, int]] = set()
         for run, events in self.histories.items():
             signals = [event.input for event in events if isinstance(event, WorkflowExecutionSignaled)]
             along = self.along.get(run, [])
             assert signals[: len(along)] == along, "signals go along in their order"
-            own = sorted(signals[len(along) :])
+            sent = [event for event in events if isinstance(event, WorkflowExecutionSignaled)][len(along) :]
+            own = sorted(event.input for event in sent if event.input != EXTERNAL)
+            received = [(event.external_run, event.external_initiated) for event in sent if event.external_run]
+            assert len(set(received)) == len(received), "each signal of another run is there once"
+            assert not set(received) & others, "and in no other run"
+            others.update(received)
             assert own == sorted(self.signals.get(run, [])), "each acknowledged signal is there once"
             cached = self.cached(run)
             if cached is not None:
