@@ -131,7 +131,7 @@ def test_a_run_that_waits_for_its_next_attempt_is_shown_and_cancelled(tmp_path: 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
             runs = [await order.options(unique=name).asubmit() for name in "abc"]
-            shown = await fleet.until(app, "a", attempt=2)
+            *_, shown = [await fleet.until(app, name, attempt=2) for name in "abc"]
             assert (shown["status"], shown["waits_for"]) == ("open", "attempt 2 in 1h59m")
             assert (shown["failure"], shown["begins_at"][:2]) == ("OSError: the disk is full", "20")
         async with node(tmp_path) as fleet:

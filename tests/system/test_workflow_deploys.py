@@ -15,8 +15,9 @@ import pytest
 from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
 
+from .servers import eventually
 from .workflow_accounts import Account, audit
-from .workflow_chaos import WORKERS, AccountingClient, Findings, Ledger, WorkflowChaos, read_executions
+from .workflow_chaos import TIMEOUT, WORKERS, AccountingClient, Findings, Ledger, WorkflowChaos, read_executions
 from .workflow_processes import WorkflowProcesses
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Deploys(WorkflowChaos):
                 self.stop(role)
             self.start(role)
             self.ledger.note("deploys")
+        # However slow the machine is, a run gets to the new code.
+        self.ledger.await_count({"v2": "patches", "v3": "version 2"}[self._code], 1, TIMEOUT)
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Return the versions of the workflow."""
@@ -67,6 +70,9 @@ class Deploys(WorkflowChaos):
 def deploy(directory: Path, seed: int, plant: str | None = None, kills: float = 0.3) -> Findings:
     with Deploys(directory, seed, plant, kills) as deploys:
         found = deploys.suffer(lambda _: deploys.deploy_next(), 0.0, rounds=len(VERSIONS) - 1, runs=60)
+        eventually(
+            lambda: {row["workers"] for row in deploys.rows().values()} == {2}, "both new workers have connected"
+        )
         rows = deploys.rows()
     assert [(rows[version]["open"], rows[version]["parked"], rows[version]["workers"]) for version in ("1", "2")] == [
         (0, 0, 2),
