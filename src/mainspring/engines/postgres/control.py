@@ -108,6 +108,9 @@ class Control:
                 log.warning("the store went away again", reason=str(error) or type(error).__name__)
                 connection.terminate()
                 await asyncio.sleep(0.5)
+            except BaseException:  # for example, the engine closes
+                connection.terminate()
+                raise
             else:
                 return connection
 

@@ -1,0 +1,64 @@
+"""The control connection, with fakes of connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.postgres import address, control
+from mainspring.engines.postgres.control import Control
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Connection:
+    """A connection that can be lost."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.lost: list[Any] = []
+
+    def is_closed(self) -> bool:
+        return self.ended
+
+    def terminate(self) -> None:
+        self.ended = True
+        for listener in self.lost:
+            listener(self)
+
+    def add_termination_listener(self, listener: Any) -> None:
+        self.lost.append(listener)
+
+    async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - as asyncpg has it
+        del timeout
+        self.ended = True
+
+
+def test_a_connection_that_is_being_greeted_ends_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections: list[Connection] = []
+
+    async def connect(*_: object) -> Connection:
+        connections.append(Connection())
+        return connections[-1]
+
+    monkeypatch.setattr(control, "connect_repeatedly", connect)
+
+    async def test() -> None:
+        greeting, answer = asyncio.Event(), asyncio.Event()
+
+        async def greet(connection: Any) -> None:
+            if connection is not connections[0]:
+                greeting.set()
+                await answer.wait()
+
+        one = Control(address.parse("postgresql://u@h/d"), "test", greet)
+        await one.open(None)
+        await one.start()
+        await asyncio.sleep(0)
+        connections[0].terminate()
+        await greeting.wait()
+        await one.close()
+        assert [connection.ended for connection in connections] == [True, True]
+
+    asyncio.run(asyncio.wait_for(test(), 20))
