@@ -85,10 +85,10 @@ class EventRows:
             "id": event["eventId"],
             "time": _time(event["eventTimestamp"]),
             "event": kind,
-            "what": " ".join(self._parts(event["eventId"], attributes)),
+            "what": " ".join(self._parts(kind, event["eventId"], attributes)),
         }
 
-    def _parts(self, number: int, attributes: Mapping[str, Any]) -> Iterator[str]:
+    def _parts(self, kind: str, number: int, attributes: Mapping[str, Any]) -> Iterator[str]:
         activity = attributes.get("activityType")
         if activity is not None:
             self._scheduled[number] = f"{activity['name']} #{attributes['activityId']}"
@@ -99,12 +99,23 @@ class EventRows:
             yield scheduled
         if (workflow := attributes.get("workflowType")) is not None:
             yield f"{workflow['name']}@{workflow['version']}"
+        if kind != "WorkflowExecutionStarted":
+            yield from _other_run(attributes)
         error = _error(attributes.get("details"))
         for name, write in _SHOWN.items():
             if error and name == "reason":
                 continue  # the error begins with it
             if attributes.get(name) not in (None, "") and (text := write(attributes[name])):
                 yield error if error and name == "details" else text
+
+
+def _other_run(attributes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the run to which an event sends something, or from which it comes."""
+    other = attributes.get("workflowExecution", attributes)
+    if name := other.get("workflowId") or other.get("runId"):
+        yield name
+    if sender := attributes.get("externalWorkflowExecution"):
+        yield f"from {sender.get('workflowId') or sender['runId']}"
 
 
 def _time(seconds: float) -> str:

@@ -72,6 +72,10 @@ EVENTS: list[history.Event] = [
     history.MarkerRecorded(10, TIME_US, 0, "step", b"900", native=True, number=1, function="price"),
     history.ActivityTaskFailed(11, TIME_US, 5, 7, "OSError", failure("OSError", "away")),
     history.WorkflowExecutionFailed(12, TIME_US, 4, "why", b"[1]"),
+    history.StartChildWorkflowExecutionInitiated(13, TIME_US, 4, "part-1", "part", "1", b"[1]", run=77),
+    history.ChildWorkflowExecutionCompleted(14, TIME_US, 13, 5, 77, "part-1", "part", "1", b"2"),
+    history.SignalExternalWorkflowExecutionInitiated(15, TIME_US, 4, "", 99, "go"),
+    history.WorkflowExecutionSignaled(16, TIME_US, "go", b"", 77, "order-17"),
 ]
 WHAT = [
     "order@2 [17]",
@@ -86,6 +90,10 @@ WHAT = [
     "step price 900",
     "charge #1 OSError: away",
     "why [1]",
+    "part@1 part-1 [1]",
+    "part@1 part-1 2",
+    "99 go",
+    "from order-17 go",
 ]
 
 
@@ -243,7 +251,7 @@ def test_a_history_has_a_line_per_event(server: Server, capsys: pytest.CaptureFi
 def test_the_json_of_a_history_is_that_of_swf(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers["workflows.history"] = [page(*EVENTS)]
     assert main(["workflows", "history", "order-17", "--from", "3", "--json"]) == 0
-    assert [event["eventId"] for event in json.loads(capsys.readouterr().out)] == list(range(1, 13))
+    assert [event["eventId"] for event in json.loads(capsys.readouterr().out)] == list(range(1, 1 + len(EVENTS)))
     assert server.calls == [("workflows.history", {"key": "order-17", "from": 3})]
 
 

@@ -12,6 +12,7 @@ from mainspring.jobs.model import State
 from mainspring.testing.conformance.flows import SECOND
 from mainspring.workflows.decisions.model import (
     CancelWorkflowExecution,
+    ContinueAsNewWorkflowExecution,
     FailWorkflowExecution,
     RequestCancelExternalWorkflowExecution,
     SignalExternalWorkflowExecution,
@@ -31,6 +32,7 @@ from mainspring.workflows.history import (
     WorkflowExecutionTerminated,
 )
 from mainspring.workflows.model import Key, Status
+from mainspring.workflows.requests import Signal
 from mainspring.workflows.running_errands import MOST
 
 if TYPE_CHECKING:
@@ -141,6 +143,33 @@ class ChildFlows:
         initiated = flows.last_event(parent, StartChildWorkflowExecutionInitiated)
         assert flows.status(initiated.run) is Status.OPEN
         flows.running(initiated.run, flows.close())
+
+    def test_a_child_that_continues_as_new_stays_the_same_child(self, flows: Flows) -> None:
+        parent, child = parent_of(flows)
+        flows.running(child, ContinueAsNewWorkflowExecution(1, b"[2]"))
+        link = flows.last(child)
+        assert link != child
+        assert flows.children(parent) == [child], "the parent gets no notice of the link"
+        begun = flows.last_event(link, WorkflowExecutionStarted)
+        assert begun.parent_run == parent
+        flows.running(link, flows.close(b"at last"))
+        ended = flows.last_event(parent, ChildWorkflowExecutionCompleted)
+        assert (ended.run, ended.result) == (child, b"at last")
+        assert flows.kinds(parent).count("ChildWorkflowExecutionCompleted") == 1
+        flows.running(parent, flows.close())
+
+    def test_a_policy_and_a_cancel_reach_the_last_run_of_a_childs_chain(self, flows: Flows) -> None:
+        parent = flows.start()
+        child = flows.child()
+        flows.running(parent, child)
+        (first,) = flows.children(parent)
+        flows.running(first, ContinueAsNewWorkflowExecution(1, b"[2]"))
+        last = flows.last(first)
+        flows.signal(Signal(Key(job=parent), "go", b""))
+        flows.running(parent, RequestCancelExternalWorkflowExecution(9, "", child=child.number))
+        assert flows.last_event(last, WorkflowExecutionCancelRequested).external_run == parent
+        flows.terminate(Key(run=parent))
+        assert flows.last_event(last, WorkflowExecutionTerminated).cause == "CHILD_POLICY_APPLIED"
 
     # ---- child policies ----
 
