@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from mainspring import App, JobCancelled, JobError, JobFailed, Retry, workflow
+from mainspring import App, CompensationFailed, JobCancelled, JobError, JobFailed, Retry, workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -374,3 +374,49 @@ async def mapped() -> list[Any]:
     workflow.progress(30, 30, "mapped")
     more = await workflow.map(flaky, range(2), return_exceptions=True)
     return [*results, len(more)]
+
+
+async def _put_back(number: int) -> None:
+    await asyncio.gather(double.submit(number), workflow.sleep(2))
+    await double.step(number)
+
+
+@golden(drive=cancel_later)
+async def undone_by_cancel() -> None:
+    try:
+        async with workflow.Saga() as undoing:
+            undoing.undo(double, 1)
+            undoing.undo(flaky.options(retry=Retry(max_attempts=1)), 2)
+            undoing.undo(_put_back, 3)
+            await double.submit(2)
+            await workflow.sleep("1d")
+    except CompensationFailed as failed:
+        await double.submit(len(failed.exceptions))
+        raise asyncio.CancelledError from None
+
+
+@golden()
+async def cancel_modes() -> list[Any]:
+    trace: list[Any] = []
+    left: Any = app.function("nobody").options(cancel="abandon").submit(b"")
+    left.cancel()
+    late = asyncio.ensure_future(_late(trace))
+    await workflow.sleep(1)
+    late.cancel()
+    await asyncio.wait([late])
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            await workflow.map(_item, range(5), limit=2)
+    return [*trace, left.cancelled()]
+
+
+async def _late(trace: list[Any]) -> None:
+    try:
+        await asyncio.gather(app.function("nobody").options(cancel="wait").submit(b"w"), workflow.sleep(60))
+    finally:
+        trace.append("late")
+
+
+async def _item(number: int) -> int:
+    await workflow.sleep(1)
+    return int(await double.submit(number))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring import App, JobCancelled, NotFoundError, workflow
+from mainspring import App, CompensationFailed, JobCancelled, NotFoundError, workflow
 from mainspring.errors import WorkflowUsageError
 from mainspring.testing import in_memory
 
@@ -265,3 +265,32 @@ def test_a_request_by_handle(fleet: InMemory) -> None:
     run.signal(go, int(other.handle.rpartition(":")[2]))
     fleet.advance("1s")
     assert (run.result(5), other.result(5)) == (None, 8)
+
+
+# ---- maps and sagas ----
+
+
+def test_a_workflow_is_mapped(fleet: InMemory) -> None:
+    @body
+    async def mapped() -> list[int]:
+        return await workflow.map(part, range(5), limit=2)
+
+    assert result_of(fleet, mapped) == [0, 2, 4, 6, 8]
+
+
+def test_a_saga_undoes_by_a_child(fleet: InMemory) -> None:
+    @body
+    async def undone() -> str:
+        try:
+            async with workflow.Saga() as saga:
+                saga.undo(failing)
+                saga.undo(part, 3)
+                await failing()
+        except CompensationFailed as failed:
+            return f"{failed.exceptions[0]} after {failed.__cause__}"
+        return "done"
+
+    assert result_of(fleet, undone) == (
+        "job failing #3 failed at attempt 1: ValueError: no part after "
+        "job failing #1 failed at attempt 1: ValueError: no part"
+    )
