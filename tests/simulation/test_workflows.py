@@ -19,6 +19,18 @@ def test_runs_on_a_node_on_disk_end_as_they_must() -> None:
     assert simulate_flows("sqlite", range(10)) > 30
 
 
+def test_chains_of_runs_lose_no_signal() -> None:
+    assert simulate_flows("memory", range(30), chains=True) > 300
+    assert simulate_flows("sqlite", range(5), chains=True) > 50
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 1500, 250))
+def test_chains_of_runs_lose_no_signal_in_many_seeds(first: int) -> None:
+    simulate_flows("memory", range(first, first + 250), chains=True)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(1000, 2000, 250))

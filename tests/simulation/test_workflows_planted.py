@@ -20,6 +20,7 @@ from mainspring.jobs.owners import Ended, note
 from mainspring.workflows import completing, fold, history, reporting
 from mainspring.workflows.cache import RunCache
 from mainspring.workflows.deciders import CachedRuns, Deciders
+from mainspring.workflows.decisions import continuation
 from mainspring.workflows.requests import Decided, Reached
 from mainspring.workflows.run_jobs import RunJobs
 from mainspring.workflows.service import WorkflowService
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 Plant = pytest.MonkeyPatch
 
 
-def is_caught(seeds: int, *, by: str, store: str = "memory") -> None:
+def is_caught(seeds: int, *, by: str, store: str = "memory", chains: bool = False) -> None:
     """Check that one of the seeds fails, the first one that does for the right reason."""
     for seed in range(seeds):
         try:
-            simulate_flows(store, [seed])
+            simulate_flows(store, [seed], chains=chains)
         except SimulationError as error:
             if not re.search(by, str(error)):
                 pytest.fail(f"another check has failed: {error}")
@@ -242,3 +243,29 @@ def test_dropping_the_guard_on_the_number_of_events_is_detected(monkeypatch: Pla
     plant_old_runs(monkeypatch)
     monkeypatch.setattr(MemoryRuns, "_change", change)
     is_caught(10, by="the row counts|comes after|0 times there|not recorded")
+
+
+# ---- chains ----
+
+
+def test_losing_unseen_signals_at_a_continuation_is_detected(monkeypatch: Plant) -> None:
+    carried = continuation.carried
+    monkeypatch.setattr(continuation, "carried", lambda events, unread, seen: carried(events, unread, seen + 10**6))
+    is_caught(30, by="not each signal was received once|after 150", chains=True)
+
+
+def test_losing_unread_signals_at_a_continuation_is_detected(monkeypatch: Plant) -> None:
+    carried = continuation.carried
+    monkeypatch.setattr(continuation, "carried", lambda events, _, seen: carried(events, (), seen))
+    is_caught(30, by="not each signal was received once|after 150", chains=True)
+
+
+def test_forgetting_the_keys_of_requests_at_a_continuation_is_detected(monkeypatch: Plant) -> None:
+    begin = continuation.begin_next
+
+    def forgetful(draft: Draft, closed: Any, event: Any, along: Any) -> None:
+        closed.requests.clear()
+        begin(draft, closed, event, along)
+
+    monkeypatch.setattr(continuation, "begin_next", forgetful)
+    is_caught(30, by="is .* times there|not each signal was received once", chains=True)

@@ -50,8 +50,9 @@ CLOSES = (
     history.WorkflowExecutionCanceled,
     history.WorkflowExecutionTerminated,
     history.WorkflowExecutionTimedOut,
+    history.WorkflowExecutionContinuedAsNew,
 )
-SEQUENTIAL = frozenset({"chain", "careful", "inbox"})
+SEQUENTIAL = frozenset({"chain", "careful", "inbox", "relay"})
 """The kinds whose steps begin one after the other, each after the record of the one before."""
 _json = msgspec.json.decode
 SLACK = 0.001
@@ -80,6 +81,10 @@ class Account:
     @property
     def kind(self) -> str:
         return str(self.events[0].type)
+
+    @property
+    def root(self) -> int:
+        return int(self.events[0].root)
 
     def of(self, *kinds: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kinds)]
@@ -158,6 +163,10 @@ class Accounts:
         self._clock = clock
         self.closed: list[Account] = []
         """Runs that have closed, and whose jobs the world has not looked for."""
+
+    def chain(self, root: int) -> list[Account]:
+        """Return the runs of a root job in their order."""
+        return sorted((one for one in self.runs.values() if one.root == root), key=lambda one: one.run)
 
     # ---- time ----
 

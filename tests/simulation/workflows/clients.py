@@ -194,8 +194,8 @@ class Closer(RunClient):
         if self.wire is None:
             self.connect()
         for run, account in self.world.accounts.runs.items():
-            if account.close is None and account.kind in {"inbox", "until"} and run not in self.asked_to_end:
+            if account.close is None and account.kind in {"inbox", "until", "relay"} and run not in self.asked_to_end:
                 self.asked_to_end.add(run)
-                key = self.world.handle_of(run)
+                key = self.world.handle_of(account.root)
                 self.ask(Asked("workflows.signal", {"key": key, "name": "mail", "input": DONE, "request": "the end"}))
         self.ask(Asked("workflows.unpark", {"all": True}))

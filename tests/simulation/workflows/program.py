@@ -185,4 +185,41 @@ def program(build: str) -> App:
     return app
 
 
+def relaying() -> App:
+    """Return an App with a workflow that continues as new after a few signals."""
+    app = App()
+    mail: Channel[Any] = app.signal("mail", Any)
+
+    @app.task(retry=Retry(max_attempts=2, initial=0.2), timeout=timedelta(seconds=3))
+    async def work(run: int, label: str) -> int:
+        return await _stages[0].execute(run, label, step=False)
+
+    @app.task
+    async def measure(run: int, label: str) -> int:
+        return await _stages[0].execute(run, label, step=True)
+
+    @app.workflow
+    async def relay(size: int, got: list[int] | None = None) -> list[int]:
+        """Receive signals until the last one, with a step or an activity after some, in a run for every few of them."""
+        run, got, steps, works = workflow.info().run, got or [], 0, 0
+        for _ in range(size):
+            try:
+                value = await mail.receive(timeout=timedelta(seconds=size))
+            except TimeoutError:
+                continue
+            if value == DONE:
+                return got
+            got.append(value)
+            if value % 3 == 1:
+                steps += 1
+                await settled(measure.step(run, f"s{steps}"))
+            elif value % 3 == 2:
+                works += 1
+                await settled(work.submit(run, f"w{works}"))
+        raise workflow.continue_as_new(size, got)
+
+    return app
+
+
 APPS = {build: program(build) for build in VERSIONS}
+RELAY = relaying()

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.deciding.instance import Instance
 from mainspring.workflows import history
 
-from .program import APPS, CANCELLED, DONE, FAILED, TIMED_OUT, VERSIONS
+from .program import APPS, CANCELLED, DONE, FAILED, RELAY, TIMED_OUT, VERSIONS
 
 if TYPE_CHECKING:
     from .accounts import Account
@@ -73,11 +73,25 @@ def check_result(account: Account) -> None:
         assert close.cause == "OPERATOR_INITIATED"
 
 
+def check_relay(chain: list[Account]) -> None:
+    """Check that the runs of a chain have received each signal once, in order."""
+    close = chain[-1].close
+    if isinstance(close, history.WorkflowExecutionCompleted):
+        signals = (_json(event.input) for one in chain for event in one.of(history.WorkflowExecutionSignaled))
+        expected = list(dict.fromkeys(signals))  # those that go along are in several histories
+        assert _json(close.result) == expected[: expected.index(DONE)], "not each signal was received once, in order"
+    elif isinstance(close, history.WorkflowExecutionCanceled):
+        assert any(one.of(history.WorkflowExecutionCancelRequested) for one in chain)
+    else:
+        assert isinstance(close, (history.WorkflowExecutionTerminated, history.WorkflowExecutionTimedOut)), close
+
+
 def check_replay(account: Account) -> None:
     """Check that the code of one of the builds makes the recorded decisions."""
     parked = []
     version = account.events[0].version
-    for app in [APPS[build] for build, its in VERSIONS.items() if its == version]:
+    apps = [APPS[build] for build, its in VERSIONS.items() if its == version]
+    for app in [RELAY] if account.kind == "relay" else apps:
         instance = Instance(app.registry.workflows[account.kind, version].code, account.run)
         parked.append(instance.deliver(account.events, account.events[-1].at_us).parked)
         instance.evict()

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 STEPS = 700
 
 
-def simulate_flows(store: str, seeds: Iterable[int], *, steps: int = STEPS) -> int:
-    """Run the seeds in order. Return the number of runs that have ended. Raises SimulationError."""
+def simulate_flows(store: str, seeds: Iterable[int], *, steps: int = STEPS, chains: bool = False) -> int:
+    """Run the seeds in order; ``chains``: with the workflow that continues as new, and no other.
+
+    Return the number of runs that have ended. Raises SimulationError.
+    """
     ended = 0
     before = random.getstate()
     try:
@@ -35,7 +38,7 @@ def simulate_flows(store: str, seeds: Iterable[int], *, steps: int = STEPS) -> i
                 patch.object(snapshots, "MIN_BYTES", 300),
             ):
                 try:
-                    world = FlowWorld(seed, make)
+                    world = FlowWorld(seed, make, chains=chains)
                     world.run(steps)
                 except Exception as error:
                     raise SimulationError(f"seed {seed} of the workflows on {store}: {error!r}") from error

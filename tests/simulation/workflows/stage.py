@@ -32,14 +32,14 @@ class FlowStage:
     life: Life
     """The present life of the node."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, chains: bool = False) -> None:
         self.chance = chance = Random(seed)
         self.clock = ManualClock()
         self.calm = False
         self.accounts = Accounts(self.clock)
         self.load = chance.choice((1.0, 0.3))
         self.most_runs = chance.choice((3, 6, 12))
-        self.kinds = chance.sample(KINDS, chance.choice((2, 3, len(KINDS))))
+        self.kinds = ["relay"] if chains else chance.sample(KINDS, chance.choice((2, 3, len(KINDS))))
         self.deadly = chance.random() < 0.1
         """Whether decisions often kill their workers."""
         self.slow_activations = chance.random() < 0.2
@@ -153,10 +153,11 @@ class FlowStage:
 
     def outcome_sent(self, handle: bytes, state: bytes, result: bytes) -> None:
         """Check that an outcome is that of a run, and committed."""
-        account = self.accounts.runs.get(_id(handle))
-        if account is None:
+        chain = self.accounts.chain(_id(handle))
+        if not chain:
             assert state == b"cancelled", f"{handle!r} is reported as {state!r}, and has not begun"
             return
+        account = chain[-1]
         assert account.close is not None, f"{handle!r} is reported as {state!r}, and its run is open"
         if state == b"succeeded":
             assert account.close.result == result, f"{handle!r} has the result of another run"
@@ -181,11 +182,15 @@ class FlowStage:
         account = self.accounts.runs.get(run)
         if account is None:
             assert not self.waiting_job(run), f"{params} is acknowledged, and its run has not begun"
-        elif "input" in params:
-            values = [_json(event.input) for event in account.of(history.WorkflowExecutionSignaled)]
-            assert values.count(params["input"]) == 1, f"signal {params} is {values.count(params['input'])} times there"
+            return
+        chain = self.accounts.chain(account.root)
+        if "input" in params:
+            values = [[_json(event.input) for event in one.of(history.WorkflowExecutionSignaled)] for one in chain]
+            counts = [of_run.count(params["input"]) for of_run in values]
+            assert max(counts) == 1, f"signal {params} is {counts} times there"
         else:
-            assert account.of(history.WorkflowExecutionCancelRequested), f"{params} is acknowledged and not recorded"
+            asked = [one for one in chain if one.of(history.WorkflowExecutionCancelRequested)]
+            assert asked, f"{params} is acknowledged and not recorded"
 
     def waiting_job(self, run: int) -> Job | None:
         """Return the job of a run that has not begun; None if it was cancelled, and perhaps deleted since."""
