@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import workflow_peers
 from measure import Cell, Side
 from workflow_app import LINKS
-from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, mapped, sleepers
+from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, mapped, sleepers, tool
 
 if TYPE_CHECKING:
     from servers import Contestant
@@ -31,6 +31,7 @@ def cells(sqlite: Contestant) -> list[Cell]:
         *_long(sqlite),
         *_sleepers(sqlite),
         *_timers(sqlite),
+        *_tools(sqlite),
     ]
 
 
@@ -101,6 +102,29 @@ def _children(sqlite: Contestant) -> Cell:
         sides=(Side(SIDE, sqlite, Runs("family", 40, 10, PARENTS, each=100)),),
         at_least=300,
     )
+
+
+def _tools(sqlite: Contestant) -> list[Cell]:
+    (replayed,) = figures(tool("replay", 50, 5), "events_per_second")
+    (year,) = figures(tool("year", 1_000, 1_000), "seconds")
+    return [
+        Cell(
+            key="workflow-replay",
+            measure="replays of the golden histories",
+            required="20,000/s",
+            unit="events/s",
+            sides=(Side(SIDE, sqlite, replayed),),
+            at_least=20_000,
+        ),
+        Cell(
+            key="workflow-kit-year",
+            measure="a year-long run of 1,000 timers with the clock of the test kit",
+            required="under 0.3 s",
+            unit="s",
+            sides=(Side(SIDE, sqlite, year),),
+            under=0.3,
+        ),
+    ]
 
 
 def _signals(sqlite: Contestant) -> list[Cell]:

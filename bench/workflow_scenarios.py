@@ -124,6 +124,20 @@ def figures(scenario: Callable[[Server, Scale], dict[str, Any]], *names: str) ->
     return [Figure(name, scenario, taken) for name in names]
 
 
+def tool(name: str, count: int, least: int) -> Callable[[Server, Scale], dict[str, Any]]:
+    """Return a scenario of `workflow_tools`, which needs no server."""
+
+    def scenario(server: Server, scale: Scale) -> dict[str, Any]:
+        command = [sys.executable, str(HERE / "workflow_tools.py"), name, str(scale.count(count, least))]
+        done = subprocess.run(
+            command, env=python_api.environment(server), stdout=subprocess.PIPE, text=True, timeout=120, check=True
+        )
+        figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return figures
+
+    return scenario
+
+
 def cold_decision(server: Server, scale: Scale) -> dict[str, Any]:
     """Return the seconds from a timer until a worker that has nothing of a long run has closed it, and its growth in MB."""
     steps = scale.count(LONG_STEPS, 2_000)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from mainspring import JobError
 from mainspring.client.blocking import Client
 from mainspring.testing import in_memory
-from mainspring.testing.runs import all_runs, history
+from mainspring.testing.runs import history
 from mainspring.workflows.history_files import decode_history
 
 from .programs import GOLDENS, app
@@ -54,7 +54,8 @@ def record(name: str, directory: Path = DIRECTORY) -> list[Path]:
         with contextlib.suppress(JobError):  # some runs fail
             fleet.result(job)
         with contextlib.closing(Client(app.servers())) as client:
-            runs = sorted((run for run, _ in all_runs(client)), key=lambda run: int(run.rpartition("@")[2]))
+            listed: Any = client.call("workflows.list", {"limit": 1000})
+            runs = sorted((run["run"] for run in listed["runs"]), key=lambda run: int(run.rpartition("@")[2]))
             for number, run in enumerate(runs, 1):
                 written.append(directory / f"{name}-{number}.json")
                 history(client, run).save(written[-1])

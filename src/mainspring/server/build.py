@@ -46,6 +46,7 @@ from mainspring.server.store_watch import StoreWatch
 from mainspring.server.ticks import Ticks
 from mainspring.server.unserved import NO_WORKER_GRACE, Unserved
 from mainspring.server.workflow_measures import workflow_measures
+from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.version import version
@@ -178,11 +179,18 @@ class Built:
 
 
 async def open_node(
-    settings: ServerSettings, engine: Engine, clock: Clock, shutdown: Shutdown, *, address: str = ""
+    settings: ServerSettings,
+    engine: Engine,
+    clock: Clock,
+    shutdown: Shutdown,
+    *,
+    address: str = "",
+    fetching: FetchTimes = FETCH_TIMES,
 ) -> Built:
     """Build all parts of a node, open its store, and start it.
 
-    ``address`` is the address of its Gearman port that other nodes show.
+    ``address`` is the address of its Gearman port that other nodes show. ``fetching`` has the times between fetches of the alarms
+    of workflows.
     """
     loop = asyncio.get_running_loop()
     started = clock.monotonic()
@@ -212,6 +220,7 @@ async def open_node(
             first=None if fleet is None else fleet.first_in_line,
             retention=settings.workflows.retention,
             limits=run_limits(settings.workflows, engine.max_value),
+            fetching=fetching,
         )
         runs.subscribe(workflows)
     service = JobService(

@@ -8,7 +8,7 @@ change nothing.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from mainspring.clock import from_us, to_us
 
@@ -26,6 +26,16 @@ TAKEOVER_DELAY = 0.4
 """Seconds after an item's time at which a node that is not first in line handles it."""
 RETRY_DELAY = 0.25
 """Seconds between a failed fetch and the next one."""
+
+
+class FetchTimes(NamedTuple):
+    """Seconds: how long before its time an item is fetched, and the interval between fetches, which find other nodes' changes."""
+
+    ahead: float = FETCH_AHEAD
+    interval: float = FETCH_INTERVAL
+
+
+FETCH_TIMES: Final = FetchTimes()
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -91,7 +101,7 @@ class Agenda(Generic[T]):
     ``find`` reads the items that are due up to a wall time. It calls the first of its functions with the result, the second with
     the error. ``act`` receives the items that are due now. It does not receive an item again before ``done`` is called with the
     item's name. ``name`` returns an item's unique name. ``first`` returns whether this node is first in line for a name. While
-    ``paused`` returns True, nothing is fetched or handled.
+    ``paused`` returns True, nothing is fetched or handled. ``fetching`` has the times between fetches.
     """
 
     def __init__(
@@ -104,7 +114,9 @@ class Agenda(Generic[T]):
         *,
         first: Callable[[str], bool],
         paused: Callable[[], bool],
+        fetching: FetchTimes = FETCH_TIMES,
     ) -> None:
+        self._fetching = fetching
         self._clock = clock
         self._timers = timers
         self._find = find
@@ -128,7 +140,7 @@ class Agenda(Generic[T]):
 
     def tick(self) -> None:
         """Fetch if the interval has passed, and handle due items."""
-        if self._clock.monotonic() - self._fetched_at >= FETCH_INTERVAL:
+        if self._clock.monotonic() - self._fetched_at >= self._fetching.interval:
             self.fetch()
         self._try()  # the wall clock may have been stepped
 
@@ -141,7 +153,7 @@ class Agenda(Generic[T]):
         elif not self._paused():
             self._is_fetching = True
             self._fetched_at = self._clock.monotonic()
-            self._find(self._now_us() + to_us(FETCH_AHEAD), self._found, self._not_found)
+            self._find(self._now_us() + to_us(self._fetching.ahead), self._found, self._not_found)
 
     def fetch_later(self) -> None:
         """Fetch after `RETRY_DELAY`, because the store could not answer."""
@@ -156,7 +168,7 @@ class Agenda(Generic[T]):
         for item, at_us in upcoming.due:
             self._enqueue(item, at_us, first=at_us <= late_us or self._first(self._name(item)))
         if upcoming.next_us is not None:
-            self._fetch_at(upcoming.next_us - to_us(FETCH_AHEAD))
+            self._fetch_at(upcoming.next_us - to_us(self._fetching.ahead))
         if self._is_stale:
             self._is_stale = False
             self.fetch()
@@ -180,12 +192,12 @@ class Agenda(Generic[T]):
 
     def add(self, items: Iterable[tuple[T, int]]) -> None:
         """Add items with their next times, and handle those that are due now."""
-        horizon_us = self._now_us() + to_us(FETCH_AHEAD)
+        horizon_us = self._now_us() + to_us(self._fetching.ahead)
         for item, at_us in items:
             if at_us <= horizon_us:
                 self._enqueue(item, at_us, first=self._first(self._name(item)))
             else:
-                self._fetch_at(at_us - to_us(FETCH_AHEAD))
+                self._fetch_at(at_us - to_us(self._fetching.ahead))
         self._try()
 
     def _enqueue(self, item: T, at_us: int, *, first: bool) -> None:

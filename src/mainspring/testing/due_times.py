@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heappop
 from typing import TYPE_CHECKING
 
 from mainspring.clock import to_us
@@ -32,13 +33,23 @@ def _times(tables: Tables) -> Iterator[int]:
         job = jobs.get(job_id)
         if job is not None and job.state <= State.PENDING and job.expires_us == expires_us:
             yield expires_us
-    for due_us, run in tables.alarms:
-        row = tables.workflows.get(run)
-        if row is not None and row.due_us == due_us and due_us != _end_us(tables, run):
+    alarms = tables.alarms
+    while alarms and not _is_alarm(tables, *alarms[0]):
+        heappop(alarms)
+    for due_us, run in alarms:
+        if _is_alarm(tables, due_us, run) and due_us != _end_us(tables, run):
             yield due_us
+            if due_us == alarms[0][0]:
+                break  # it is the first one of the heap
     for stored in tables.schedules.values():
         if stored.state.next_us is not None:
             yield stored.state.next_us
+
+
+def _is_alarm(tables: Tables, due_us: int, run: int) -> bool:
+    """Return whether an entry of the heap is not outdated."""
+    row = tables.workflows.get(run)
+    return row is not None and row.due_us == due_us
 
 
 def _end_us(tables: Tables, run: int) -> int:

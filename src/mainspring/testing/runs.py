@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import NotFoundError, UsageError
-from mainspring.testing.histories import differences
-from mainspring.workflows.history_files import decode_history, encode_history
+from mainspring.workflows.history_files import encode_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from os import PathLike
 
     from mainspring.client.blocking import Client
-    from mainspring.worker.registry import Registry
-
-_PAGE = 1000
 
 
 class History:
@@ -38,44 +33,21 @@ class History:
         with open(file, "xb") as out:  # noqa: PTH123 - of any path
             out.write(encode_history(self.events))
 
-    def check(self, registry: Registry) -> None:
-        """Compare it with code. Raises AssertionError with both sides of the first difference."""
-        found = differences(registry, [decode_history(encode_history(self.events), self.run)])
-        if found:
-            raise AssertionError(found)
 
-
-def find_history(client: Client, key: str) -> History | None:
-    """Return the history of a run; None if the key names a job that is no run, or whose run has not begun."""
+def history(client: Client, key: str) -> History:
+    """Return the history of a run. Raises UsageError if there is none."""
     events: list[dict[str, Any]] = []
     first: int | None = 1
     while first is not None:
         try:
             page: Any = client.call("workflows.history", {"key": key, "from": first, "exact": True})
         except NotFoundError:
-            return None
+            break
         events += page["events"]
         first = page["next"]
-    return History(events, key) if events else None
-
-
-def history(client: Client, key: str) -> History:
-    """Return the history of a run. Raises UsageError if there is none."""
-    found = find_history(client, key)
-    if found is None:
+    if not events:
         raise UsageError(f"{key} has no history: it is no run of a workflow, or its run has not begun")
-    return found
-
-
-def all_runs(client: Client) -> Iterator[tuple[str, int]]:
-    """Return the keys of all runs that are not parked, with their numbers of events."""
-    after = None
-    while True:
-        page: Any = client.call("workflows.list", {"limit": _PAGE} | ({} if after is None else {"after": after}))
-        yield from ((run["run"], run["events"]) for run in page["runs"] if run["parked_at"] is None and run["version"])
-        after = page["next"]
-        if after is None:
-            return
+    return History(events, key)
 
 
 def unfinished(client: Client, key: str, span: str) -> Exception:

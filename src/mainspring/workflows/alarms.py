@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
-from mainspring.storage.agenda import FETCH_AHEAD, Agenda
+from mainspring.storage.agenda import Agenda
 from mainspring.workflows.store import FindAlarms, RingAlarms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.storage.agenda import Timers
+    from mainspring.storage.agenda import FetchTimes, Timers
     from mainspring.storage.commit_queue import CommitQueue
 
 BATCH: Final = 1000
@@ -37,7 +37,9 @@ class Alarms:
         *,
         first: Callable[[str], bool],
         paused: Callable[[], bool],
+        fetching: FetchTimes,
     ) -> None:
+        self._ahead_us = to_us(fetching.ahead)
         self._commits = commits
         self._clock = clock
         self._agenda: Agenda[int] = Agenda(
@@ -48,6 +50,7 @@ class Alarms:
             str,
             first=first,
             paused=paused,
+            fetching=fetching,
         )
         self._open: RingAlarms | None = None
         self._added: dict[int, int] = {}
@@ -73,7 +76,7 @@ class Alarms:
         now_us = to_us(self._clock.wall())
         if now_us > self._horizon_us:
             self._added.clear()
-            self._horizon_us = now_us + to_us(FETCH_AHEAD)
+            self._horizon_us = now_us + self._ahead_us
         added = self._added
         new = []
         for run, due_us in alarms:

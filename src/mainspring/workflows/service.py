@@ -9,6 +9,7 @@ import msgspec
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs.model import DECISIONS, Options
+from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
 from mainspring.workflows.decider_workers import DeciderWorkers
@@ -87,8 +88,10 @@ class WorkflowService:
         first: Callable[[str], bool] | None = None,
         retention: float = 14 * DAY,
         limits: Limits | None = None,
+        fetching: FetchTimes = FETCH_TIMES,
     ) -> None:
         self._jobs: JobService
+        self._fetching = fetching
         self._commits = commits
         self._reads = reads
         self._clock = clock
@@ -127,7 +130,9 @@ class WorkflowService:
             return jobs.paused
 
         self._errands = ErrandLoop(self._commits, self._clock, paused=paused)
-        self._alarms = Alarms(self._commits, self._clock, jobs.timers, first=self._first, paused=paused)
+        self._alarms = Alarms(
+            self._commits, self._clock, jobs.timers, first=self._first, paused=paused, fetching=self._fetching
+        )
         self._watch = Watch(
             self._commits,
             self._reads,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from copy import copy, deepcopy
+from copy import copy
 from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from mainspring.engines.memory import jobs
 from mainspring.engines.memory.jobs import PENDING
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
 _NO_SIGNALS: Final = EarlySignals(0, 0)
 
 
+def _copy(row: ops.RunRow) -> ops.RunRow:
+    """Copy a row with everything in it that may change."""
+    return replace(row, parking=replace(row.parking))
+
+
 class MemoryRunReads:
     """``workflows.tables.Runs`` in dictionaries."""
 
@@ -47,7 +54,7 @@ class MemoryRunReads:
     async def load(self, run: int) -> StoredRun | None:
         """Return a copy of a run."""
         row = self._tables.workflows.get(run)
-        return None if row is None else StoredRun(deepcopy(row), self._tables.snapshots.get(run))
+        return None if row is None else StoredRun(_copy(row), self._tables.snapshots.get(run))
 
     async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
         """Return the blocks of a history."""
@@ -125,7 +132,7 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
 
     def _put(self, row: ops.RunRow, due_us: int) -> None:
         tables = self._tables
-        tables.workflows[row.id] = deepcopy(row)
+        tables.workflows[row.id] = _copy(row)
         if row.due_us and row.due_us != due_us:
             heappush(tables.alarms, (row.due_us, row.id))
         if row.parked_us:
