@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mainspring.deciding.endings import defect_of
-from mainspring.deciding.loop import WorkflowFuture
+from mainspring.deciding.loop import WorkflowFuture, WorkflowTask
 from mainspring.errors import JobCancelled
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ class Window(WorkflowFuture):
 
     ``start`` begins a call by its index. At most ``limit`` are open; the end of one starts the next. A cancellation cancels the
     open calls and ends the window when they have ended. A call that cannot start does the same, and its error is the window's.
+    An error of ``park_on`` parks the run if workflow code has raised it; the error of a job is an outcome.
     """
 
     __slots__ = ("_calls", "_error", "_limit", "_message", "_next", "_open", "_outcomes", "_start", "_stopped")
@@ -72,8 +73,8 @@ class Window(WorkflowFuture):
             self._outcomes[index] = JobCancelled(f"item {index}", f"item {index} was cancelled")
         else:
             error = future.exception()
-            if error is not None:
-                self._calls.note_defect(defect_of(error, self._calls.state.code))  # of workflow code that is mapped
+            if error is not None and isinstance(future, WorkflowTask):
+                self._calls.note_defect(defect_of(error, self._calls.state.code))
             self._outcomes[index] = future.result() if error is None else error
             del error
         if not self._stopped:

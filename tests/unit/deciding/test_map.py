@@ -211,6 +211,17 @@ def test_a_defect_of_a_mapped_function_parks_the_run() -> None:
     assert "AttributeError: mistake" in turn.parked.message
 
 
+def test_an_error_of_an_activity_does_not_park_the_run_by_itself() -> None:
+    async def run() -> list[str]:
+        return [type(one).__name__ for one in await workflow.map(double, [1], return_exceptions=True)]
+
+    worker = FakeWorker(code_of(run, (JobFailed,)), FakeNode())
+    worker.decide()
+    end(worker, "[1]", error="ValueError")
+    closed: Any = worker.node.closed
+    assert json.loads(closed.result) == ["JobFailed"]
+
+
 def test_a_wrong_item_is_refused_before_the_first_one_starts() -> None:
     async def run() -> None:
         for items, error in ((["x", object()], PayloadError), ([1, (1, 2)], TypeError)):
