@@ -169,12 +169,14 @@ class _Reader(ast.NodeVisitor):
             self._find(target, f"it changes the global {root.id}, which all runs share: pass values and return them")
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        """Find jobs and coroutines that nobody awaits."""
+        """Find jobs and coroutines that nobody awaits, and ends of runs that nobody raises."""
         value = node.value
         if isinstance(value, ast.Call):
             name = _last_name(value.func)
             if isinstance(value.func, ast.Attribute) and name in _LOST:
                 self._find(value, f"nobody awaits {ast.unparse(value.func)}(…): {_AWAIT}")
+            elif name == "continue_as_new":
+                self._find(value, f"{ast.unparse(value.func)}(…) alone does nothing: write `raise` before it")
             elif inspect.iscoroutinefunction(self._resolve(value.func)):
                 self._find(value, f"nobody awaits {ast.unparse(value.func)}(…), so it does not run: write `await`")
         self.generic_visit(node)

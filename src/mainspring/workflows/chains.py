@@ -39,7 +39,7 @@ async def begin_next(changes: RunChanges, found: RunDraft, completion: Completio
     assert isinstance(event, WorkflowExecutionContinuedAsNew)
     assert isinstance(decision, ContinueAsNewWorkflowExecution)
     unread: Collection[int] = frozenset(decision.unread)
-    first = min((closed.seen + 1, *unread))
+    first = max(1, min((closed.seen + 1, *unread)))
     if decision.attempt > 1:  # another attempt has all signals
         unread, first = range(closed.last), 1
     events = [*await changes.events_after(found, first - 1), *found.events]

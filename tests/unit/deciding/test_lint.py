@@ -248,3 +248,17 @@ async def fine(number: int, items: list[str]) -> Any:
 
 def test_the_lint_accepts_what_a_replay_repeats() -> None:
     assert lint(fine) == []
+
+
+async def ends_without_raise(number: int) -> None:
+    workflow.continue_as_new(number + 1)
+
+
+async def ends_with_raise(number: int) -> None:
+    raise workflow.continue_as_new(number + 1)
+
+
+def test_an_end_of_a_run_that_nobody_raises_is_found() -> None:
+    (found,) = lint(ends_without_raise)
+    assert found.message == "workflow.continue_as_new(…) alone does nothing: write `raise` before it"
+    assert lint(ends_with_raise) == []

@@ -110,6 +110,12 @@ class ChainingFlows:
         flows.decide(run, task, flows.continuing(unread=(3,)))
         assert _signals(flows, flows.last(run)) == [("a", b"old")]
 
+    def test_numbers_that_are_no_signals_go_not_along(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.signal(Signal(Key(job=run), "a", b"1"))
+        flows.running(run, flows.continuing(unread=(-(2**63), 0, 1, 2**63)))
+        assert flows.kinds(flows.last(run)) == BEGUN
+
     def test_a_repeated_signal_meets_the_next_run(self, flows: Flows) -> None:
         run = flows.start()
         signal = Signal(Key(job=run), "a", b"1", 77)

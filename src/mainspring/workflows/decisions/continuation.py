@@ -117,12 +117,12 @@ def begin_next(draft: Draft, closed: State, event: WorkflowExecutionContinuedAsN
         attributes = asdict(one)
         del attributes["id"], attributes["at_us"]
         draft.record(type(one), **attributes)
-    if draft.state.cancel_requested and draft.state.begin_us > draft.now_us:
-        cancel_waiting(draft)
+        if isinstance(one, WorkflowExecutionCancelRequested) and draft.state.begin_us > draft.now_us:
+            cancel_waiting(draft, one.reason)
     schedule_decision(draft)
 
 
-def cancel_waiting(draft: Draft) -> None:
+def cancel_waiting(draft: Draft, reason: str) -> None:
     """Close a run as cancelled that waits for its begin: its code has nothing to clean up."""
-    error = failure("Cancelled", "cancelled before its next attempt")
+    error = failure("Cancelled", reason or "cancelled before its next attempt")
     close(draft, WorkflowExecutionCanceled, decision_completed=0, details=error)

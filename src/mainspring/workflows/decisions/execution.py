@@ -132,7 +132,7 @@ def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: s
         return reached(draft, "full")
     event = draft.record(WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request, **external)
     if state.begin_us > draft.now_us:
-        cancel_waiting(draft)
+        cancel_waiting(draft, reason)
     schedule_decision(draft)
     return reached(draft, "recorded", event.id)
 
