@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.client.addresses import parse_address
+from mainspring.client.blocking import Client
 from tests.system.processes import node
 
 from .libraries import BY_NAME, UPPER, Program, await_worker, command, jobs
+from .packets import Kind
 from .servers import Server
 
 if TYPE_CHECKING:
@@ -17,15 +20,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 APP = """
-from mainspring import App
+from mainspring import App, workflow
 
 app = App()
+go = app.signal("go", int)
 
 
 @app.workflow
 async def shout(library: str, text: str) -> str:
     words = await app.function(f"{library}-upper").submit(text.encode())
     return words.decode() + "!"
+
+
+@app.workflow
+async def counting() -> None:
+    for done in range(3):
+        await go.receive()
+        workflow.progress(done + 1, 3, "counting")
 """
 
 
@@ -57,3 +68,13 @@ def test_a_worker_does_an_activity_and_a_client_gets_the_result_of_a_run(
         client = start("client", "do", *jobs(("shout", b'["%b", "land ahoy"]' % name.encode())))
         result = b'"LAND AHOY!"'
         assert client.finish() == [f"shout complete {result.hex()}"]
+
+
+def test_a_foreground_client_gets_the_progress_of_a_run(server: Server) -> None:
+    with server.peer() as client, closing(Client([parse_address(f"127.0.0.1:{server.port}")])) as admin:
+        await_worker(server.peer(), "counting@1 (decisions)")
+        handle = client.submit(b"counting", b"", b"")
+        for done in (b"1", b"2", b"3"):
+            admin.call("workflows.signal", {"key": handle.decode(), "name": "go", "input": 1})
+            assert client.expect(Kind.WORK_STATUS) == (handle, done, b"3")
+        assert client.expect(Kind.WORK_COMPLETE) == (handle, b"")
