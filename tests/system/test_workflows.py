@@ -757,16 +757,19 @@ def test_closed_runs_are_deleted_after_their_retention(tmp_path: Path, monkeypat
     monkeypatch.setattr(watch, "FORGET_INTERVAL", 0.02)
     app = App()
 
+    did: list[str] = []
+
     @app.workflow
-    async def order() -> None: ...
+    async def order() -> None:
+        did.append("order")
 
     async def main() -> None:
         async with node(tmp_path, retention=0.0) as fleet, fleet.worker(app):
             run = await order.asubmit()
-            await run.aresult(TIMEOUT)
             async with asyncio.timeout(TIMEOUT):
                 while (await fleet.call(app, "workflows.list"))["runs"]:  # noqa: ASYNC110 - the node reports no deletion
                     await asyncio.sleep(0.01)
+            assert did == ["order"]
             with pytest.raises(NotFoundError):
                 await fleet.call(app, "workflows.show", key=run.handle)
 
