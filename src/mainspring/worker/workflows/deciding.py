@@ -155,6 +155,9 @@ class WorkflowDecider:
             run.assigned = None
             if run in self._cache:
                 self._evict(run)
+        for run in self._cache:
+            if run.expected and run.link is link:  # its decision comes no more, so that its steps cannot be recorded
+                self._evict(run)
         self.flush()
 
     def assigned(self, link: Link, decision: Assigned) -> None:

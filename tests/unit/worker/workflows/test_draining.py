@@ -159,6 +159,26 @@ def test_a_decision_that_still_arrives_records_steps_that_have_run() -> None:
     Host(steps.app).run(test)
 
 
+def test_steps_whose_decision_comes_no_more_do_not_keep_a_worker_from_ending() -> None:
+    steps = Steps(1)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.node.signal("news")
+        host.stop(host.lease, b"events")
+        host.answer(await host.report(), assign=False)
+        await host.settle()
+        await drain(host)
+        assert not host.ended
+        host.cut()
+        await host.settle()
+        assert steps.stopped == [0]
+        assert host.ended
+
+    Host(steps.app, grace=30.0).run(test)
+
+
 def test_the_end_of_the_grace_gives_decisions_back() -> None:
     steps = Steps(1)
 
