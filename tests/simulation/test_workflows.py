@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from .workflows.program import WITH_CHILDREN
 from .workflows.running import simulate_flows
 
 
@@ -24,11 +25,23 @@ def test_chains_of_runs_lose_no_signal() -> None:
     assert simulate_flows("sqlite", range(5), chains=True) > 50
 
 
+@pytest.mark.parametrize(("store", "seeds"), [("memory", 12), ("sqlite", 3)])
+def test_runs_with_children_end_as_they_must(store: str, seeds: int) -> None:
+    assert simulate_flows(store, range(seeds), kinds=WITH_CHILDREN) > 10 * seeds
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(1000, 1500, 250))
 def test_chains_of_runs_lose_no_signal_in_many_seeds(first: int) -> None:
     simulate_flows("memory", range(first, first + 250), chains=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_runs_with_children_end_as_they_must_in_many_seeds(store: str) -> None:
+    simulate_flows(store, range(1000, 1100), kinds=WITH_CHILDREN)
 
 
 @pytest.mark.long

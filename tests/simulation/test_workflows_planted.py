@@ -17,32 +17,38 @@ from mainspring.engines.memory import jobs as memory_jobs
 from mainspring.engines.memory.workflows import MemoryRuns
 from mainspring.faces.gearman.decision_reports import DecisionReports
 from mainspring.jobs.owners import Ended, note
-from mainspring.workflows import completing, fold, history, reporting
+from mainspring.workflows import completing, fold, history, reporting, running_errands
 from mainspring.workflows.cache import RunCache
 from mainspring.workflows.deciders import CachedRuns, Deciders
 from mainspring.workflows.decisions import continuation
+from mainspring.workflows.errands import StartChild
 from mainspring.workflows.requests import Decided, Reached
 from mainspring.workflows.run_jobs import RunJobs
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.store import Begun
 
 from .stores import SimulationError
+from .workflows.program import WITH_CHILDREN
 from .workflows.running import simulate_flows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.jobs.model import Job
+    from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.draft import Draft
+    from mainspring.workflows.errands import Errand
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.requests import Completion, Ruling
 
 Plant = pytest.MonkeyPatch
 
 
-def is_caught(seeds: int, *, by: str, store: str = "memory", chains: bool = False) -> None:
+def is_caught(seeds: int, *, by: str, store: str = "memory", chains: bool = False, kinds: Sequence[str] = ()) -> None:
     """Check that one of the seeds fails, the first one that does for the right reason."""
     for seed in range(seeds):
         try:
-            simulate_flows(store, [seed], chains=chains)
+            simulate_flows(store, [seed], chains=chains, kinds=kinds)
         except SimulationError as error:
             if not re.search(by, str(error)):
                 pytest.fail(f"another check has failed: {error}")
@@ -269,3 +275,28 @@ def test_forgetting_the_keys_of_requests_at_a_continuation_is_detected(monkeypat
 
     monkeypatch.setattr(continuation, "begin_next", forgetful)
     is_caught(30, by="is .* times there|not each signal was received once", chains=True)
+
+
+# ---- requests of runs to others ----
+
+
+def test_losing_stored_requests_to_other_runs_is_detected(monkeypatch: Plant) -> None:
+    async def forget(tables: Any, done: Any, new: Any) -> None:
+        del new
+        await change(tables, done, ())
+
+    change = MemoryRuns.change_errands
+    monkeypatch.setattr(MemoryRuns, "change_errands", forget)
+    is_caught(10, by="after .* s: ", kinds=WITH_CHILDREN)
+
+
+def test_doing_a_request_to_another_run_twice_is_detected(monkeypatch: Plant) -> None:
+    run = running_errands._run
+
+    async def twice(changes: RunChanges, errand: Errand, now_us: int) -> None:
+        await run(changes, errand, now_us)
+        if isinstance(errand, StartChild):
+            await run(changes, errand, now_us)
+
+    monkeypatch.setattr(running_errands, "_run", twice)
+    is_caught(10, by="jobs are left", kinds=WITH_CHILDREN)

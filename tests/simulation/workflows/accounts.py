@@ -36,6 +36,9 @@ QUIET = (
     history.MarkerRecorded,
     history.TimerStarted,
     history.TimerCanceled,
+    history.StartChildWorkflowExecutionInitiated,
+    history.ChildWorkflowExecutionStarted,
+    history.RequestCancelExternalWorkflowExecutionInitiated,
 )
 """The events that a decider causes or need not know. All others ask for a decision."""
 ENDS = (
@@ -277,3 +280,9 @@ class Accounts:
         for account in self.runs.values():
             assert self.stored(account.run) == account.events, "a history has changed"
             account.state = fold(account.events)
+            for event in account.of(history.ChildWorkflowExecutionCompleted):
+                assert self.runs[event.run].close.result == event.result, "a parent has another result than its child"
+            parent = account.events[0].parent_run
+            if parent:
+                initiated = self.runs[parent].events[account.events[0].parent_initiated - 1]
+                assert initiated.run == account.run, "a child that its parent has not started"

@@ -24,6 +24,8 @@ DONE = "done"
 VERSIONS = {"a": "1", "b": "1", "c": "2"}
 """The builds, with the version of their workflows."""
 KINDS = ("chain", "joint", "fan", "fused", "inbox", "until", "race", "careful", "sides")
+WITH_CHILDREN = ("family", "fused", "careful")
+"""The kinds of seeds with children, which are seeds of their own: the others stay as they were."""
 
 
 class Stage(Protocol):
@@ -44,7 +46,7 @@ def enter(stage: Stage) -> None:
     _stages[:] = [stage]
 
 
-async def settled(job: Job[int]) -> int | str:
+async def settled(job: Job[Any]) -> Any:
     """Return the result of an activity or a step, or that it has failed or was cancelled by hand."""
     try:
         return await job
@@ -181,6 +183,13 @@ def program(build: str) -> App:
             log.append(workflow.now().timestamp())
             await workflow.sleep(0.2)
         return log
+
+    @define
+    async def family(size: int) -> list[Any]:
+        """Await children at once, and then one of another kind."""
+        children: list[Job[Any]] = [fused.submit(1 + place % 2) for place in range(2 * size)]
+        results = await asyncio.gather(*map(settled, children))
+        return [*results, await settled(careful.submit(1))]
 
     return app
 

@@ -70,7 +70,8 @@ def check_result(account: Account) -> None:
         assert account.events[0].execution_timeout < 1000, "the run had time"
     else:
         assert isinstance(close, history.WorkflowExecutionTerminated), f"a run has failed: {close}"
-        assert close.cause == "OPERATOR_INITIATED"
+        by_policy = close.cause == "CHILD_POLICY_APPLIED" and account.events[0].parent_run
+        assert by_policy or close.cause == "OPERATOR_INITIATED"
 
 
 def check_relay(chain: list[Account]) -> None:
@@ -161,7 +162,19 @@ def _sides(recorded: Recorded, result: Any) -> None:
     assert result[3::4] == sorted(result[3::4]), "the time goes back"
 
 
+def _family(recorded: Recorded, result: Any) -> None:
+    account = recorded.account
+    outcomes = {event.id: FAILED for event in account.of(history.StartChildWorkflowExecutionInitiated)}
+    for event in account.of(history.ChildWorkflowExecutionCompleted):
+        outcomes[event.initiated] = _json(event.result)
+    for event in account.of(history.ChildWorkflowExecutionCanceled):
+        outcomes[event.initiated] = CANCELLED
+    assert result == [*outcomes.values()]
+    assert len(result) == 2 * recorded.size + 1
+
+
 _CHECKS = {
+    "family": _family,
     "chain": _chain,
     "joint": _joint,
     "fan": _fan,

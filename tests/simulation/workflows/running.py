@@ -9,20 +9,24 @@ from unittest.mock import patch
 from structlog.testing import capture_logs
 
 from mainspring.worker.workflows.watchdog import Watchdog
-from mainspring.workflows import snapshots
+from mainspring.workflows import running_errands, snapshots
 from tests.simulation.stores import SimulationError
 
 from .store import STORES
 from .world import FlowWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 STEPS = 700
 
 
-def simulate_flows(store: str, seeds: Iterable[int], *, steps: int = STEPS, chains: bool = False) -> int:
-    """Run the seeds in order; ``chains``: with the workflow that continues as new, and no other.
+def simulate_flows(
+    store: str, seeds: Iterable[int], *, steps: int = STEPS, chains: bool = False, kinds: Sequence[str] = ()
+) -> int:
+    """Run the seeds in order. Each chooses its kinds of workflows, if there are no ``kinds``.
+
+    ``chains``: with the workflow that continues as new, and no other.
 
     Return the number of runs that have ended. Raises SimulationError.
     """
@@ -36,9 +40,10 @@ def simulate_flows(store: str, seeds: Iterable[int], *, steps: int = STEPS, chai
                 capture_logs(),
                 patch.object(Watchdog, "start", lambda _: None),
                 patch.object(snapshots, "MIN_BYTES", 300),
+                patch.object(running_errands, "MOST", 2),
             ):
                 try:
-                    world = FlowWorld(seed, make, chains=chains)
+                    world = FlowWorld(seed, make, kinds, chains=chains)
                     world.run(steps)
                 except Exception as error:
                     raise SimulationError(f"seed {seed} of the workflows on {store}: {error!r}") from error

@@ -19,6 +19,8 @@ from .program import KINDS
 from .virtual_loop import VirtualLoop
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.jobs.model import Job
     from tests.simulation.actors import Actor
     from tests.simulation.life import Life
@@ -32,14 +34,14 @@ class FlowStage:
     life: Life
     """The present life of the node."""
 
-    def __init__(self, seed: int, *, chains: bool = False) -> None:
+    def __init__(self, seed: int, kinds: Sequence[str] = (), *, chains: bool = False) -> None:
         self.chance = chance = Random(seed)
         self.clock = ManualClock()
         self.calm = False
         self.accounts = Accounts(self.clock)
         self.load = chance.choice((1.0, 0.3))
         self.most_runs = chance.choice((3, 6, 12))
-        self.kinds = ["relay"] if chains else chance.sample(KINDS, chance.choice((2, 3, len(KINDS))))
+        self.kinds = ["relay"] if chains else [*kinds] or chance.sample(KINDS, chance.choice((2, 3, len(KINDS))))
         self.deadly = chance.random() < 0.1
         """Whether decisions often kill their workers."""
         self.slow_activations = chance.random() < 0.2

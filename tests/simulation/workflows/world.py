@@ -23,6 +23,8 @@ from .stage import FlowStage
 from .store import FlowStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.simulation.wires import Wire
 
     from .store import Make
@@ -43,8 +45,8 @@ OUTCOMES = {
 class FlowWorld(FlowStage):
     """One run of the simulation. ``make`` returns the engine of each life of the node, all on the same content."""
 
-    def __init__(self, seed: int, make: Make, *, chains: bool = False) -> None:
-        super().__init__(seed, chains=chains)
+    def __init__(self, seed: int, make: Make, kinds: Sequence[str] = (), *, chains: bool = False) -> None:
+        super().__init__(seed, kinds, chains=chains)
         self._chains = chains
         chance = self.chance
         self.crashes = chance.random() < 0.5
@@ -326,7 +328,7 @@ class FlowWorld(FlowStage):
         assert not workflows.deciders.cached._runs
 
     def _names(self) -> set[str]:
-        return {"relay"} if self._chains else set(program.KINDS)
+        return {"relay"} if self._chains else {*program.KINDS, *self.kinds}
 
     def _check_run(self, account: Any) -> None:
         shown: list[Any] = []
