@@ -44,7 +44,7 @@ def history(client: Client, key: str) -> History:
         except NotFoundError:
             break
         events += page["events"]
-        first = page["next"]
+        key, first = page.get("run") or key, page["next"]  # a handle may mean the next run of the chain by now
     if not events:
         raise UsageError(f"{key} has no history: it is no run of a workflow, or its run has not begun")
     return History(events, key)
