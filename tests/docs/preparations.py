@@ -48,6 +48,11 @@ def javascript(reader: Reader) -> None:
     shutil.copy(ROOT / "examples" / "javascript" / "mainspring.js", reader.directory)
 
 
+def directory(example: str) -> Callable[[Reader], object]:
+    """Return what copies the files of an example into the reader's directory."""
+    return lambda reader: shutil.copytree(ROOT / "examples" / example, reader.directory, dirs_exist_ok=True)
+
+
 def from_celery(reader: Reader) -> None:
     """Copy the example into the reader's directory."""
     shutil.copytree(ROOT / "examples" / "from-celery", reader.directory, dirs_exist_ok=True)
@@ -109,11 +114,13 @@ def zookeeper(reader: Reader) -> None:
 
 
 PREPARATIONS: Final[dict[str, Callable[[Reader], object]]] = {
+    "approval": directory("approval"),
     "from_celery": from_celery,
     "gearmand_queue": gearmand_queue,
     "javascript": javascript,
     "media": program("media"),
     "order": program("order"),
+    "polling": directory("polling"),
     "postgresql": postgresql,
     "report": program("report"),
     "zookeeper": zookeeper,
