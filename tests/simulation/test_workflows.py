@@ -21,8 +21,8 @@ def test_runs_on_a_node_on_disk_end_as_they_must() -> None:
 
 
 def test_chains_of_runs_lose_no_signal() -> None:
-    assert simulate_flows("memory", range(30), chains=True) > 300
-    assert simulate_flows("sqlite", range(5), chains=True) > 50
+    assert simulate_flows("memory", range(14), chains=True) > 100
+    assert simulate_flows("sqlite", range(3), chains=True) > 20
 
 
 @pytest.mark.parametrize(("store", "seeds"), [("memory", 12), ("sqlite", 3)])
