@@ -66,12 +66,12 @@ _decode_ends = msgspec.msgpack.Decoder(list[_End]).decode
 
 
 async def map_parts(
-    calls: Calls, call: ActivityCall, commands: Sequence[ScheduleActivityTask], limit: int
+    calls: Calls, call: ActivityCall, commands: Sequence[ScheduleActivityTask], limit: int, most: int
 ) -> list[Any]:
-    """Run activities in child runs. Return their outcomes in order."""
+    """Run activities in child runs of at most ``most`` items. Return their outcomes in order."""
     at_once = max(1, min(PARTS_AT_ONCE, limit // PART_LIMIT))
     mode: CancelMode = call.options.cancel or "try"
-    parts = list(_divide(commands))
+    parts = list(_divide(commands, most))
     code = calls.state.code
     child = ChildCall(
         code.name,
@@ -98,12 +98,12 @@ async def map_parts(
     return outcomes
 
 
-def _divide(commands: Sequence[ScheduleActivityTask]) -> Iterator[list[ScheduleActivityTask]]:
+def _divide(commands: Sequence[ScheduleActivityTask], most: int) -> Iterator[list[ScheduleActivityTask]]:
     part: list[ScheduleActivityTask] = []
     size = 0
     for command in commands:
         size += len(command.input)
-        if part and (len(part) == PART_ITEMS or size > PART_BYTES):
+        if part and (len(part) == most or size > PART_BYTES):
             yield part
             part, size = [], len(command.input)
         part.append(command)

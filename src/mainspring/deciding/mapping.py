@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.client.submission import Submission
 from mainspring.client.validation import check_whole
 from mainspring.deciding.commands import build_activity
-from mainspring.deciding.map_parts import map_parts
+from mainspring.deciding.map_parts import PART_ITEMS, map_parts
 from mainspring.deciding.window import Window
 from mainspring.errors import MapFailed, UsageError, WorkflowUsageError
 from mainspring.workflows.model import Limits
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.inside import ActivityCall
     from mainspring.deciding.api import Calls
+    from mainspring.workflows.history import WorkflowExecutionStarted
 
 EVENTS_PER_ITEM: Final = 6
 """The most events of an activity: three of its own, and those of a decision after its end."""
@@ -72,9 +73,8 @@ async def _map_activities(
     largest = calls.state.limits.largest
     commands = [build_activity(index, call, *one, largest) for index, one in enumerate(arguments)]
     events = EVENTS_PER_ITEM * len(commands)
-    room = int(ROOM * (calls.started.warn_events or _LIMITS.warn_events)) - calls.state.seen - calls.mapped_events
-    if events > room:
-        return await map_parts(calls, call, commands, limit)
+    if events > room_of(calls):
+        return await map_parts(calls, call, commands, limit, most=part_items(history_room(calls.started)))
     calls.mapped_events += events
     try:
         window = Window(calls, lambda index: calls.start_activity(call, commands[index]), len(commands), limit)
@@ -82,3 +82,18 @@ async def _map_activities(
         return outcomes
     finally:
         calls.mapped_events -= events
+
+
+def history_room(started: WorkflowExecutionStarted) -> int:
+    """Return the events that maps may use in a run's history; the run has recorded its node's limits at its start."""
+    return int(ROOM * (started.warn_events or _LIMITS.warn_events))
+
+
+def room_of(calls: Calls) -> int:
+    """Return the events that another map may use."""
+    return history_room(calls.started) - calls.state.seen - calls.mapped_events
+
+
+def part_items(room: int) -> int:
+    """Return the most items of a part, whose history has room for so many events: at most half of it is used."""
+    return max(1, min(PART_ITEMS, room // (2 * EVENTS_PER_ITEM)))

@@ -77,8 +77,8 @@ async def held(mode: str) -> str:
 
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemory]:
-    monkeypatch.setattr(mapping, "ROOM", 0)
-    monkeypatch.setattr(map_parts, "PART_ITEMS", 3)
+    monkeypatch.setattr(mapping, "room_of", lambda _: 0)
+    monkeypatch.setattr(mapping, "PART_ITEMS", 3)
     monkeypatch.setattr(map_parts, "PART_LIMIT", 2)
     load.__init__()  # type: ignore[misc]
     with in_memory(app) as running:
@@ -161,6 +161,11 @@ def test_a_worker_that_is_lost_repeats_no_item(fleet: InMemory) -> None:
         fleet.crash_worker()
     fleet.settle()
     assert run.result(5) == [2 * n for n in range(20) if n % 5 != 3]
+
+
+@pytest.mark.parametrize(("room", "items"), [(24_500, 1_000), (980, 81), (5, 1)])
+def test_a_part_has_room_for_its_items(room: int, items: int) -> None:
+    assert mapping.part_items(room) == items
 
 
 def test_errors_survive_their_way() -> None:
