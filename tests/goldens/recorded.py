@@ -58,5 +58,5 @@ def record(name: str, directory: Path = DIRECTORY) -> list[Path]:
             runs = sorted((run["run"] for run in listed["runs"]), key=lambda run: int(run.rpartition("@")[2]))
             for number, run in enumerate(runs, 1):
                 written.append(directory / f"{name}-{number}.json")
-                history(client, run).save(written[-1])
+                history(client, run, run).save(written[-1])
     return written

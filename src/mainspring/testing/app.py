@@ -70,6 +70,9 @@ if TYPE_CHECKING:
 SETTLE_TIMEOUT: Final = 10.0
 """Seconds of real time in which due jobs must end."""
 
+SKIP_TIMEOUT: Final = 60.0
+"""Seconds of real time for which the clock skips from one due time to the next."""
+
 DUE_MARGIN: Final = 0.001
 """Seconds by which the clock passes a due time: clocks are floats, and a job must be due despite rounding."""
 
@@ -147,15 +150,16 @@ class InMemory:
 
         Timers of workflows, delays, retries and schedules therefore take no real time. Raises as ``job.result`` does.
 
-        Raises TimeoutError if nothing is due, or nothing within this time of the clock, and says what the run waits for. A run
-        whose code differs from its history raises AssertionError with both sides.
+        Raises TimeoutError if nothing is due within this time of the clock, or if the clock has skipped for a minute of real
+        time, and says what the run waits for. A run whose code differs from its history raises AssertionError with both sides.
         """
         length = seconds(within, "the time to skip")
         identity = Handles.parse(job.handle.encode())
         if identity is None:
             raise UsageError(f"{job.handle!r} is no job of this fleet")
-        if not self._run_on_loop(lambda: self._skip(identity, length)):
-            raise runs.unfinished(self._client, job.handle, format_duration(length))
+        reason = self._run_on_loop(lambda: self._skip(identity, length))
+        if reason is not None:
+            raise runs.unfinished(self._client, job.handle, reason)
         self._check(identity)
         return job.result(timeout=SETTLE_TIMEOUT)
 
@@ -179,7 +183,7 @@ class InMemory:
 
     def history(self, job: Job[Any]) -> History:
         """Return the history of a run."""
-        return runs.history(self._client, job.handle)
+        return runs.history(self._client, getattr(job, "key", job.handle), job.handle)
 
     def _run_on_loop(self, action: Callable[[], Coroutine[Any, Any, R]]) -> R:
         return asyncio.run_coroutine_threadsafe(action(), self._loop).result(None)
@@ -298,20 +302,25 @@ class InMemory:
     def _later(self, delay: float, function: Callable[[], None]) -> _Delay:
         return _Delay(self._delays, self._delays.at(self.clock.monotonic() + delay, function))
 
-    async def _skip(self, job: int, seconds: float) -> bool:
-        """Skip to each due time until a job has ended. Return False if nothing is due within so many seconds."""
+    async def _skip(self, job: int, seconds: float) -> str | None:
+        """Skip to each due time until a job has ended, for so many seconds. Return why it has not ended; None: it has."""
         tables = self._tables()
         target = self.clock.monotonic() + seconds
+        deadline = self._loop.time() + SKIP_TIMEOUT
         while True:
             await self._quiet()
             found = tables.jobs.get(job)
             if found is None or State(found.state).ended:
-                return True
+                return None
             now, wall = self.clock.monotonic(), self.clock.wall()
             due_us = next_due(tables)
             times = [time for time in (self._delays.next(), due_us and now + from_us(due_us) - wall) if time]
             if not times or (moment := min(times)) > target:
-                return False
+                return f"nothing is due within {format_duration(seconds)}"
+            if self._loop.time() > deadline:
+                return (
+                    f"other things have been due for {format_duration(SKIP_TIMEOUT)}, such as a schedule's fire times"
+                )
             if moment > now:
                 # The timers alone: periodic maintenance would take most of the time of a skip over hours.
                 self._move(moment - now + ROUNDING)

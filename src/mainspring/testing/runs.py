@@ -34,8 +34,8 @@ class History:
             out.write(encode_history(self.events))
 
 
-def history(client: Client, key: str) -> History:
-    """Return the history of a run. Raises UsageError if there is none."""
+def history(client: Client, key: str, handle: str) -> History:
+    """Return the history of a run with a key, of a job with a handle. Raises UsageError if there is none."""
     events: list[dict[str, Any]] = []
     first: int | None = 1
     while first is not None:
@@ -47,18 +47,18 @@ def history(client: Client, key: str) -> History:
         key, first = page.get("run") or key, page["next"]  # a handle may mean the next run of the chain by now
     if not events:
         raise UsageError(f"{key} has no history: it is no run of a workflow, or its run has not begun")
-    return History(events, key)
+    return History(events, handle)
 
 
-def unfinished(client: Client, key: str, span: str) -> Exception:
-    """Return the error about a job that does not end: nothing is due within a span."""
+def unfinished(client: Client, key: str, reason: str) -> Exception:
+    """Return the error about a job that does not end, for a reason such as "nothing is due"."""
     try:
         run: Any = client.call("workflows.show", {"key": key})
     except NotFoundError:
         job: Any = client.call("jobs.show", {"handle": key})
         return TimeoutError(
-            f"{job['function']} ({key}) is {job['state']}, and nothing that is due within {span} changes that: advance the clock "
-            "yourself, or look for the reason in job.info()"
+            f"{job['function']} ({key}) is {job['state']}, and {reason}: advance the clock yourself, or look for the reason in "
+            "job.info()"
         )
     name = f"{run['type']} ({run['workflow_id']})"
     parked = run["parked"]
@@ -68,6 +68,6 @@ def unfinished(client: Client, key: str, span: str) -> Exception:
         return AssertionError("\n".join([f"{name} is parked: {parked['message']}", *sides]))
     waits = run["waits_for"] or "nothing that the history names"
     return TimeoutError(
-        f"{name} does not end: nothing runs, nothing is due within {span}, and it waits for: {waits}. Send the signals that it "
-        "waits for, or advance the clock yourself up to the run's timeout"
+        f"{name} does not end: nothing runs, {reason}, and it waits for: {waits}. Send the signals that it waits for, or advance "
+        "the clock yourself up to the run's timeout"
     )

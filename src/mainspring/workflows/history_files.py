@@ -169,6 +169,8 @@ _FIELDS: Final = {name: msgspec.structs.fields(kind) for name, kind in _TYPES.it
 _TAGS: Final = {name: kind.__struct_config__.tag for name, kind in _TYPES.items()}
 _KEPT: Final = frozenset({"function", "options"})
 """Values of bytes that are no payloads."""
+_ERRORS: Final = frozenset({"details", "failure"})
+"""Payloads that may be errors."""
 _TEXTS: Final[Mapping[type[Any], str]] = {
     history.WorkflowExecutionCancelRequested: "reason",
     history.WorkflowExecutionTerminated: "reason",
@@ -192,7 +194,7 @@ def redacted_event(event: Event) -> Event:
             if field.name == "key":
                 changed[field.name] = b""
                 continue
-            is_error = field.name == "details" and getattr(event, "failed", True)
+            is_error = field.name in _ERRORS and getattr(event, "failed", True)
             placeholder = without_values(value, is_error=is_error)
             if placeholder != value:
                 changed[field.name] = RedactedPayload(placeholder, len(value), digest_of(canonical(value)))

@@ -122,10 +122,27 @@ def test_a_run_that_waits_for_a_signal_is_named(fleet: InMemory) -> None:
 
 def test_a_job_that_becomes_due_too_late_is_named(fleet: InMemory) -> None:
     job = plain.options(delay="40d").submit(3)
-    with pytest.raises(TimeoutError, match=r"plain \(H:test:\d+\) is scheduled, and nothing that is due within 1d"):
+    with pytest.raises(TimeoutError, match=r"plain \(H:test:\d+\) is scheduled, and nothing is due within 1d"):
         fleet.result(job, within="1d")
     with pytest.raises(UsageError, match="is no job of this fleet"):
         fleet.result(app.job("H:x"))
+
+
+def test_a_schedule_that_fires_for_ever_does_not_keep_the_clock_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.testing.app.SKIP_TIMEOUT", 0.2)
+    busy = App()
+
+    @busy.scheduled(every="1s")
+    def tick() -> None: ...
+
+    @busy.workflow
+    async def waits() -> str:
+        return await approved.receive()
+
+    with in_memory(busy) as fleet:
+        job = waits.submit()
+        with pytest.raises(TimeoutError, match="other things have been due for 200ms, such as a schedule's fire times"):
+            fleet.result(job)
 
 
 def test_mocks_replace_tasks_and_steps(fleet: InMemory) -> None:
