@@ -142,12 +142,19 @@ async def family(number: int) -> list[int]:
     return [first, *await asyncio.gather(member.submit(first), member.submit(first + 1))]
 
 
-@app.workflow
+@app.workflow(retry=Retry(max_attempts=2, initial=0.02))
 async def chained(number: int, link: int = 1) -> int:
-    """Continue as new twice, each run with more events than the one before; the last one takes the signal."""
+    """Continue as new twice, and fail once in between; each run has more events than the one before.
+
+    The last one takes the signal.
+    """
+    attempt = workflow.info().attempt
+    number += 100 * (attempt - 1)
     for _ in range(link):
         number = await look.step(number)
     number = await work.submit(number)
+    if link == 2 and attempt == 1:
+        raise OSError(number)
     if link < 3:
         raise workflow.continue_as_new(number, link + 1)
     return number + await go.receive(timeout=timedelta(minutes=5))
@@ -162,7 +169,7 @@ RESULTS: dict[str, Any] = {
     "cancelled": None,
     "undone": 2,
     "family": [4, 10, 12],
-    "chained": 30 + 7,
+    "chained": 430 + 7,
 }
 """Of the argument 1."""
 
@@ -177,7 +184,8 @@ EFFECTS: dict[str, list[Effects]] = {
     "chained": [
         *({("look", 1)}, {("work", 2)}),
         *({("look", 4)}, {("look", 5)}, {("work", 6)}),
-        *({("look", 12)}, {("look", 13)}, {("look", 14)}, {("work", 15)}),
+        *({("look", 104)}, {("look", 105)}, {("work", 106)}),
+        *({("look", 212)}, {("look", 213)}, {("look", 214)}, {("work", 215)}),
     ],
     "cancelled": [{("look", 1)}, {("linger", 2)}, {("look", 2)}, {("work", 3)}],
     "family": [{("look", 1)}, {("work", 2)}, {("look", 4), ("look", 5), ("work", 5), ("work", 6)}],
