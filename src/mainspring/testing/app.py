@@ -32,7 +32,6 @@ from mainspring.errors import UsageError
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import Handles, node_id
 from mainspring.jobs.model import State
-from mainspring.jobs.timers import Timers
 from mainspring.quantities import format_duration
 from mainspring.server.build import build_engine, open_node
 from mainspring.server.settings import ServerSettings, parse_store
@@ -41,6 +40,7 @@ from mainspring.storage.agenda import FetchTimes
 from mainspring.tasks import Defined
 from mainspring.testing import runs
 from mainspring.testing.clock import ManualClock
+from mainspring.testing.delays import Delays
 from mainspring.testing.due_times import next_due
 from mainspring.testing.histories import differences
 from mainspring.testing.mocks import Mocks
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from mainspring.client.job import Job
     from mainspring.engines.memory.engine import MemoryEngine
     from mainspring.engines.memory.tables import Tables
-    from mainspring.jobs.timers import Timer
     from mainspring.server.node import Node
     from mainspring.testing.runs import History
 
@@ -91,24 +90,13 @@ ALL_ALARMS: Final = FetchTimes(2 * YEAR, 2 * YEAR)
 R = TypeVar("R")
 
 
-class _Delay:
-    """A planned call."""
-
-    def __init__(self, timers: Timers, timer: Timer) -> None:
-        self._timers = timers
-        self._timer = timer
-
-    def cancel(self) -> None:
-        self._timers.cancel(self._timer)
-
-
 class InMemory:
     """A node and a worker for an App's tasks, run by ``in_memory``. Tests call its methods."""
 
     def __init__(self, app: App, socket: Path, concurrency: int) -> None:
         self.clock = ManualClock()
         self._mocks = Mocks()
-        self._delays = Timers(lambda _: None)
+        self._delays = Delays(self.clock)
         """The pauses before further attempts of local steps."""
         self._client = Client(parse_servers(f"unix:{socket}"))
         self._checked: dict[int, int] = {}
@@ -258,7 +246,7 @@ class InMemory:
                     task_process=TASK_PROCESS,
                     wall=self.clock.wall,
                     checks=GrowingChecks(),
-                    later=self._later,
+                    later=self._delays.later,
                     substitute=self._mocks.substitute,
                 )
             self._worker = worker = Worker(
@@ -299,34 +287,34 @@ class InMemory:
 
     # Time.
 
-    def _later(self, delay: float, function: Callable[[], None]) -> _Delay:
-        return _Delay(self._delays, self._delays.at(self.clock.monotonic() + delay, function))
-
     async def _skip(self, job: int, seconds: float) -> str | None:
         """Skip to each due time until a job has ended, for so many seconds. Return why it has not ended; None: it has."""
         tables = self._tables()
         target = self.clock.monotonic() + seconds
         deadline = self._loop.time() + SKIP_TIMEOUT
         while True:
-            await self._quiet()
+            is_limited = await self._quiet_or_limited()
             found = tables.jobs.get(job)
             if found is None or State(found.state).ended:
                 return None
             now, wall = self.clock.monotonic(), self.clock.wall()
             due_us = next_due(tables)
-            times = [time for time in (self._delays.next(), due_us and now + from_us(due_us) - wall) if time]
+            next_start = self._node.service.timers.next() if is_limited else None
+            times = [
+                time for time in (next_start, self._delays.next(), due_us and now + from_us(due_us) - wall) if time
+            ]
             if not times or (moment := min(times)) > target:
                 return f"nothing is due within {format_duration(seconds)}"
             if self._loop.time() > deadline:
                 return (
                     f"other things have been due for {format_duration(SKIP_TIMEOUT)}, such as a schedule's fire times"
                 )
-            if moment > now:
+            if moment > now and not is_limited:
                 # The timers alone: periodic maintenance would take most of the time of a skip over hours.
                 self._move(moment - now + ROUNDING)
                 self._node.service.timers.run(self.clock.monotonic())
             else:
-                self._move(DUE_MARGIN)
+                self._move(max(moment - now, 0) + DUE_MARGIN)
                 self._node.tick()
 
     def _move(self, seconds: float) -> None:
@@ -337,7 +325,7 @@ class InMemory:
             for worker in self._node.service.workers():
                 for held in worker.running.values():
                     held.beat = now
-        self._delays.run(now)
+        self._delays.run()
 
     async def _advance(self, seconds: float, *, settle: bool) -> None:
         target = self.clock.monotonic() + seconds
@@ -363,7 +351,27 @@ class InMemory:
                 f"after {format_duration(SETTLE_TIMEOUT)} {problem} (advance(…, settle=False) lets time pass while tasks run)"
             )
 
+    async def _quiet_or_limited(self) -> bool:
+        """Wait as `_quiet` does. Return True if due jobs do not start: their limits keep them waiting."""
+        idle_turns = 0
+
+        def done() -> bool:
+            nonlocal idle_turns
+            idle_turns = idle_turns + 1 if self._is_idle() else 0
+            return idle_turns > BUSY_TURNS or self._is_quiet()
+
+        if not await self._until(done):
+            await self._quiet()  # raises the error
+        return idle_turns > BUSY_TURNS
+
     def _is_quiet(self) -> bool:
+        if not self._is_idle():
+            return False
+        names = {function.name.encode() for function in self._app.registry}
+        return not any(queue.waiting() for queue in self._node.service.queues() if queue.name in names)
+
+    def _is_idle(self) -> bool:
+        """Return whether no job and no decision runs."""
         node, worker = self._node, self._worker
         if not node.commits.idle:
             return False
@@ -371,10 +379,7 @@ class InMemory:
         if node.running() != pausing:
             return False
         # A decision is running at the node until it is reported, so the work of the decider need not be asked for.
-        if worker.held or any(link.session.unsettled for link in worker.links):
-            return False
-        names = {function.name.encode() for function in self._app.registry}
-        return not any(queue.waiting() for queue in node.service.queues() if queue.name in names)
+        return not (worker.held or any(link.session.unsettled for link in worker.links))
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         """Poll a condition in real time, because no single component reports it; return whether it became true in time."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring import App, JobFailed, Retry, UsageError, workflow
+from mainspring import App, JobFailed, Rate, Retry, UsageError, workflow
 from mainspring.testing import InMemory, assert_replays, in_memory
 
 if TYPE_CHECKING:
@@ -143,6 +144,23 @@ def test_a_schedule_that_fires_for_ever_does_not_keep_the_clock_skipping(monkeyp
         job = waits.submit()
         with pytest.raises(TimeoutError, match="other things have been due for 200ms, such as a schedule's fire times"):
             fleet.result(job)
+
+
+def test_a_result_skips_over_the_waits_of_limited_tasks() -> None:
+    slow = App()
+
+    @slow.task(rate=Rate(1, per=60))
+    def limited(number: int) -> int:
+        return number
+
+    @slow.workflow
+    async def fan_out() -> list[int]:
+        return await asyncio.gather(*(limited.submit(number) for number in range(5)))
+
+    with in_memory(slow) as fleet:
+        before = fleet.now
+        assert fleet.result(fan_out.submit()) == [0, 1, 2, 3, 4]
+        assert timedelta(minutes=4) <= fleet.now - before < timedelta(minutes=6)
 
 
 def test_mocks_replace_tasks_and_steps(fleet: InMemory) -> None:
