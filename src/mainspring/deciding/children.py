@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mainspring.client.payload import encode_result
 from mainspring.deciding.commands import PRIORITIES, check_size, encode_arguments
 from mainspring.deciding.job import WorkflowJob, error_of
+from mainspring.deciding.model import Evicted
 from mainspring.errors import JobFailed, JobTimedOut, NotFoundError, WorkflowUsageError
 from mainspring.ids import Handles
 from mainspring.workflows.decisions.model import (
@@ -134,6 +135,8 @@ class Children:
             self._issue(RequestCancelExternalWorkflowExecution(number, "", reason=reason, child=job.number))
 
     def _signal_child(self, job: ChildJob[Any], name: str, data: bytes) -> asyncio.Future[None]:
+        if self._state.evicted:
+            raise Evicted
         check_size(data, self._state.limits.largest, f"the value of signal {name}")
         number = self._numbers.next()
         self._issue(SignalExternalWorkflowExecution(number, "", name, 0, data, child=job.number))

@@ -22,6 +22,7 @@ CACHE_BYTES: Final = 16 * 2**20
 RUN_BYTES: Final = 2_000
 ACTIVITY_BYTES: Final = 300
 TIMER_BYTES: Final = 200
+CHILD_BYTES: Final = 300
 EVENT_BYTES: Final = 90
 """Of an event, besides its size in the store."""
 
@@ -73,6 +74,7 @@ class Run:
             RUN_BYTES
             + ACTIVITY_BYTES * len(state.activities)
             + TIMER_BYTES * len(state.timers)
+            + CHILD_BYTES * len(state.children)
             + EVENT_BYTES * len(self.tail)
             + self.tail_bytes
         )

@@ -42,7 +42,7 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
     if completion.decisions and (why := await unknown_version(changes, found, completion.decisions[-1])):
         completion = completion._replace(decisions=(), steps=(), parked=Parked("missing", why))
     draft, state, row = found.draft, found.run.state, found.run.row
-    if any(isinstance(decision, StartChildWorkflowExecution) for decision in completion.decisions):
+    if StartChildWorkflowExecution in map(type, completion.decisions):
         draft.definitions = await _definitions_of_children(changes, found, completion.decisions)
     verdict, why, refused_close = complete(draft, completion)
     if verdict in {"stale", "refused"}:
