@@ -420,3 +420,17 @@ async def _late(trace: list[Any]) -> None:
 async def _item(number: int) -> int:
     await workflow.sleep(1)
     return int(await double.submit(number))
+
+
+@golden()
+async def cancelled_jobs() -> list[str]:
+    trace = []
+    for mode in ("try", "wait", "abandon"):
+        job = slow.options(cancel=mode).submit(60.0 if mode != "abandon" else 0.01)
+        await double.submit(0)
+        job.cancel("not needed")
+        try:
+            trace.append(f"{mode}: {await job}")
+        except (asyncio.CancelledError, JobCancelled) as error:
+            trace.append(f"{mode}: {type(error).__name__}")
+    return trace
