@@ -52,6 +52,7 @@ def test_stored_errands_are_done_at_once_and_one_group_at_a_time() -> None:
     loop = loop_of(commits)
     loop.tick()
     loop.stored()  # by the group under way, or by another one
+    loop.tick()
     assert len(commits.under_way) == 1
     commits.end()
     assert len(commits.under_way) == 1
