@@ -50,7 +50,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
     values: dict[str, Any] = {"id": event.id, _EVENT: type(event).__name__, "at_us": event.at_us}
     for field in _FIELDS[type(event).__name__][2:]:
         value = getattr(event, field.name)
-        if field.required or value != field.default:
+        if field.required or value != field.default or isinstance(value, RedactedPayload):
             values[field.name] = _to_json(value)
     return values
 

@@ -118,6 +118,15 @@ def test_redacted_arguments_match_by_their_digests_until_the_code_gets_a_placeho
     assert same_digest(side.digest, 17)
 
 
+def test_redacted_bytes_other_than_json_match_by_their_digest() -> None:
+    started = msgspec.structs.replace(EVENTS[0], input=b"")
+    scheduled = msgspec.structs.replace(EVENTS[4], input=b"\xff secret")
+    events = [redacted_event(event) for event in [started, *EVENTS[1:4], scheduled]]
+    read: Any = decode_history(file_of(events), "o.json").events[4]
+    assert same_payload(read.input, b"\xff secret")
+    assert not same_payload(read.input, b"")
+
+
 def test_arguments_of_a_workflow_without_values_match_by_their_digests() -> None:
     events = [msgspec.structs.replace(EVENTS[0], input=b"[null]"), *EVENTS[1:5]]
     scheduled: Any = decode_history(file_of([redacted_event(event) for event in events]), "o.json").events[4]
