@@ -1,4 +1,4 @@
-"""The port of the workflows slice: its operations and queries, with their outcomes.
+"""The operations of the workflows slice, with their outcomes.
 
 Inside the transaction, the slice's unit applies the pure rules to the tables of an engine and decides all writes, for all
 engines. A failed guard affects only its own item.
@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
-from mainspring.storage.query import PageQuery, Query
-from mainspring.workflows.model import UNKNOWN_BUILD, Status
-from mainspring.workflows.state import Parking, State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
-    from mainspring.workflows.history import ChildPolicy, Event  # noqa: F401 - the type of a query's rows
-    from mainspring.workflows.model import Definition, Key, Parked
+    from mainspring.workflows.history import ChildPolicy
+    from mainspring.workflows.model import Definition, Key
     from mainspring.workflows.requests import Completion, Signal
 
 
@@ -263,8 +258,7 @@ class ForgetRuns(Operation):
 class RunErrands(Operation):
     """Do the first stored requests of runs to other runs.
 
-    Outcome: whether there may be more; the observers are
-    called then, as after every group that leaves some.
+    Outcome: whether there may be more; the observers are called then, as after every group that leaves some.
     """
 
     __slots__ = ("now_us",)
@@ -314,100 +308,3 @@ class Alarms(NamedTuple):
     due: list[tuple[int, int]]
     """Runs with their times."""
     next_us: int | None
-
-
-# ---- queries ----
-
-
-class RunRow(msgspec.Struct):
-    """A run without its state and its history: its row in the store."""
-
-    id: int
-    root: int
-    namespace: str
-    workflow_id: str
-    type: str
-    version: str
-    status: Status = Status.OPEN
-    started_us: int = 0
-    closed_us: int = 0
-    events: int = 0
-    history_bytes: int = 0
-    input_size: int = 0
-    output_size: int = 0
-    due_us: int = 0
-    about: bytes = b""
-    """`model.About` as MessagePack."""
-    decision: int = 0
-    """The job of the open decision task; 0 if there is none."""
-    slot: int = 0
-    """The hash slot of the root job, and of the jobs of the run."""
-    parking: Parking = msgspec.field(default_factory=Parking)
-
-    @property
-    def parked(self) -> Parked | None:
-        """Return the reason for which it is parked."""
-        return self.parking.parked
-
-    @property
-    def parked_us(self) -> int:
-        """Return since when it is parked; 0 if it is not."""
-        return self.parking.parked_us
-
-    @property
-    def builds(self) -> tuple[str, ...]:
-        """Return the builds whose code could not make a decision of the run, as far as they are known."""
-        return tuple(build for build in self.parking.builds if build != UNKNOWN_BUILD)
-
-
-class ShownRun(NamedTuple):
-    """A run with its state."""
-
-    row: RunRow
-    state: State
-
-
-class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
-    """Read runs, the newest first. A page continues after a run's id."""
-
-    namespace: str = "default"
-    status: tuple[int, ...] = ()
-    """Empty: any."""
-    parked: bool = False
-    needs_decision: bool = False
-    """Only runs whose decision task has a job."""
-    type: str | None = None
-    workflow_id: str | None = None
-    since_us: int = 0
-
-
-class Unbegun(NamedTuple):
-    """A waiting job whose run has not begun."""
-
-    job: Job
-    is_workflow: bool
-    """Whether a worker has registered its function as a workflow. If not, it may be a task's job."""
-
-
-Shown = ShownRun | list[Unbegun]
-"""The answer to ShowRun: a run; without one, the waiting jobs that may be meant."""
-
-
-class ShowRun(Query[Shown], frozen=True):
-    """Read the run that a key names; without one, the waiting jobs that it may name."""
-
-    key: Key
-
-
-class ReadHistory(PageQuery["Event"], frozen=True, kw_only=True):
-    """Read the events of a run in order. A page continues after an event's number."""
-
-    run: int
-
-
-class CountParked(Query["dict[tuple[str, str], int]"], frozen=True):
-    """Count parked runs by type and version."""
-
-
-class FindDefinitions(Query["list[Definition]"], frozen=True):
-    """Read all definitions."""
