@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mainspring.cli.failures import EXPECTED_ERRORS, exit_code, explain, print_error
 from mainspring.server.addresses import TcpAddress
+from mainspring.server.event_loop import new_event_loop
 from mainspring.server.process import DaemonProcess, PidFile, raise_limits, switch_user
 
 if TYPE_CHECKING:
@@ -71,11 +71,6 @@ def client_address(port: Listening) -> str:
 
 
 def run_loop(main: Coroutine[object, object, int]) -> int:
-    """Run a coroutine on uvloop, if the platform has it."""
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    if sys.platform != "win32":
-        import uvloop  # noqa: PLC0415
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    """Run a coroutine on the event loop of nodes and workers."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)

@@ -34,6 +34,7 @@ from mainspring.ids import Handles, node_id
 from mainspring.jobs.model import State
 from mainspring.quantities import format_duration
 from mainspring.server.build import build_engine, open_node
+from mainspring.server.event_loop import new_event_loop
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.storage.agenda import FetchTimes
@@ -104,7 +105,7 @@ class InMemory:
         self._app = app
         self._socket = socket
         self._concurrency = concurrency
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._decider: WorkflowDecider | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -357,18 +358,23 @@ class InMemory:
 
         def done() -> bool:
             nonlocal idle_turns
-            idle_turns = idle_turns + 1 if self._is_idle() else 0
-            return idle_turns > BUSY_TURNS or self._is_quiet()
+            if not self._is_idle():
+                idle_turns = 0
+                return False
+            idle_turns += 1
+            return idle_turns > BUSY_TURNS or not self._has_due_jobs()
 
         if not await self._until(done):
             await self._quiet()  # raises the error
         return idle_turns > BUSY_TURNS
 
     def _is_quiet(self) -> bool:
-        if not self._is_idle():
-            return False
+        return self._is_idle() and not self._has_due_jobs()
+
+    def _has_due_jobs(self) -> bool:
+        """Return whether tasks of the App wait for a worker."""
         names = {function.name.encode() for function in self._app.registry}
-        return not any(queue.waiting() for queue in self._node.service.queues() if queue.name in names)
+        return any(queue.waiting() for queue in self._node.service.queues() if queue.name in names)
 
     def _is_idle(self) -> bool:
         """Return whether no job and no decision runs."""

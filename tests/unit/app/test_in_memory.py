@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from datetime import timedelta
@@ -20,6 +21,7 @@ from mainspring import (
     Warned,
     current_job,
 )
+from mainspring.server.event_loop import new_event_loop
 from mainspring.testing import in_memory
 
 app = App("127.0.0.1:1")
@@ -36,6 +38,11 @@ async def flaky(good: int) -> int:
     if current_job().attempt < good:
         raise ConnectionError("not yet")
     return current_job().attempt
+
+
+@app.task
+async def loop_kind() -> str:
+    return type(asyncio.get_running_loop()).__module__
 
 
 @app.task(executor="process")
@@ -83,6 +90,11 @@ def streams(parts: int) -> str:
 def _events() -> None:
     begun.clear()
     go.clear()
+
+
+def test_node_and_worker_run_on_the_event_loop_of_real_ones() -> None:
+    with contextlib.closing(new_event_loop()) as loop, in_memory(app):
+        assert loop_kind.submit().result(timeout=10) == type(loop).__module__
 
 
 def test_tasks_run() -> None:
