@@ -1,9 +1,10 @@
-"""``mainspring workflows export`` and ``replay``: write histories to files, and compare them with code."""
+"""``mainspring workflows history``, ``export`` and ``replay``: print histories, write them to files, compare them with code."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,11 @@ from cyclopts import Parameter
 
 from mainspring.api.workflows import History
 from mainspring.cli.calls import call
-from mainspring.cli.display import print_json, printable
+from mainspring.cli.display import print_json, print_table, printable
 from mainspring.cli.failures import EXIT_DONE, EXIT_FAILED
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
-from mainspring.cli.run_views import print_difference
+from mainspring.cli.run_views import EVENT_COLUMNS, EventRows, print_difference
+from mainspring.cli.workflow_following import INTERVAL, UNFINISHED
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.workflows.history_files import (
     decode_history,
@@ -36,6 +38,66 @@ Key = Annotated[
         help="The run: its handle, such as H:node:1000000000001; a handle with @ and a number, for one run; or its workflow id."
     ),
 ]
+
+
+def history(
+    key: Key,
+    /,
+    *,
+    first: Annotated[int, Parameter(name="--from", help="The number of the first event to print.")] = 1,
+    follow: Annotated[
+        bool,
+        plain(
+            "--follow",
+            "Print new events until the run is closed; if it continues as new, those of the next run, too.",
+            negative="",
+        ),
+    ] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Print the history of a run, one event per line.
+
+    In a pipe or file, and with --follow, the columns have tabs between them. With --json, the command prints the events as
+    Amazon SWF writes them, in an array; with --follow, an object per line.
+
+    EXIT CODES
+      0 printed, 3 no server, 4 no such run
+    """
+    client, rows, events = server.client(), EventRows(), list[dict[str, Any]]()
+    has_head, follows_chain = False, follow and not (key.startswith("H:") and "@" in key)
+    while True:
+        page = call(client, History(key, first, native=not json))
+        key = page.get("run") or key  # the next page of the same run, whatever run the handle means then
+        new = page["events"] if json else [rows.row(event) for event in page["events"]]
+        first += len(new)
+        if not follow:
+            events += new
+        elif json:
+            for event in new:
+                print_json(event)
+        else:
+            _print_lines(new if has_head else [dict(zip(EVENT_COLUMNS, EVENT_COLUMNS, strict=True)), *new])
+            has_head = True
+        if page["next"] is not None:
+            continue
+        if follows_chain and page.get("next_run"):
+            key, first, rows = page["next_run"], 1, EventRows()
+            continue
+        if not follow or page["status"] not in UNFINISHED:
+            break
+        time.sleep(INTERVAL)
+    if not follow and json:
+        print_json(events)
+    elif not follow:
+        print_table(EVENT_COLUMNS, events)
+    return EXIT_DONE
+
+
+def _print_lines(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        sys.stdout.write("\t".join(printable(row[column]) for column in EVENT_COLUMNS) + "\n")
+    sys.stdout.flush()
 
 
 def export(

@@ -1,20 +1,16 @@
-"""``mainspring workflows``: start, list, show and follow runs, and send them signals and other requests."""
+"""``mainspring workflows``: start and show runs, and send them signals and other requests. Modules beside it read them."""
 
 from __future__ import annotations
 
 import sys
-import time
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from cyclopts import App, Parameter
 
 from mainspring.api.workflows import (
-    AnyStatus,
     Cancel,
     ChildPolicyName,
-    History,
-    List,
     Show,
     Signal,
     Start,
@@ -23,44 +19,16 @@ from mainspring.api.workflows import (
     Unpark,
 )
 from mainspring.cli.calls import call, print_answer
-from mainspring.cli.display import print_json, print_rows, print_table, printable
+from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.run_views import EVENT_COLUMNS, EventRows, print_run
-from mainspring.cli.submit import parse_time, write_result
-from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
-from mainspring.cli.workflow_following import UNFINISHED, follow_run
-from mainspring.cli.workflow_histories import Key, export, replay
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
+from mainspring.cli.run_views import print_run
+from mainspring.cli.submit import write_result
+from mainspring.cli.workflow_following import follow_run
+from mainspring.cli.workflow_histories import Key, export, history, replay
+from mainspring.cli.workflow_lists import list_runs
 from mainspring.cli.workflow_versions import versions, workers
 from mainspring.errors import UsageError
-
-COLUMNS: Final = (
-    "handle",
-    "workflow_id",
-    "type",
-    "version",
-    "status",
-    "started_at",
-    "closed_at",
-    "events",
-    "waits_for",
-)
-SHRINK_STEPS: Final[tuple[Step, ...]] = (
-    {"started_at": AS_AGE, "closed_at": AS_AGE},
-    {"waits_for": 40},
-    {"type": 24},
-    {"version": LEFT_OUT},
-    {"events": LEFT_OUT},
-    {"handle": LEFT_OUT},
-    {"closed_at": LEFT_OUT},
-    {"waits_for": 20, "type": 12},
-    {"started_at": LEFT_OUT},
-    {"waits_for": LEFT_OUT},
-    {"type": 1},
-)
-"""The order in which the list shrinks on a terminal. Workflow ids stay whole, so that users can copy them."""
-FOLLOW_INTERVAL: Final = 0.5
-"""Seconds between two requests of ``history --follow``."""
 
 Reason = Annotated[str, plain("--reason", "A text to store in the history.")]
 
@@ -140,65 +108,6 @@ def start(
     return EXIT_DONE
 
 
-@workflows.command(name="list")
-def list_runs(
-    *,
-    open: Annotated[bool, plain("--open", "List only open runs.", negative="")] = False,  # noqa: A002
-    closed: Annotated[bool, plain("--closed", "List only closed runs.", negative="")] = False,
-    parked: Annotated[
-        bool,
-        plain("--parked", "List only parked runs: their code cannot make the next decision.", negative=""),
-    ] = False,
-    stranded: Annotated[
-        bool,
-        plain(
-            "--stranded",
-            "List only stranded runs: they have waited for a minute, because no worker with their version is connected.",
-            negative="",
-        ),
-    ] = False,
-    type: Annotated[str | None, plain("--type", "List only runs of this workflow.")] = None,  # noqa: A002
-    id: Annotated[str | None, plain("--id", "List only runs with this workflow id.")] = None,  # noqa: A002
-    status: Annotated[
-        AnyStatus | None,
-        plain(
-            "--status",
-            "List only runs with this status; scheduled and pending runs have not begun, because their start is delayed or"
-            " the workflow is paused.",
-        ),
-    ] = None,
-    since: Annotated[
-        float | None,
-        plain(
-            "--since",
-            "List only runs that started at this time or later, such as 2030-01-31T12:00:00Z.",
-            converter=reading(parse_time),
-            metavar="TIME",
-        ),
-    ] = None,
-    limit: Annotated[int, Parameter(name="--limit", help="The most runs to list, up to 1000.")] = 100,
-    before: Annotated[
-        str | None, plain("--before", "List only runs older than the run with this handle: the next page.")
-    ] = None,
-    json: Json = False,
-    server: ServerOptions = LOCAL,
-) -> int:
-    """List runs, newest first.
-
-    Give at most one of --open, --closed, --parked, --stranded and --status.
-
-    On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
-    names, then a line per run with tabs between all columns. With --json, it prints an array.
-
-    EXAMPLES
-      mainspring workflows list --parked
-      mainspring workflows list --type order --since 2030-01-31T12:00:00Z --json
-    """
-    request = List(open, closed, parked, stranded, type, id, status, since, limit, before)
-    print_rows(COLUMNS, call(server.client(), request)["runs"], json=json, steps=SHRINK_STEPS)
-    return EXIT_DONE
-
-
 @workflows.command
 def show(
     key: Key,
@@ -224,67 +133,6 @@ def show(
         return print_answer(server.client(), Show(key), print_run, json=json)
     follow_run(server.client(), key, json=json)
     return EXIT_DONE
-
-
-@workflows.command
-def history(
-    key: Key,
-    /,
-    *,
-    first: Annotated[int, Parameter(name="--from", help="The number of the first event to print.")] = 1,
-    follow: Annotated[
-        bool,
-        plain(
-            "--follow",
-            "Print new events until the run is closed; if it continues as new, those of the next run, too.",
-            negative="",
-        ),
-    ] = False,
-    json: Json = False,
-    server: ServerOptions = LOCAL,
-) -> int:
-    """Print the history of a run, one event per line.
-
-    In a pipe or file, and with --follow, the columns have tabs between them. With --json, the command prints the events as
-    Amazon SWF writes them, in an array; with --follow, an object per line.
-
-    EXIT CODES
-      0 printed, 3 no server, 4 no such run
-    """
-    client, rows, events = server.client(), EventRows(), list[dict[str, Any]]()
-    has_head, follows_chain = False, follow and not (key.startswith("H:") and "@" in key)
-    while True:
-        page = call(client, History(key, first, native=not json))
-        key = page.get("run") or key  # the next page of the same run, whatever run the handle means then
-        new = page["events"] if json else [rows.row(event) for event in page["events"]]
-        first += len(new)
-        if not follow:
-            events += new
-        elif json:
-            for event in new:
-                print_json(event)
-        else:
-            _print_lines(new if has_head else [dict(zip(EVENT_COLUMNS, EVENT_COLUMNS, strict=True)), *new])
-            has_head = True
-        if page["next"] is not None:
-            continue
-        if follows_chain and page.get("next_run"):
-            key, first, rows = page["next_run"], 1, EventRows()
-            continue
-        if not follow or page["status"] not in UNFINISHED:
-            break
-        time.sleep(FOLLOW_INTERVAL)
-    if not follow and json:
-        print_json(events)
-    elif not follow:
-        print_table(EVENT_COLUMNS, events)
-    return EXIT_DONE
-
-
-def _print_lines(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        sys.stdout.write("\t".join(printable(row[column]) for column in EVENT_COLUMNS) + "\n")
-    sys.stdout.flush()
 
 
 @workflows.command(usage="mainspring workflows signal KEY NAME [JSON | -] [OPTIONS]")
@@ -400,6 +248,8 @@ def _print_reached(run: dict[str, Any]) -> None:
     print(f"{run['handle']}\t{run['status']}", flush=True)
 
 
+workflows.command(list_runs, name="list")
+workflows.command(history)
 workflows.command(export)
 workflows.command(replay, usage="mainspring workflows replay FILE|KEY... FILE.py[:NAME] [OPTIONS]")
 workflows.command(versions)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mainspring.cli.main import main
-from mainspring.cli.workflows import COLUMNS
+from mainspring.cli.workflow_lists import COLUMNS
 from mainspring.client.blocking import Client
 from mainspring.client.outcomes import Outcome
 from mainspring.jobs.failures import failure
