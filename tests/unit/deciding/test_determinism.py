@@ -18,7 +18,7 @@ import pytest
 from mainspring.workflows.history import WorkflowExecutionFailed
 
 from .fake_node import FakeNode, FakeWorker, code_of
-from .programs import digest_of_prefixes, digest_of_turn, record
+from .recordings import digest_of_prefixes, digest_of_turn, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def compare(programs: int, interpreters: list[tuple[str, str]]) -> None:
     environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"}
     for python, hash_seed in interpreters:
         done = subprocess.run(
-            [python, "-m", "tests.unit.deciding.programs"],
+            [python, "-m", "tests.unit.deciding.recordings"],
             input=data,
             env={**environment, "PYTHONHASHSEED": hash_seed},
             cwd=ROOT,

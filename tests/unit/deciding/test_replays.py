@@ -12,7 +12,8 @@ from mainspring.deciding.replays import replay
 from mainspring.workflows import history as h
 
 from .fake_node import FakeNode, FakeWorker, code_of
-from .programs import CODE, record
+from .programs import CODE
+from .recordings import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
