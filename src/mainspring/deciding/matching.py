@@ -172,7 +172,7 @@ def describe_event(event: Any) -> str:
     for kind, (done, failed) in _EVENTS.items():
         if isinstance(event, (done, failed)):
             text = _describe(kind, event)
-            return f"{text} (failed: {event.cause})" if isinstance(event, failed) else text
+            return text if isinstance(event, done) else f"{text} (failed: {event.cause})"
     return type(event).__name__
 
 

@@ -26,6 +26,11 @@ def label(item: str) -> str:
     return item.upper()
 
 
+@app.workflow
+async def other(item: str) -> str:
+    return item
+
+
 def run_to_end(call: Callable[..., Any]) -> FakeNode:
     worker = FakeWorker(code_of(call), FakeNode(), {"label": str.upper})
     worker.until_closed()
@@ -55,6 +60,28 @@ def test_the_first_difference_has_ten_commands_of_both_sides_around_it() -> None
     assert found.at == 10
     assert (found.recorded[10], found.code[10]) == ('activity #16 label ["a"]', 'activity #16 label ["b"]')
     assert found.recorded[:10] == found.code[:10]
+
+
+@pytest.mark.parametrize(
+    ("request_to", "shown"),
+    [
+        (lambda: workflow.external("other").signal("news", 1), "signal #1 news 1"),
+        (lambda: workflow.external("other").cancel(), "cancel another run #1"),
+        (lambda: other.submit("a"), 'child #1 other ["a"]'),
+    ],
+)
+def test_a_difference_at_a_request_to_another_run_is_shown(request_to: Callable[[], Any], shown: str) -> None:
+    def code(*, asks: bool) -> Any:
+        async def run() -> None:
+            if asks:
+                request_to()
+            await label.submit("a")
+
+        return run
+
+    found = replay(code_of(code(asks=False)), run_to_end(code(asks=True)).events).difference
+    assert found is not None
+    assert (found.recorded[found.at], found.code[found.at]) == (shown, 'activity #1 label ["a"]')
 
 
 def test_a_replay_executes_no_side_effect_and_no_step() -> None:
