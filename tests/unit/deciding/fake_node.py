@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from mainspring.workflows.requests import Completion, Ruling, Signal
 from mainspring.workflows.state import Parking, State
 from mainspring.workflows.timeouts import ring
 
+from .other_runs import OtherRuns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -42,8 +45,12 @@ def code_of(call: Callable[..., Any], park_on: Any = PARK_ON) -> Code:
 class FakeNode:
     """The history of one run. Each method is one transaction."""
 
-    def __init__(self, payload: bytes = b"", seed: int = 7, limits: Limits | None = None) -> None:
+    def __init__(
+        self, payload: bytes = b"", seed: int = 7, limits: Limits | None = None, others: OtherRuns | None = None
+    ) -> None:
         self.limits = limits or Limits()
+        self.others = others or OtherRuns(random.Random(seed))
+        """The runs that get this one's requests."""
         self.state = State()
         self.parking = Parking()
         self.events: list[Any] = []
@@ -62,9 +69,16 @@ class FakeNode:
         self._commit(draft)
 
     def _draft(self) -> Draft:
-        return Draft(
-            self.state, now_us=self.now_us, next_id=lambda: next(self._ids), limits=self.limits, parking=self.parking
+        draft = Draft(
+            self.state,
+            now_us=self.now_us,
+            next_id=lambda: next(self._ids),
+            limits=self.limits,
+            parking=self.parking,
+            errands=self.others.errands,
         )
+        draft.definitions = self.others.definitions
+        return draft
 
     def _commit(self, draft: Draft) -> None:
         self.events += draft.events
@@ -113,6 +127,24 @@ class FakeNode:
             assert activity_ended(draft, activity.scheduled, ended)
         self._commit(draft)
 
+    @property
+    def children(self) -> list[int]:
+        """The open children that have begun, by the events that initiated them."""
+        return [child.initiated for child in self.state.children.values() if child.started]
+
+    def do_errands(self, number: int) -> None:
+        """Do the first requests to other runs in one transaction."""
+        draft = self._draft()
+        self.others.do(draft, number)
+        self._commit(draft)
+
+    def end_children(self, *initiated: int) -> None:
+        """End children in one transaction, in this order."""
+        draft = self._draft()
+        for one in initiated:
+            self.others.end(draft, one)
+        self._commit(draft)
+
     def due(self) -> list[str]:
         """Return the timers in the order of their times."""
         return sorted(
@@ -143,8 +175,11 @@ class FakeNode:
         *,
         more: bool = False,
         hold: bool = False,
+        errands: int = 0,
     ) -> Ruling:
-        """Record a completion. ``hold``: workers have the activities that it cancels."""
+        """Record a completion. ``hold``: workers have the activities that it cancels. ``errands``: how many requests to other
+        runs are done in the same transaction.
+        """
         draft = self._draft()
         ruling = complete(
             draft,
@@ -154,6 +189,7 @@ class FakeNode:
         )
         for scheduled in () if hold else draft.cancels:
             canceled_before_start(draft, scheduled)
+        self.others.do(draft, errands)
         self._commit(draft)
         return ruling
 
@@ -172,6 +208,8 @@ class FakeWorker:
         self.turns: list[Turn] = []
         self.executed: list[tuple[str, Any]] = []
         self.hold = False
+        self.errands = 0
+        """How many requests to other runs are done with the next completion."""
 
     def decide(self) -> Turn:
         """Make a decision with all events of the node, and record it."""
@@ -191,7 +229,9 @@ class FakeWorker:
             self.running.pop(number, None)
         goes_on = self.decides = turn.waits and not turn.finished
         if turn.decisions or turn.steps or not goes_on:
-            ruling = self.node.complete(instance, turn.decisions, turn.steps, more=goes_on, hold=self.hold)
+            ruling = self.node.complete(
+                instance, turn.decisions, turn.steps, more=goes_on, hold=self.hold, errands=self.errands
+            )
             assert ruling.verdict == "recorded", ruling
         fresh = self.node.events[instance.position :]
         instance.recorded(fresh)

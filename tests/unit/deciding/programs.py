@@ -11,7 +11,7 @@ from tests.unit.deciding.fake_node import code_of
 
 from mainspring import App, CompensationFailed, MapFailed, workflow
 from mainspring.deciding.channels import Channel
-from mainspring.errors import JobError
+from mainspring.errors import JobError, NotFoundError
 
 app = App()
 recording: list[bool] = []
@@ -29,6 +29,16 @@ def act(number: int) -> int:
 @app.task
 def unstable(number: int) -> int:
     raise ValueError(number)
+
+
+@app.workflow
+async def child(number: int) -> int:
+    return number  # other runs are only played
+
+
+@app.workflow
+async def unregistered(number: int) -> int:
+    return number
 
 
 def compute(number: int) -> int:
@@ -57,6 +67,10 @@ _LEAVES = [
     "change",
     "long",
     "long",
+    "child",
+    "child_outcome",
+    "leave",
+    "tell",
 ]
 _NODES = [
     "sequence",
@@ -83,6 +97,10 @@ _NODES = [
     "late",
     "abandon",
     "map",
+    "children",
+    "children",
+    "family",
+    "requests",
 ]
 
 
@@ -102,7 +120,7 @@ async def run_part(part: list[Any], trace: list[Any]) -> Any:
     trace.append(kind)
     try:
         value = await _RUNNERS[kind](number, *rest, trace)
-    except JobError as error:
+    except (JobError, NotFoundError) as error:
         value = type(error).__name__
     except TimeoutError:
         value = "late"
@@ -321,8 +339,8 @@ async def _saga(number: int, parts: Any, trace: Any) -> Any:
         async with workflow.Saga() as saga:
             for place, part in enumerate(parts):
                 await run_part(part, trace)
-                undos: list[Any] = [(act, number), (unstable, number), (undo, place), (act.step, place)]
-                saga.undo(*undos[(number + place) % 4])
+                undos: list[Any] = [(act, number), (unstable, number), (undo, place), (act.step, place), (child, place)]
+                saga.undo(*undos[(number + place) % 5])
             if number % 3:
                 await unstable.submit(number)
     except CompensationFailed as error:
@@ -354,12 +372,88 @@ async def _map(number: int, parts: Any, trace: Any) -> Any:
     async def one(place: int) -> Any:
         return await run_part(parts[place % len(parts)], trace)
 
-    function: Any = [act, one, unstable, act.options(cancel="wait")][number % 4]
+    function: Any = [act, one, unstable, act.options(cancel="wait"), child.submit][number % 5]
     try:
         async with asyncio.timeout(number / 5):
             return await workflow.map(function, range(number % 7), limit=number % 3 + 1)
     except MapFailed as error:
         return list(error.failures)
+
+
+# ---- other runs ----
+
+_MODES: Any = ("try", "wait", "abandon")
+_POLICIES: Any = ("terminate", "cancel", "abandon")
+
+
+def _child_of(number: int) -> Any:
+    """Return a workflow to submit as a child: mostly one with a random cancel mode, some with a name that may be taken."""
+    if number % 17 == 0:
+        return unregistered
+    chosen: Any = child.options(cancel=_MODES[number % 3], child_policy=_POLICIES[number // 3 % 3])
+    return chosen.options(unique=f"name-{number}") if number // 3 % 3 == 0 else chosen
+
+
+def _another(number: int) -> workflow.External:
+    return workflow.external("nobody" if number % 4 == 0 else f"run-{number % 3}")
+
+
+async def _child(number: int, _trace: Any) -> Any:
+    return await _child_of(number).submit(number)
+
+
+async def _child_outcome(number: int, _trace: Any) -> Any:
+    return (await _child_of(number).submit(number).outcome()).ok
+
+
+async def _leave(number: int, _trace: Any) -> Any:
+    return _child_of(number).submit(number).handle  # nothing waits for it; the run may continue as new before it ends
+
+
+async def _tell(number: int, _trace: Any) -> Any:
+    return await (_another(number).signal("news", number) if number % 3 else _another(number).cancel("enough"))
+
+
+async def _children(number: int, parts: Any, trace: Any) -> Any:
+    jobs = [_child_of(number + place).submit(place) for place in range(len(parts) + 2)]
+    following = [asyncio.create_task(_follow(job, trace)) for job in jobs]
+    async with asyncio.timeout(number / 10):
+        return await asyncio.gather(*following, *jobs, *_tasks(parts, trace), return_exceptions=bool(number % 3))
+
+
+async def _follow(job: Any, trace: Any) -> Any:
+    try:
+        value = await job
+    except JobError as error:
+        value = len(str(error))
+    trace.append(value)
+    return await act.submit(value)
+
+
+async def _family(number: int, parts: Any, trace: Any) -> Any:
+    jobs: set[Any] = {_child_of(number * 7 + place).submit(place) for place in range(len(parts) + 2)}
+    tasks = _tasks(parts[:1], trace)
+    done, pending = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+    trace += [job.handle for job in done]
+    answers = [job.signal("news", number) for job in jobs]  # those that have ended get none
+    for job in pending:
+        if number % 3:
+            job.cancel("not needed")
+    trace += [repr(one) for one in await asyncio.gather(*answers, *tasks, return_exceptions=True)]
+    return [repr(one) for one in await asyncio.gather(*pending, return_exceptions=True)]
+
+
+async def _requests(number: int, parts: Any, trace: Any) -> Any:
+    other = _another(number)
+    sent: list[Any] = [other.signal("news", place) for place, _ in enumerate(parts)]
+    sent.append(_another(number + 1).cancel("enough"))
+    tasks = _tasks(parts, trace)
+    for one in asyncio.as_completed([*sent, *tasks]):
+        try:
+            trace.append(await one)
+        except NotFoundError:
+            trace.append("nobody")
+    return len(sent)
 
 
 _RUNNERS: dict[str, Any] = {name: globals()[f"_{name}"] for name in dict.fromkeys(_LEAVES + _NODES)}

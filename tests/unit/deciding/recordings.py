@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from tests.unit.deciding.fake_node import FakeNode, FakeWorker
+from tests.unit.deciding.other_runs import OtherRuns
 from tests.unit.deciding.programs import CODE, deployed, make, recording
 
 from mainspring.deciding.instance import Instance
@@ -40,7 +41,8 @@ def record(seed: int) -> Recorded:
     if seed % 2:
         deployed.clear()
     limits = Limits(warn_bytes=chance.choice((600, 1_200, 2_400)))
-    node = FakeNode(msgspec.json.encode([make(chance, 3 + seed % 2)]), seed=seed * 7919 + 1, limits=limits)
+    program = msgspec.json.encode([make(chance, 3 + seed % 2)])
+    node = FakeNode(program, seed=seed * 7919 + 1, limits=limits, others=OtherRuns(chance, ["child"]))
     worker = FakeWorker(CODE, node)
     for round_number in range(2000):
         if node.closed is not None:
@@ -49,6 +51,7 @@ def record(seed: int) -> Recorded:
             deployed[:] = [True]
             return Recorded(seed, node.events, node.commits)
         worker.hold = chance.random() < 0.5
+        worker.errands = chance.choice((0, 1, 100, 100))
         choices = ["decide"] * 3 if node.decision_waits and not worker.decides else []
         if worker.decides:
             choices += ["steps"] * 4
@@ -56,6 +59,10 @@ def record(seed: int) -> Recorded:
             choices += ["activities"] * 4
         if node.state.timers:
             choices += ["timer"]
+        if node.others.errands:
+            choices += ["errands"] * 3
+        if node.children:
+            choices += ["children"]
         if round_number < 100:
             choices += ["signal"]
             choices += ["restart", "lose"] if chance.random() < 0.3 else []
@@ -87,6 +94,12 @@ def _do(choice: str, chance: random.Random, node: FakeNode, worker: FakeWorker) 
             chosen = ids[: chance.randint(1, 3)]
             error = "ValueError" if chance.random() < 0.15 else ""
             node.end_activity(*chosen, result=chance.randrange(1000), error=error, attempt=chance.randint(1, 3))
+        case "errands":
+            node.do_errands(chance.randint(1, 3))
+        case "children":
+            ended = list(node.children)
+            chance.shuffle(ended)
+            node.end_children(*ended[: chance.randint(1, 5)])
         case "timer":
             node.fire()
         case "signal":

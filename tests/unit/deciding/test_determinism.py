@@ -1,7 +1,8 @@
 """Random workflows make the same commands in every process, wherever their histories end.
 
 Seen to fail with futures and tasks hashed by their addresses, without the number of ``gather``'s future, with coroutines in
-``as_completed``, and with step results resolved in the order of their numbers.
+``as_completed``, with step results resolved in the order of their numbers, with the ends of children given to a live decision
+in the order of their starts, and with the refusal of a child compared with the code's commands.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
-SHORT, LONG = 60, 1000
+SHORT, LONG = 40, 1000
 
 
 def compare(programs: int, interpreters: list[tuple[str, str]]) -> None:
