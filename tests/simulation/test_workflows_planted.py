@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from mainspring.deciding.api import Calls
+from mainspring.deciding.local_steps import LocalSteps
 from mainspring.engines.memory import jobs as memory_jobs
 from mainspring.engines.memory.workflows import MemoryRuns
 from mainspring.faces.gearman.decision_reports import DecisionReports
@@ -105,13 +105,13 @@ def test_losing_the_record_of_a_step_is_detected(monkeypatch: Plant) -> None:
 
 
 def test_starting_steps_before_the_records_of_others_is_detected(monkeypatch: Plant) -> None:
-    take = Calls.take_started
+    take = LocalSteps.take_started
 
-    def hasty(self: Calls, *, unrecorded: bool, each_unrecorded: bool) -> Any:
+    def hasty(self: LocalSteps, *, unrecorded: bool, each_unrecorded: bool) -> Any:
         del unrecorded, each_unrecorded
         return take(self, unrecorded=False, each_unrecorded=False)
 
-    monkeypatch.setattr(Calls, "take_started", hasty)
+    monkeypatch.setattr(LocalSteps, "take_started", hasty)
     is_caught(20, by="begins before the records of all others")
 
 

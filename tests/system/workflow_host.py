@@ -31,7 +31,8 @@ from tests.system import workflow_programs as programs
 
 from mainspring.client.addresses import parse_address
 from mainspring.deciding import guards
-from mainspring.deciding.api import Calls
+from mainspring.deciding.instance import Instance
+from mainspring.deciding.local_steps import LocalSteps
 from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.faces.gearman.protocol import GearmanProtocol
@@ -164,24 +165,23 @@ def acknowledge_early() -> None:
 
 def start_early() -> None:
     """Start a step before the results of earlier ones are recorded."""
-    take = Calls.take_started
+    take = LocalSteps.take_started
 
-    def at_once(calls: Any, **_: bool) -> Any:
-        return take(calls, unrecorded=False, each_unrecorded=False)
+    def at_once(steps: Any, **_: bool) -> Any:
+        return take(steps, unrecorded=False, each_unrecorded=False)
 
-    Calls.take_started = at_once  # type: ignore[method-assign, assignment]
+    LocalSteps.take_started = at_once  # type: ignore[method-assign, assignment]
 
 
 def repeat_steps() -> None:
     """Execute recorded steps again in a replay, and use the recorded results."""
 
-    def execute(calls: Calls, number: int) -> None:
-        if calls.state.replaying:
-            call = calls._steps[number].call
-            with guards.unguarded():
-                call.call(*json.loads(call.payload))
+    def execute(_: Instance, calls: Any, event: Any) -> None:
+        call = calls.steps._steps[event.number].call
+        with guards.unguarded():
+            call.call(*json.loads(call.payload))
 
-    wrap(Calls, "take_step", before=execute)
+    wrap(Instance, "_resolve_marker", before=execute)
 
 
 def forget_outcomes() -> None:

@@ -18,13 +18,13 @@ from mainspring.client.payload import encode_result, result_decoder
 from mainspring.deciding import guards
 from mainspring.deciding.cancelling import Closing
 from mainspring.deciding.children import Children
-from mainspring.deciding.commands import LocalStep, Numbers, build_activity, build_step, check_size, encode_arguments
+from mainspring.deciding.commands import Numbers, build_activity, check_size, encode_arguments
 from mainspring.deciding.job import WorkflowJob
+from mainspring.deciding.local_steps import LocalSteps
 from mainspring.deciding.matching import Mismatch
 from mainspring.deciding.model import ContinueAsNew, EndOfHistory, Evicted
-from mainspring.errors import PayloadError, WorkflowUsageError
-from mainspring.jobs.failures import JobFailure
-from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask, StepResult
+from mainspring.errors import WorkflowUsageError
+from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask
 from mainspring.workflows.history import MarkerName
 from mainspring.workflows.model import About, Limits, encode_about
 from mainspring.workflows.payloads import digest_of
@@ -35,14 +35,13 @@ if TYPE_CHECKING:
     from mainspring.client.inside import ActivityCall, ChildCall
     from mainspring.deciding.children import ChildJob
     from mainspring.deciding.loop import DurableTimer, WorkflowLoop
-    from mainspring.deciding.model import Record, RunState, StepCall, StepOutcome
+    from mainspring.deciding.model import Record, RunState
     from mainspring.deciding.patches import Patches
     from mainspring.workflows.decisions.model import Decision, ScheduleActivityTask
     from mainspring.workflows.history import MarkerRecorded, WorkflowExecutionStarted
     from mainspring.workflows.model import Parked, RunProgress
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_encode = msgspec.json.Encoder().encode
 _NOTHING: Final = About()
 _LIMITS: Final = Limits()
 
@@ -91,11 +90,7 @@ class Calls:
         self.progress: RunProgress | None = None
         """The code's last report, which goes to the node with the next decision."""
         self._attempts: dict[int, int] = {}
-        self._steps: dict[int, LocalStep] = {}
-        self._fresh_steps: list[int] = []
-        self._running: set[int] = set()
-        self._stopped: list[int] = []
-        self._step_numbers = 0
+        self.steps = LocalSteps(loop, state.limits.largest)
         self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
         self._signals: dict[str, asyncio.Queue[tuple[int, bytes]]] = {}
         self.receivers: dict[str, int] = {}
@@ -188,69 +183,7 @@ class Calls:
     ) -> WorkflowJob[Any]:
         """Run a function as a local step."""
         self._check_evicted()
-        number = self._step_numbers + 1
-        call = build_step(number, function, args, kwargs, name, record, self.state.limits.largest)
-        self._step_numbers = number
-        job: WorkflowJob[Any] = WorkflowJob(
-            self.loop, None, call.name, number, call.signature.decode_result, self._cancel_step
-        )
-        self._steps[number] = LocalStep(call, job)
-        self._fresh_steps.append(number)
-        return job
-
-    def _cancel_step(self, job: WorkflowJob[Any]) -> None:
-        self._steps.pop(job.number, None)
-        if job.number in self._running:
-            self._running.discard(job.number)
-            self._stopped.append(job.number)
-
-    @property
-    def steps_run(self) -> bool:
-        """Whether local steps run or are to be started."""
-        return bool(self._steps)
-
-    def take_step(self, number: int) -> LocalStep | None:
-        """Take a step that has ended; None: its result is not wanted."""
-        self._running.discard(number)
-        return self._steps.pop(number, None)
-
-    def end_step(self, step: LocalStep, outcome: StepOutcome, batch: int) -> StepResult:
-        """Give a result to the code, and return what is to be recorded."""
-        result, is_failure = outcome.result, outcome.failed
-        largest = self.state.limits.largest
-        try:
-            check_size(
-                result, largest, f"the result of step {step.job.handle}", "store it elsewhere and return its name"
-            )
-        except PayloadError as error:
-            result, is_failure = _encode(JobFailure("PayloadError", str(error))), True
-        step.job.end(result, outcome.attempt, failed=is_failure)
-        digest = step.digest(result, failed=is_failure)
-        return StepResult(step.call.number, batch, step.call.name, result, digest, is_failure, outcome.attempt)
-
-    def take_started(self, *, unrecorded: bool, each_unrecorded: bool) -> tuple[StepCall, ...]:
-        """Return the steps that the code has called since the last turn and that have no result.
-
-        ``unrecorded``: whether commands or results are not recorded yet; ``each_unrecorded``: whether results of steps are that
-        must be recorded before the next effect.
-        """
-        if not self._fresh_steps:
-            return ()
-        numbers, self._fresh_steps = self._fresh_steps, []
-        started: list[StepCall] = []
-        for number in numbers:
-            step = self._steps.get(number)
-            if step is not None:
-                call = step.call
-                waits = unrecorded if call.record == "each" else each_unrecorded
-                started.append(call._replace(at_once=False) if waits else call)
-                self._running.add(number)
-        return tuple(started)
-
-    def take_stopped(self) -> tuple[int, ...]:
-        """Return the running steps that the code has cancelled since the last turn."""
-        stopped, self._stopped = self._stopped, []
-        return tuple(stopped)
+        return self.steps.start(function, args, kwargs, name, record)
 
     # ---- side effects ----
 
@@ -344,12 +277,12 @@ class Calls:
 
     def about(self) -> bytes:
         """Return the things that the run waits for, as ``Instance.about``; empty if it waits for activities and timers alone."""
-        if not (self._steps or self._signals or self._conditions or self.progress):
+        if not (self.steps.open or self._signals or self._conditions or self.progress):
             return b""
         about = About(
             channels=tuple(name for name, count in self.receivers.items() if count),
             unread={name: queue.qsize() for name, queue in self._signals.items() if queue.qsize()},
-            steps=tuple(step.call.name for step in self._steps.values()),
+            steps=self.steps.names(),
             conditions=sum(not future.done() for _, future in self._conditions),
             progress=self.progress,
         )
@@ -357,11 +290,9 @@ class Calls:
 
     def close(self) -> list[asyncio.Future[Any]]:
         """Forget everything that the code waits for, and return the futures of it."""
-        futures: list[asyncio.Future[Any]] = [*self.activities.values(), *self.children.close()]
-        futures += [step.job for step in self._steps.values()]
+        futures: list[asyncio.Future[Any]] = [*self.activities.values(), *self.children.close(), *self.steps.close()]
         self.activities.clear()
         self._scheduled.clear()
-        self._steps.clear()
         for timer in self.timers.values():
             asyncio.Handle.cancel(timer)  # without a command
         self._conditions.clear()

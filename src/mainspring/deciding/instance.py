@@ -120,9 +120,9 @@ class Instance(RunState):
         return self._take_turn(tuple(recorded))
 
     def _end_step(self, calls: Calls, outcome: StepOutcome, recorded: list[StepResult]) -> None:
-        step = calls.take_step(outcome.number)
+        step = calls.steps.take(outcome.number)
         if step is not None:
-            recorded.append(calls.end_step(step, outcome, self.batch))
+            recorded.append(calls.steps.end(step, outcome, self.batch))
             self.size += len(recorded[-1].result) * VALUE_FACTOR
             self._results.add(outcome.number)
             if step.call.record == "each":
@@ -171,7 +171,7 @@ class Instance(RunState):
         start = (
             ()
             if finished
-            else calls.take_started(
+            else calls.steps.take_started(
                 unrecorded=self._commands.unrecorded or bool(self._results), each_unrecorded=bool(self._each)
             )
         )
@@ -180,9 +180,9 @@ class Instance(RunState):
             start,
             steps,
             finished,
-            calls.steps_run and not finished,
+            calls.steps.open and not finished,
             None,
-            calls.take_stopped(),
+            calls.steps.take_stopped(),
         )
 
     # ---- history ----
@@ -272,7 +272,7 @@ class Instance(RunState):
         self._run_ready()
 
     def _resolve_marker(self, calls: Calls, event: MarkerRecorded) -> None:
-        step = calls.take_step(event.number)
+        step = calls.steps.take(event.number)
         if step is None:
             raise Mismatch(describe_event(event), "no such step")
         if event.function != step.call.name or not same_digest(
