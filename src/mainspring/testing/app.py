@@ -27,12 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from mainspring.client.addresses import parse_servers
 from mainspring.client.blocking import Client
 from mainspring.client.options import Duration, seconds
-from mainspring.clock import from_us
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import Handles, node_id
-from mainspring.jobs.model import State
-from mainspring.quantities import format_duration
 from mainspring.server.build import build_engine, open_node
 from mainspring.server.event_loop import new_event_loop
 from mainspring.server.settings import ServerSettings, parse_store
@@ -42,9 +39,9 @@ from mainspring.tasks import Defined
 from mainspring.testing import runs
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.delays import Delays
-from mainspring.testing.due_times import next_due
 from mainspring.testing.histories import differences
 from mainspring.testing.mocks import Mocks
+from mainspring.testing.passing_time import SETTLE_TIMEOUT, PassingTime, until
 from mainspring.testing.replay_checks import GrowingChecks
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.link import connector
@@ -66,24 +63,6 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.server.node import Node
     from mainspring.testing.runs import History
-
-SETTLE_TIMEOUT: Final = 10.0
-"""Seconds of real time in which due jobs must end."""
-
-SKIP_TIMEOUT: Final = 60.0
-"""Seconds of real time for which the clock skips from one due time to the next."""
-
-DUE_MARGIN: Final = 0.001
-"""Seconds by which the clock passes a due time: clocks are floats, and a job must be due despite rounding."""
-
-POLL_INTERVAL: Final = 0.001
-"""Seconds of real time between two checks for a condition."""
-
-BUSY_TURNS: Final = 100
-"""Turns of the loop with a check each, before the first pause: what node and worker do by themselves takes fewer."""
-
-ROUNDING: Final = 0.000_002
-"""Seconds by which the clock passes a due time of the store, which has whole microseconds."""
 
 ALL_ALARMS: Final = FetchTimes(2 * YEAR, 2 * YEAR)
 """The node knows the alarms of all runs in advance: it has no other nodes, and its clock skips over long times."""
@@ -121,7 +100,7 @@ class InMemory:
 
         Raises TimeoutError after 10 s, for example because a task waits for something.
         """
-        self._run_on_loop(self._quiet)
+        self._run_on_loop(self._time.settle)
 
     def advance(self, span: Duration, *, settle: bool = True) -> None:
         """Advance the clock by a duration (``"10m"``, a timedelta or seconds), stopping at each due time.
@@ -132,7 +111,7 @@ class InMemory:
         Raises TimeoutError as ``settle`` does.
         """
         length = seconds(span, "the time to advance")
-        self._run_on_loop(lambda: self._advance(length, settle=settle))
+        self._run_on_loop(lambda: self._time.advance(length, settle=settle))
 
     def result(self, job: Job[R], *, within: Duration = "366d") -> R:
         """Return the result of a job or of a run. While nothing runs, the clock skips to the next due time.
@@ -146,7 +125,7 @@ class InMemory:
         identity = Handles.parse(job.handle.encode())
         if identity is None:
             raise UsageError(f"{job.handle!r} is no job of this fleet")
-        reason = self._run_on_loop(lambda: self._skip(identity, length))
+        reason = self._run_on_loop(lambda: self._time.skip(identity, length))
         if reason is not None:
             raise runs.unfinished(self._client, job.handle, reason)
         self._check(identity)
@@ -253,8 +232,11 @@ class InMemory:
             self._worker = worker = Worker(
                 registry, {str(address): connector(address)}, options, decider=self._decider, wall=self.clock.wall
             )
+            self._time = PassingTime(
+                self.clock, self._delays, node, worker, self._decider, self._tables(), self._app.registry
+            )
             working = asyncio.create_task(worker.run())
-            if await self._until(lambda: self._is_registered() or working.done()):
+            if await until(lambda: self._is_registered() or working.done()):
                 self._ready.set()
             try:
                 await working
@@ -285,118 +267,6 @@ class InMemory:
             substitute = self._mocks.substitute(function)
             copy.add(replace(substitute, executor="thread") if function.executor == "process" else substitute)
         return copy
-
-    # Time.
-
-    async def _skip(self, job: int, seconds: float) -> str | None:
-        """Skip to each due time until a job has ended, for so many seconds. Return why it has not ended; None: it has."""
-        tables = self._tables()
-        target = self.clock.monotonic() + seconds
-        deadline = self._loop.time() + SKIP_TIMEOUT
-        while True:
-            is_limited = await self._quiet_or_limited()
-            found = tables.jobs.get(job)
-            if found is None or State(found.state).ended:
-                return None
-            now, wall = self.clock.monotonic(), self.clock.wall()
-            due_us = next_due(tables)
-            next_start = self._node.service.timers.next() if is_limited else None
-            times = [
-                time for time in (next_start, self._delays.next(), due_us and now + from_us(due_us) - wall) if time
-            ]
-            if not times or (moment := min(times)) > target:
-                return f"nothing is due within {format_duration(seconds)}"
-            if self._loop.time() > deadline:
-                return (
-                    f"other things have been due for {format_duration(SKIP_TIMEOUT)}, such as a schedule's fire times"
-                )
-            if moment > now and not is_limited:
-                # The timers alone: periodic maintenance would take most of the time of a skip over hours.
-                self._move(moment - now + ROUNDING)
-                self._node.service.timers.run(self.clock.monotonic())
-            else:
-                self._move(max(moment - now, 0) + DUE_MARGIN)
-                self._node.tick()
-
-    def _move(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-        now = self.clock.monotonic()
-        if self._decider is not None and self._decider.pausing():
-            # The worker sends its heartbeats in real time: without them, the node would give its decisions to another worker.
-            for worker in self._node.service.workers():
-                for held in worker.running.values():
-                    held.beat = now
-        self._delays.run()
-
-    async def _advance(self, seconds: float, *, settle: bool) -> None:
-        target = self.clock.monotonic() + seconds
-        while True:
-            if settle:
-                await self._quiet()
-            now = self.clock.monotonic()
-            times = [time for time in (self._node.service.timers.next(), self._delays.next()) if time is not None]
-            moment = min(max(min(times), now) + DUE_MARGIN, target) if times else target
-            self._move(max(moment - now, 0))
-            self._node.tick()
-            if moment >= target:
-                break
-            await asyncio.sleep(0)
-        if settle:
-            await self._quiet()
-
-    async def _quiet(self) -> None:
-        if not await self._until(self._is_quiet):
-            running = sorted({delivery.function.name for delivery in self._worker.held})
-            problem = f"these tasks still run: {', '.join(running)}" if running else "due jobs do not start"
-            raise TimeoutError(
-                f"after {format_duration(SETTLE_TIMEOUT)} {problem} (advance(…, settle=False) lets time pass while tasks run)"
-            )
-
-    async def _quiet_or_limited(self) -> bool:
-        """Wait as `_quiet` does. Return True if due jobs do not start: their limits keep them waiting."""
-        idle_turns = 0
-
-        def done() -> bool:
-            nonlocal idle_turns
-            if not self._is_idle():
-                idle_turns = 0
-                return False
-            idle_turns += 1
-            return idle_turns > BUSY_TURNS or not self._has_due_jobs()
-
-        if not await self._until(done):
-            await self._quiet()  # raises the error
-        return idle_turns > BUSY_TURNS
-
-    def _is_quiet(self) -> bool:
-        return self._is_idle() and not self._has_due_jobs()
-
-    def _has_due_jobs(self) -> bool:
-        """Return whether tasks of the App wait for a worker."""
-        names = {function.name.encode() for function in self._app.registry}
-        return any(queue.waiting() for queue in self._node.service.queues() if queue.name in names)
-
-    def _is_idle(self) -> bool:
-        """Return whether no job and no decision runs."""
-        node, worker = self._node, self._worker
-        if not node.commits.idle:
-            return False
-        pausing = 0 if self._decider is None else self._decider.pausing()
-        if node.running() != pausing:
-            return False
-        # A decision is running at the node until it is reported, so the work of the decider need not be asked for.
-        return not (worker.held or any(link.session.unsettled for link in worker.links))
-
-    async def _until(self, done: Callable[[], bool]) -> bool:
-        """Poll a condition in real time, because no single component reports it; return whether it became true in time."""
-        deadline = self._loop.time() + SETTLE_TIMEOUT
-        turns = 0
-        while not done():
-            if self._loop.time() > deadline:
-                return False
-            turns += 1
-            await asyncio.sleep(0 if turns < BUSY_TURNS else POLL_INTERVAL)
-        return True
 
 
 @contextlib.contextmanager

@@ -180,7 +180,7 @@ def test_timeouts_snoozes_expiry_and_cancel() -> None:
 
 
 def test_a_task_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.testing.app.SETTLE_TIMEOUT", 0.1)
+    monkeypatch.setattr("mainspring.testing.passing_time.SETTLE_TIMEOUT", 0.1)
     with in_memory(app) as fleet:
         endless.submit()
         with pytest.raises(TimeoutError, match="endless"):

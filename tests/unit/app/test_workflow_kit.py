@@ -130,7 +130,7 @@ def test_a_job_that_becomes_due_too_late_is_named(fleet: InMemory) -> None:
 
 
 def test_a_schedule_that_fires_for_ever_does_not_keep_the_clock_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.testing.app.SKIP_TIMEOUT", 0.2)
+    monkeypatch.setattr("mainspring.testing.passing_time.SKIP_TIMEOUT", 0.2)
     busy = App()
 
     @busy.scheduled(every="1s")

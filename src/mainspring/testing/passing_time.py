@@ -1,0 +1,175 @@
+"""The time of an App in memory: when all due work is done, and the next time at which something is due."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from mainspring.clock import from_us
+from mainspring.jobs.model import State
+from mainspring.quantities import format_duration
+from mainspring.testing.due_times import next_due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.server.node import Node
+    from mainspring.testing.clock import ManualClock
+    from mainspring.testing.delays import Delays
+    from mainspring.worker.registry import Registry
+    from mainspring.worker.runtime import Worker
+    from mainspring.worker.workflows.deciding import WorkflowDecider
+
+SETTLE_TIMEOUT: Final = 10.0
+"""Seconds of real time in which due jobs must end."""
+
+SKIP_TIMEOUT: Final = 60.0
+"""Seconds of real time for which the clock skips from one due time to the next."""
+
+DUE_MARGIN: Final = 0.001
+"""Seconds by which the clock passes a due time: clocks are floats, and a job must be due despite rounding."""
+
+POLL_INTERVAL: Final = 0.001
+"""Seconds of real time between two checks for a condition."""
+
+BUSY_TURNS: Final = 100
+"""Turns of the loop with a check each, before the first pause: what node and worker do by themselves takes fewer."""
+
+ROUNDING: Final = 0.000_002
+"""Seconds by which the clock passes a due time of the store, which has whole microseconds."""
+
+
+class PassingTime:
+    """Lets time pass for a node and a worker. ``registry``: the tasks of the App."""
+
+    def __init__(
+        self,
+        clock: ManualClock,
+        delays: Delays,
+        node: Node,
+        worker: Worker,
+        decider: WorkflowDecider | None,
+        tables: Tables,
+        registry: Registry,
+    ) -> None:
+        self._clock = clock
+        self._delays = delays
+        self._node = node
+        self._worker = worker
+        self._decider = decider
+        self._tables = tables
+        self._registry = registry
+
+    async def skip(self, job: int, seconds: float) -> str | None:
+        """Skip to each due time until a job has ended, for so many seconds. Return why it has not ended; None: it has."""
+        target = self._clock.monotonic() + seconds
+        deadline = asyncio.get_running_loop().time() + SKIP_TIMEOUT
+        while True:
+            is_limited = await self._quiet_or_limited()
+            found = self._tables.jobs.get(job)
+            if found is None or State(found.state).ended:
+                return None
+            now, wall = self._clock.monotonic(), self._clock.wall()
+            due_us = next_due(self._tables)
+            next_start = self._node.service.timers.next() if is_limited else None
+            times = [
+                time for time in (next_start, self._delays.next(), due_us and now + from_us(due_us) - wall) if time
+            ]
+            if not times or (moment := min(times)) > target:
+                return f"nothing is due within {format_duration(seconds)}"
+            if asyncio.get_running_loop().time() > deadline:
+                return (
+                    f"other things have been due for {format_duration(SKIP_TIMEOUT)}, such as a schedule's fire times"
+                )
+            if moment > now and not is_limited:
+                # The timers alone: periodic maintenance would take most of the time of a skip over hours.
+                self._move(moment - now + ROUNDING)
+                self._node.service.timers.run(self._clock.monotonic())
+            else:
+                self._move(max(moment - now, 0) + DUE_MARGIN)
+                self._node.tick()
+
+    def _move(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+        now = self._clock.monotonic()
+        if self._decider is not None and self._decider.pausing():
+            # The worker sends its heartbeats in real time: without them, the node would give its decisions to another worker.
+            for worker in self._node.service.workers():
+                for held in worker.running.values():
+                    held.beat = now
+        self._delays.run()
+
+    async def advance(self, seconds: float, *, settle: bool) -> None:
+        """Advance the clock, stopping at each due time; with ``settle``, until its jobs have run. Raises TimeoutError."""
+        target = self._clock.monotonic() + seconds
+        while True:
+            if settle:
+                await self.settle()
+            now = self._clock.monotonic()
+            times = [time for time in (self._node.service.timers.next(), self._delays.next()) if time is not None]
+            moment = min(max(min(times), now) + DUE_MARGIN, target) if times else target
+            self._move(max(moment - now, 0))
+            self._node.tick()
+            if moment >= target:
+                break
+            await asyncio.sleep(0)
+        if settle:
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until all due jobs have run and no job runs. Raises TimeoutError."""
+        if not await until(self._is_quiet):
+            running = sorted({delivery.function.name for delivery in self._worker.held})
+            problem = f"these tasks still run: {', '.join(running)}" if running else "due jobs do not start"
+            raise TimeoutError(
+                f"after {format_duration(SETTLE_TIMEOUT)} {problem} (advance(…, settle=False) lets time pass while tasks run)"
+            )
+
+    async def _quiet_or_limited(self) -> bool:
+        """Wait as `settle` does. Return True if due jobs do not start: their limits keep them waiting."""
+        idle_turns = 0
+
+        def done() -> bool:
+            nonlocal idle_turns
+            if not self._is_idle():
+                idle_turns = 0
+                return False
+            idle_turns += 1
+            return idle_turns > BUSY_TURNS or not self._has_due_jobs()
+
+        if not await until(done):
+            await self.settle()  # raises the error
+        return idle_turns > BUSY_TURNS
+
+    def _is_quiet(self) -> bool:
+        return self._is_idle() and not self._has_due_jobs()
+
+    def _has_due_jobs(self) -> bool:
+        """Return whether tasks of the App wait for a worker."""
+        names = {function.name.encode() for function in self._registry}
+        return any(queue.waiting() for queue in self._node.service.queues() if queue.name in names)
+
+    def _is_idle(self) -> bool:
+        """Return whether no job and no decision runs."""
+        node, worker = self._node, self._worker
+        if not node.commits.idle:
+            return False
+        pausing = 0 if self._decider is None else self._decider.pausing()
+        if node.running() != pausing:
+            return False
+        # A decision is running at the node until it is reported, so the work of the decider need not be asked for.
+        return not (worker.held or any(link.session.unsettled for link in worker.links))
+
+
+async def until(done: Callable[[], bool]) -> bool:
+    """Poll a condition in real time, because no single component reports it; return whether it became true in time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + SETTLE_TIMEOUT
+    turns = 0
+    while not done():
+        if loop.time() > deadline:
+            return False
+        turns += 1
+        await asyncio.sleep(0 if turns < BUSY_TURNS else POLL_INTERVAL)
+    return True
