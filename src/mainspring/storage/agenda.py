@@ -220,7 +220,8 @@ class Agenda(Generic[T]):
             elif self._name(entry.item) not in self._under_way:
                 self.lateness = from_us(now_us - entry.at_us)
                 mine.append(entry.item)
-        self._begin(mine)
+        if mine:
+            self._begin(mine)
         if has_others:
             self._find(now_us - to_us(TAKEOVER_DELAY), self._take_over, lambda _: None)
         if self._queue:

@@ -57,6 +57,8 @@ class Alarms:
         """The times of alarms that this node has added, by run: most commits leave a run's alarm as it is."""
         self._horizon_us = 0
         """The time up to which ``_added`` counts."""
+        self._ringing: set[int] = set()
+        """Runs whose alarms are being rung: the outcome has their next ones."""
 
     @property
     def lateness(self) -> float:
@@ -73,6 +75,7 @@ class Alarms:
 
     def written(self, alarms: Iterable[tuple[int, int]]) -> None:
         """Add the alarms of runs, by their ids, that this node has just written; 0 is none."""
+        ringing = self._ringing
         now_us = to_us(self._clock.wall())
         if now_us > self._horizon_us:
             self._added.clear()
@@ -80,7 +83,7 @@ class Alarms:
         added = self._added
         new = []
         for run, due_us in alarms:
-            if due_us and added.get(run) != due_us:
+            if due_us and run not in ringing and added.get(run) != due_us:
                 added[run] = due_us
                 new.append((run, due_us))
         if new:
@@ -92,6 +95,7 @@ class Alarms:
             if operation is None or not operation.open or len(operation.runs) >= BATCH:
                 operation = self._open = self._operation()
             operation.runs.append(run)
+            self._ringing.add(run)
             operation.rows += 1
             operation.now_us = to_us(self._clock.wall())
 
@@ -104,9 +108,13 @@ class Alarms:
     def _rung(self, runs: Sequence[int], outcome: dict[int, int]) -> None:
         for run in runs:
             self._added.pop(run, None)
-        self._agenda.done(map(str, runs))
+        self._end(runs)
         self.written(outcome.items())
 
     def _not_rung(self, runs: Sequence[int]) -> None:
-        self._agenda.done(map(str, runs))
+        self._end(runs)
         self._agenda.fetch_later()
+
+    def _end(self, runs: Sequence[int]) -> None:
+        self._ringing.difference_update(runs)
+        self._agenda.done(map(str, runs))

@@ -202,9 +202,11 @@ class WorkflowDecider:
 
     def pausing(self) -> int | None:
         """Return how many decisions it has whose steps wait for another attempt; None while a report or a step is under way."""
+        if self._reports:
+            return None
         pausing = 0
         for run in self._cache:
-            if run.reporting or any(step.delivery is not None for step in run.running.values()):
+            if any(step.delivery is not None for step in run.running.values()):
                 return None
             pausing += bool(run.running)
         return pausing

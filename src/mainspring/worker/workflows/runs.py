@@ -49,6 +49,7 @@ _CHILD_ENDS: Final = (
     ChildWorkflowExecutionCanceled,
     ChildWorkflowExecutionTerminated,
 )
+_NOTED: Final = frozenset({ActivityTaskScheduled, StartChildWorkflowExecutionInitiated, *_ENDS, *_CHILD_ENDS})
 
 
 class EndedActivity(NamedTuple):
@@ -242,6 +243,8 @@ class Run:
     def note(self, events: Sequence[Event]) -> None:
         """Note which activities and children events open and close."""
         for event in events:
+            if event.__class__ not in _NOTED:
+                continue
             if isinstance(event, ActivityTaskScheduled):
                 self.open.add(event.id)
                 if event.schedule_to_close:
