@@ -12,9 +12,10 @@ import msgspec
 
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
+from mainspring.jobs.lost_attempts import settlements_of
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.owners import owner
-from mainspring.jobs.rules import Event, Outcome, Settlement
+from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.store import Find, Settle
 
 if TYPE_CHECKING:
@@ -50,9 +51,6 @@ _SUCCEEDED: Final = int(State.SUCCEEDED)
 
 UNSETTLED_INTERVAL: Final = 0.25
 """Seconds between checks whether settlements still wait for the store."""
-
-NODE_LOST: Final = "its node was lost"
-"""The reason of lost attempts that were recorded as running at a lost node."""
 
 
 def _settled_job(settlement: Settlement) -> Job:
@@ -394,11 +392,7 @@ class Ends:
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
         """Report attempts that were lost with their node; their jobs are queued again."""
-        settlements = []
-        for one in lost:
-            settlement = Settlement(Job(one.job_id, one.function, b""), Event.LOSE, one.attempt)
-            settlement.outcome, settlement.why = Outcome.LOST, NODE_LOST
-            settlements.append(settlement)
+        settlements = settlements_of(lost)
         if settlements:
             for ended in self._attempts_ended:
                 ended(settlements)

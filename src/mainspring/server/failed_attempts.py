@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.clock import from_us
-from mainspring.jobs.ends import NODE_LOST
 from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.lost_attempts import NODE_LOST
 from mainspring.jobs.rules import Event, Outcome
 from mainspring.workflows.model import function_text
 
