@@ -39,6 +39,12 @@ class _Gathering(WorkflowFuture):
         self.stopping = self.stopping or any(cancelled)
         return any(cancelled)
 
+    def fail(self, error: BaseException) -> None:
+        """Set the error. A cancellation is not logged if nobody awaits it, as that of a task; asyncio's ``gather`` logs it."""
+        self.set_exception(error)
+        if isinstance(error, asyncio.CancelledError):
+            self._log_traceback = False
+
 
 def gather(*coros_or_futures: Any, return_exceptions: bool = False) -> Any:
     """Run ``asyncio.gather``."""
@@ -63,10 +69,10 @@ def gather(*coros_or_futures: Any, return_exceptions: bool = False) -> Any:
         if outer.done():
             return
         if error is not None and (not return_exceptions or isinstance(error, ContinueAsNew)):
-            outer.set_exception(error)
+            outer.fail(error)
         elif not open_children:
             if outer.stopping:
-                outer.set_exception(asyncio.CancelledError())
+                outer.fail(asyncio.CancelledError())
             else:
                 outer.set_result([_value_of(one) for one in children])
 

@@ -381,6 +381,25 @@ def test_a_failed_job_that_nobody_awaits_is_not_logged(caplog: pytest.LogCapture
     assert caplog.records == []
 
 
+def test_a_cancelled_gather_that_nobody_awaits_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def run(act: Act) -> Any:
+        asyncio.gather(act(1, 3), act(2, 4)).cancel()
+        asyncio.gather(act(3, 5), act(4, 6))  # the end of the run cancels it
+        await act(5, 1)
+
+    in_workflow(run)
+    assert caplog.records == []
+
+
+def test_a_failed_gather_that_nobody_awaits_is_logged_as_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+    async def run(act: Act) -> Any:
+        asyncio.gather(act(-1, 1))
+        await act(5, 2)
+
+    in_workflow(run)
+    assert ["was never retrieved" in record.getMessage() for record in caplog.records] == [True]
+
+
 # ---- the log ----
 
 
