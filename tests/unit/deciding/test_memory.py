@@ -193,6 +193,11 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def evicted_at_the_end() -> None:
+    """Do not keep the runs until the end of the test: their memory is looked at before."""
+
+
 def drive(call: Callable[[Value], Any]) -> weakref.ref[Any]:
     """Run a workflow until it has ended or waits for nothing that comes, and evict it."""
 
