@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.errors import MainspringError, StoreError
-
-    Failed = Callable[[MainspringError], None]
+    from mainspring.errors import StoreError
+    from mainspring.workflows.requests import Failed
 
 T = TypeVar("T")
 

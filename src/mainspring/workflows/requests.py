@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from mainspring.workflows.model import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from mainspring.errors import MainspringError
     from mainspring.jobs.model import State as JobState
     from mainspring.workflows.decisions.model import Decision, StepResult
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Key, Parked
+
+    Failed = Callable[[MainspringError], None]
+    """Is called with the error if a request fails."""
 
 
 class Completion(NamedTuple):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.errors import MainspringError, StoreError
+    from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.roots import Joined
@@ -53,10 +53,8 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import ChildPolicy, Event
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observer import Changed
-    from mainspring.workflows.requests import Reached, Signal
+    from mainspring.workflows.requests import Failed, Reached, Signal
     from mainspring.workflows.store import ListRuns, Shown, ShownRun
-
-    Failed = Callable[[MainspringError], None]
 
 DAY: Final = 86_400.0
 

@@ -14,15 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.errors import MainspringError
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Builds
     from mainspring.workflows.definition_store import Removed
     from mainspring.workflows.definitions import Definitions
     from mainspring.workflows.model import Definition
-
-    Failed = Callable[[MainspringError], None]
+    from mainspring.workflows.requests import Failed
 
 
 class VersionRow(NamedTuple):

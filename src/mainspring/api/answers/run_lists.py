@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.run_lookup import RunLookup
-    from mainspring.errors import MainspringError
     from mainspring.jobs.service import JobService
     from mainspring.storage.query import Page
     from mainspring.workflows.model import Key
+    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import Shown, ShownRun
-
-    Failed = Callable[[MainspringError], None]
 
 CLOSED: Final = tuple(int(status) for status in Status if not status.open)
 

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.workflows import RunInfo
-    from mainspring.errors import MainspringError
     from mainspring.jobs.service import JobService
+    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import Shown, ShownRun, Unbegun
-
-    Failed = Callable[[MainspringError], None]
 
 KEY_LIMIT: Final = 128
 """Bytes of a key: more than any unique, and any handle with a run."""

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.run_lookup import RunLookup
     from mainspring.api.workflows import ActivityInfo
-    from mainspring.errors import MainspringError
     from mainspring.jobs.service import JobService
     from mainspring.storage.query import Page
     from mainspring.workflows.history import Event
+    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import ShownRun
-
-    Failed = Callable[[MainspringError], None]
 
 MOST_JOBS: Final = 100
 """Open activities whose jobs are read for the details of a run."""

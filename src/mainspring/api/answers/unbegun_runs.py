@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.api.workflows import List
-    from mainspring.errors import MainspringError
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
     from mainspring.jobs.store import Counted
     from mainspring.storage.query import Page
+    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import Shown
-
-    Failed = Callable[[MainspringError], None]
 
 STATES: Final = {"scheduled": State.SCHEDULED, "pending": State.PENDING}
 """The statuses of runs that have not begun, with the states of their jobs."""

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.api.answers.registry import Handlers
-    from mainspring.errors import MainspringError
     from mainspring.workflows.decider_workers import DeciderRow
+    from mainspring.workflows.requests import Failed
     from mainspring.workflows.version_table import VersionRow
-
-    Failed = Callable[[MainspringError], None]
 
 
 class Table(Protocol):

@@ -36,14 +36,12 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.submitting import SubmitCalls
     from mainspring.api.answers.waiting import Ask
-    from mainspring.errors import MainspringError
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import Key, Limits
+    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import Begun
-
-    Failed = Callable[[MainspringError], None]
 
 
 class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
