@@ -17,6 +17,7 @@ from mainspring.cli.failures import EXIT_DONE, EXIT_FAILED
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 from mainspring.cli.run_views import EVENT_COLUMNS, EventRows, print_difference
 from mainspring.cli.workflow_following import INTERVAL, UNFINISHED
+from mainspring.client.histories import read_events
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.workflows.history_files import (
     decode_history,
@@ -137,12 +138,7 @@ def export(
 
 def _read(client: Client, key: str, *, redact: bool = False) -> bytes:
     """Return the history of a run at a node, as the file of it."""
-    rows: list[dict[str, Any]] = []
-    first: int | None = 1
-    while first is not None:
-        page = call(client, History(key, first, exact=True))
-        rows += page["events"]
-        key, first = page.get("run") or key, page["next"]  # a handle may mean the next run of the chain by now
+    rows = read_events(client, key)
     if not rows:
         raise NotFoundError(f"the run {key} has not begun, so it has no history: wait until it has")
     if redact:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainspring.client.histories import read_events
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.workflows.history_files import encode_history
 
@@ -36,15 +37,10 @@ class History:
 
 def history(client: Client, key: str, handle: str) -> History:
     """Return the history of a run with a key, of a job with a handle. Raises UsageError if there is none."""
-    events: list[dict[str, Any]] = []
-    first: int | None = 1
-    while first is not None:
-        try:
-            page: Any = client.call("workflows.history", {"key": key, "from": first, "exact": True})
-        except NotFoundError:
-            break
-        events += page["events"]
-        key, first = page.get("run") or key, page["next"]  # a handle may mean the next run of the chain by now
+    try:
+        events = read_events(client, key)
+    except NotFoundError:
+        events = []
     if not events:
         raise UsageError(f"{key} has no history: it is no run of a workflow, or its run has not begun")
     return History(events, handle)

@@ -50,8 +50,8 @@ class ChildWorkflowExecutionStarted(EventBase, frozen=True, tag=36):
     version: str
 
 
-class ChildWorkflowExecutionCompleted(EventBase, frozen=True, tag=37):
-    """The child has a result."""
+class ChildEnd(EventBase, frozen=True):
+    """The attributes of all events about the end of a child."""
 
     initiated: int
     started: int
@@ -59,54 +59,35 @@ class ChildWorkflowExecutionCompleted(EventBase, frozen=True, tag=37):
     workflow_id: str
     type: str
     version: str
+
+
+class ChildWorkflowExecutionCompleted(ChildEnd, frozen=True, tag=37):
+    """The child has a result."""
+
     result: bytes = b""
 
 
-class ChildWorkflowExecutionFailed(EventBase, frozen=True, tag=38):
+class ChildWorkflowExecutionFailed(ChildEnd, frozen=True, tag=38):
     """The child has failed."""
 
-    initiated: int
-    started: int
-    run: int
-    workflow_id: str
-    type: str
-    version: str
     reason: str = ""
     details: bytes = b""
 
 
-class ChildWorkflowExecutionTimedOut(EventBase, frozen=True, tag=39):
+class ChildWorkflowExecutionTimedOut(ChildEnd, frozen=True, tag=39):
     """The child lasted longer than its execution timeout."""
 
-    initiated: int
-    started: int
-    run: int
-    workflow_id: str
-    type: str
-    version: str
     timeout: TimeoutType = TimeoutType.START_TO_CLOSE
 
 
-class ChildWorkflowExecutionCanceled(EventBase, frozen=True, tag=40):
+class ChildWorkflowExecutionCanceled(ChildEnd, frozen=True, tag=40):
     """The child has ended as cancelled."""
 
-    initiated: int
-    started: int
-    run: int
-    workflow_id: str
-    type: str
-    version: str
     details: bytes = b""
 
 
-class ChildWorkflowExecutionTerminated(EventBase, frozen=True, tag=41):
+class ChildWorkflowExecutionTerminated(ChildEnd, frozen=True, tag=41):
     """The child was ended from outside."""
 
-    initiated: int
-    started: int
-    run: int
-    workflow_id: str
-    type: str
-    version: str
     reason: str = ""
     """Not in SWF."""
