@@ -289,7 +289,7 @@ class Calls:
         return b"" if about == _NOTHING else encode_about(about)
 
     def close(self) -> list[asyncio.Future[Any]]:
-        """Forget everything that the code waits for, and return the futures of it."""
+        """Forget everything that the code waits for, and return its futures."""
         futures: list[asyncio.Future[Any]] = [*self.activities.values(), *self.children.close(), *self.steps.close()]
         self.activities.clear()
         self._scheduled.clear()

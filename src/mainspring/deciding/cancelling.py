@@ -1,8 +1,8 @@
 """The end of a run's code: jobs and compensations that must have ended before the run closes.
 
-A cancelled job ends as its mode says (`client.options.CancelMode`, `job.WorkflowJob.cancel`). When the main task has ended, the
-tasks that it leaves are cancelled, and with them the jobs that they wait for. The run closes when the jobs of mode ``wait``, and
-the compensations of sagas, have ended. The close deletes the jobs of other open activities, except those of mode ``abandon``.
+A cancelled job ends as its mode requires (`client.options.CancelMode`, `job.WorkflowJob.cancel`). When the main task has ended,
+the tasks that it leaves are cancelled, and with them the jobs that they wait for. The run closes when the jobs of mode ``wait``,
+and the compensations of sagas, have ended. The close deletes the jobs of other open activities, except those of mode ``abandon``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Closing:
         self.begun = False
         """Whether the main task has ended."""
         self.compensating = 0
-        """How many sagas undo something."""
+        """The number of sagas that are running their compensations."""
         self.failure: Exception | None = None
         """The failure of compensations for which no task waits."""
         self._jobs: dict[WorkflowJob[Any], None] = {}
@@ -42,7 +42,7 @@ class Closing:
 
     @property
     def delayed(self) -> bool:
-        """Whether the close has to wait."""
+        """Whether a job or a compensation delays the close."""
         return bool(self._jobs or self.compensating)
 
     def _remove(self, job: Any) -> None:

@@ -57,7 +57,7 @@ class ChildJob(WorkflowJob[R]):
 
 
 class Children:
-    """The open children of a run, and its requests to other runs that have no answer.
+    """The open children of a run, and its unanswered requests to other runs.
 
     ``issue`` adds a command, and ``numbers`` numbers it.
     """
@@ -80,8 +80,9 @@ class Children:
         self._initiated: dict[int, ChildJob[Any]] = {}
         """The same by the events that initiated them."""
         self._requests: dict[int, tuple[asyncio.Future[None], str]] = {}
-        """Requests without an answer and what they do, by the numbers of their commands; then by their events."""
+        """Requests that are not recorded yet, and what they do, by the numbers of their commands."""
         self._sent: dict[int, tuple[asyncio.Future[None], str]] = {}
+        """Recorded requests without an answer, and what they do, by the events that initiated them."""
 
     # ---- called by the code ----
 
@@ -216,13 +217,13 @@ class Children:
             job.fail(JobFailed(job.handle, "WorkflowTerminated", why, None, 1))
 
     def answered(self, event: Any) -> None:
-        """Resolve a request that the other run has."""
+        """Resolve a request that has reached the other run."""
         future, _ = self._sent.pop(event.initiated, (None, ""))
         if future is not None and not future.done():
             future.set_result(None)
 
     def unanswered(self, event: Any) -> None:
-        """Fail a request whose run is not open."""
+        """Fail a request that has reached no open run."""
         future, what = self._sent.pop(event.initiated, (None, ""))
         if future is not None and not future.done():
             future.set_exception(
@@ -231,10 +232,10 @@ class Children:
                     "with which it was started"
                 )
             )
-            future._log_traceback = False  # noqa: SLF001 - nobody has to wait for the answer
+            future._log_traceback = False  # noqa: SLF001 - the code may ignore the answer
 
     def close(self) -> list[asyncio.Future[Any]]:
-        """Forget everything, and return the futures of it."""
+        """Forget all children and requests, and return their futures."""
         futures: list[asyncio.Future[Any]] = [*self._jobs.values()]
         futures += [future for future, _ in (*self._requests.values(), *self._sent.values())]
         for one in (self._jobs, self._initiated, self._requests, self._sent):
@@ -249,12 +250,12 @@ class Children:
 
 
 def encode_signal(signal: SignalType[Any] | str, value: Any) -> tuple[str, bytes]:
-    """Return the name and the encoded value of a signal.  Raises PayloadError."""
+    """Return the name and the encoded value of a signal. Raises PayloadError."""
     return (signal, encode_result(value)) if isinstance(signal, str) else (signal.name, signal.encode(value))
 
 
 def _address(key: str) -> tuple[str, int]:
-    """Return a workflow id or the number of a run; the other one is empty."""
+    """Return the workflow id or the number of a run, whichever the key gives; the other one is empty or 0."""
     handle, _, run = key.partition("@")
     root = Handles.parse(handle.encode())
     if root is None or (run and not run.isdecimal()):

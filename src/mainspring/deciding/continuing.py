@@ -1,4 +1,4 @@
-"""The ends of runs that continue as new, or are begun again after a failure."""
+"""The decisions that continue a run as new, or begin it again after a failure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def continuation_of(error: BaseException | None) -> ContinueAsNew | None:
-    """Return the wish to continue as new that has left a workflow, also in the groups of task groups.
+    """Return the request to continue as new that a workflow has raised, also inside the exception groups of task groups.
 
-    None if there is none, or if the group has other errors, too: they fail the run.
+    None if there is none, or if a group has other errors, too: they fail the run.
     """
     if isinstance(error, ContinueAsNew):
         return error
     if not isinstance(error, BaseExceptionGroup):
         return None
     found = [*_leaves(error)]
-    wishes = [one for one in found if isinstance(one, ContinueAsNew)]
-    return wishes[0] if len(wishes) == len(found) else None
+    requests = [one for one in found if isinstance(one, ContinueAsNew)]
+    return requests[0] if len(requests) == len(found) else None
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -41,7 +41,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def continue_as_new(number: int, found: ContinueAsNew, calls: Calls) -> ContinueAsNewWorkflowExecution:
-    """Return the decision for it: the signals that the code has not received go along."""
+    """Return the decision to continue as new. The next run gets the signals that the code has not received."""
     return ContinueAsNewWorkflowExecution(number, found.payload, found.version, unread=calls.unread_signals())
 
 

@@ -1,8 +1,9 @@
-"""Patches: changes of a workflow's code under open runs, and the decisions from which on a run has them.
+"""Patches: changes of a workflow's code while runs are open. Each run has a patch from one of its decisions on.
 
-A patch is recorded by a marker of the first live decision that asks for it. Replays of that decision and of later ones have the
-patch, replays of earlier ones do not. So the old iterations of a loop stay old, and new ones are new. A decision that was begun
-by earlier code, recorded steps and was lost does not get the patch when it is resumed: its first part ran without it.
+The first live decision that asks for a patch records it as a marker. Replays of that decision and of later ones have the patch,
+replays of earlier ones do not. So the recorded iterations of a loop keep the old code, and new ones use the new code. A decision
+that earlier code began, and that was lost after it had recorded steps, does not get the patch when it is resumed: its first part
+ran without it.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Patches:
     def __init__(self, issue: Callable[[Decision], None]) -> None:
         self._issue = issue
         self._first: dict[str, int] = {}
-        """The first decision of each recorded patch. Replays know those of later decisions, too."""
+        """The first decision of each recorded patch. In a replay, it also has the patches of later decisions."""
         self._read = 0
-        """Completed decisions of which the events were read."""
+        """The number of completed decisions whose events were read."""
         self._decision = 1
-        """The decision that the code makes or repeats."""
+        """The number of the decision that the code makes or repeats."""
         self._live = False
         """Whether the decision is new: nothing of it was recorded when it began."""
 
@@ -55,7 +56,7 @@ class Patches:
         self._read += 1
 
     def read_marker(self, marker: MarkerRecorded) -> None:
-        """Note a marker that follows it."""
+        """Note the marker of a patch, which follows the DecisionTaskCompleted of its decision."""
         self._first.setdefault(marker.function, self._read)
 
     def patched(self, patch: str) -> bool:

@@ -35,8 +35,8 @@ class Saga:
     """A block whose compensations run backwards if an error or a cancellation leaves it.
 
     ``undo`` adds a compensation. Compensations are shielded from further cancels of their run, and all of them are tried. After
-    them the error goes on; if some have failed, ``CompensationFailed`` is raised instead, with the error as its cause. An error
-    of ``park_on`` undoes nothing: it parks the run, and corrected code goes on.
+    them the error goes on; if some have failed, ``CompensationFailed`` is raised instead, with the error as its cause. After an
+    error of ``park_on`` no compensation runs: it parks the run, and corrected code goes on.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Saga:
         if failures:
             cause = f"{type(error).__name__}: {error}".removesuffix(": ")
             failed = CompensationFailed(f"{len(failures)} of {number} compensations failed after {cause}", failures)
-            if calls.closing.begun:  # nobody awaits the task
+            if calls.closing.begun:  # no code awaits the task
                 calls.closing.failure = failed
             raise failed from error
         if cancelled is not None and not isinstance(error, asyncio.CancelledError):
@@ -134,7 +134,7 @@ class Saga:
 
 
 async def _wait_shielded(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
-    """Wait until a task has ended. Return the last cancellation that came meanwhile."""
+    """Wait until a task has ended. Return the last cancellation of the wait; None if there was none."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

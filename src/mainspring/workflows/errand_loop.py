@@ -23,11 +23,11 @@ class ErrandLoop:
         self._clock = clock
         self._paused = paused
         self._stored = True
-        """Whether errands may be stored; at first an earlier process may have stored some."""
+        """Whether there may be stored errands. There may be some at first, from an earlier process."""
         self._running = False
 
     def stored(self) -> None:
-        """Note a commit after which errands are stored."""
+        """Note that a commit has left stored errands."""
         self._stored = True
         if not self._running:
             self.tick()

@@ -215,8 +215,8 @@ def _comparable(events: list[Event]) -> list[Event]:
     """Return events whose redacted payloads match what code can compute from other redacted payloads.
 
     Up to the first placeholder that code gets, the arguments of its commands are the original ones, and are compared by their
-    digests. Afterwards they may be different, and match whatever they are. So do the results of steps, from the first redacted
-    one on: their digests are those of arguments and results together.
+    digests. Afterwards the arguments may differ, and any arguments match. The same holds for the results of steps from the first
+    redacted one on, because their digests cover arguments and results together.
     """
     given = False
     shown: list[Event] = []
@@ -228,6 +228,6 @@ def _comparable(events: list[Event]) -> list[Event]:
             changed = {name: RedactedPayload(bytes(value), value.size, None) for name, value in hidden.items()}
         given = given or (bool(hidden) and (not is_command or isinstance(event, history.MarkerRecorded)))
         if given and isinstance(event, history.MarkerRecorded):
-            changed["digest"] = 0  # the version of no digest, which matches
+            changed["digest"] = 0  # as a digest of another version: it matches every digest
         shown.append(replace(event, **changed) if changed else event)
     return shown

@@ -25,7 +25,7 @@ MOST_RUNS: Final = 200
 
 
 class ReadLatest(Query["dict[int, list[Event]]"], frozen=True):
-    """Read the events of runs, each from a number on; the answer leaves out runs with too many, and those it has no time for."""
+    """Read the events of runs, each from a number on. The answer leaves out long runs, and the last ones if its time is up."""
 
     places: tuple[tuple[int, int], ...]
 
@@ -43,7 +43,7 @@ async def read_latest(runs: Runs, query: ReadLatest, meter: Meter) -> dict[int, 
 
 
 class LatestEvents:
-    """Reads events for callers of the same thread. Those that ask while a read is under way share the next one."""
+    """Reads events for callers on one thread. Requests that arrive during a read share the next one."""
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads

@@ -1,7 +1,7 @@
 """A coroutine that begins in the caller's turn of the loop: if it never waits, it ends there, too.
 
-asyncio has eager tasks from Python 3.12 on. These ones become tasks only where the coroutine waits or uses its task. They save a
-turn of the loop; where many coroutines begin in one turn, tasks of asyncio take a microsecond less each.
+asyncio has eager tasks from Python 3.12 on. An `Execution` makes a task only if the coroutine waits or uses its task. It saves
+a turn of the loop. Where many coroutines begin in one turn, tasks of asyncio take a microsecond less each.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Execution:
             self.begin_task()
 
     def begin_task(self) -> None:
-        """Make a task of the object that stands for it, unless it is one."""
+        """Turn the placeholder into a task, unless it is one already."""
         task = self.task
         if type(task) is _Unused:
             object.__setattr__(task, "__class__", _Used)
@@ -89,7 +89,7 @@ class _Used(_Task):
 
 
 class _Unused(_Task):
-    """A task that nothing has used. It begins with the first use, or at the first wait."""
+    """A placeholder for a task that nothing has used. It becomes a task at its first use, or at the first wait."""
 
     def __getattribute__(self, name: str) -> Any:
         object.__getattribute__(self, "execution").begin_task()
@@ -103,14 +103,14 @@ def _yield(awaited: Any) -> Generator[Any, Any, None]:
 
 @types.coroutine
 def _resume(coroutine: Coroutine[Any, Any, Any], awaited: Any, error: BaseException | None) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that waits for a future (None: for the loop's next turn), or is to be given an error."""
+    """Go on with a coroutine that waits for a future (None: for the loop's next turn); with ``error``, raise it there."""
     while True:
         if error is None:
             if awaited is not None:
-                awaited._asyncio_future_blocking = True  # noqa: SLF001 - which says to the task that the coroutine awaits it
+                awaited._asyncio_future_blocking = True  # noqa: SLF001 - as `await` sets it
             try:
                 yield awaited
-            except BaseException as thrown:  # noqa: BLE001 - the coroutine is given every error of its task
+            except BaseException as thrown:  # noqa: BLE001 - the coroutine gets every error of its task
                 error = thrown
             else:
                 return (yield from coroutine)
