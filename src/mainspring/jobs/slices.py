@@ -248,7 +248,9 @@ class Units(Generic[T]):
             return
         for one in self._slices:
             placed = [entry for kind, some in plan.items() if kind in one.writes for entry in some]
-            await self._step(one, notices.pop(one.kind, ()), placed, outcomes)
+            own = notices.pop(one.kind, ())
+            if own or placed:  # most groups concern one slice
+                await self._step(one, own, placed, outcomes)
         while notices:
             kind, left = notices.popitem()
             for one in self._slices:

@@ -156,7 +156,7 @@ class PassingTime:
         if not node.commits.idle:
             return False
         pausing = 0 if self._decider is None else self._decider.pausing()
-        if node.running() != pausing:
+        if pausing is None or node.running() != pausing:
             return False
         # A decision is running at the node until it is reported, so the work of the decider need not be asked for.
         return not (worker.held or any(link.session.unsettled for link in worker.links))
