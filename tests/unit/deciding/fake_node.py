@@ -17,8 +17,9 @@ from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
 from mainspring.workflows import history as h
 from mainspring.workflows.completing import complete
-from mainspring.workflows.decisions import execution
+from mainspring.workflows.decisions import continuation, execution
 from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
+from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
 from mainspring.workflows.draft import Draft
 from mainspring.workflows.model import Key, Limits
 from mainspring.workflows.requests import Completion, Ruling, Signal
@@ -28,7 +29,7 @@ from mainspring.workflows.timeouts import ring
 from .other_runs import OtherRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.workflows.decisions.model import StepResult
 
@@ -46,8 +47,14 @@ class FakeNode:
     """The history of one run. Each method is one transaction."""
 
     def __init__(
-        self, payload: bytes = b"", seed: int = 7, limits: Limits | None = None, others: OtherRuns | None = None
+        self,
+        payload: bytes = b"",
+        seed: int = 7,
+        limits: Limits | None = None,
+        others: OtherRuns | None = None,
+        after: FakeNode | None = None,
     ) -> None:
+        """Begin a run with a payload, or, if ``after`` has closed so, the run that continues it."""
         self.limits = limits or Limits()
         self.others = others or OtherRuns(random.Random(seed))
         """The runs that get this one's requests."""
@@ -61,18 +68,25 @@ class FakeNode:
         """The event that closed the run."""
         self.withdrawn: list[int] = []
         """The jobs that were deleted."""
-        self._ids = count(1001)
+        self.unread: Sequence[int] = ()
+        """The signals that the code had not received when it continued as new."""
+        self.ids: Iterator[int] = count(1001) if after is None else after.ids
         draft = self._draft()
-        execution.begin(
-            draft, type="test", version="1", input=payload, run=1, root=1, workflow_id="w-1", seed=seed, timeout=0
-        )
+        if after is None:
+            execution.begin(
+                draft, type="test", version="1", input=payload, run=1, root=1, workflow_id="w-1", seed=seed, timeout=0
+            )
+        else:
+            draft.now_us = self.now_us = after.now_us
+            along = continuation.carried(after.events, after.unread, after.state.seen)
+            continuation.begin_next(draft, after.state, after.closed, along)
         self._commit(draft)
 
     def _draft(self) -> Draft:
         draft = Draft(
             self.state,
             now_us=self.now_us,
-            next_id=lambda: next(self._ids),
+            next_id=lambda: next(self.ids),
             limits=self.limits,
             parking=self.parking,
             errands=self.others.errands,
@@ -180,6 +194,8 @@ class FakeNode:
         """Record a completion. ``hold``: workers have the activities that it cancels. ``errands``: how many requests to other
         runs are done in the same transaction.
         """
+        if decisions and isinstance(decisions[-1], ContinueAsNewWorkflowExecution):
+            self.unread = decisions[-1].unread
         draft = self._draft()
         ruling = complete(
             draft,

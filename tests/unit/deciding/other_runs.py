@@ -45,7 +45,8 @@ class OtherRuns:
         """Do the first requests."""
         done, self.errands[:] = self.errands[:number], self.errands[number:]
         for errand in done:
-            self._do(draft, errand)
+            if errand.source == draft.state.run:  # nobody has the answers of a run that has closed
+                self._do(draft, errand)
 
     def _do(self, draft: Draft, errand: Errand) -> None:
         event: Any

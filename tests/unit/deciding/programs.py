@@ -469,7 +469,9 @@ async def program(part: list[Any]) -> list[Any]:
         await asyncio.shield(act.submit(0))
         raise
     if workflow.should_continue() and len(trace) % 2:
-        raise workflow.continue_as_new(["act", len(trace)])
+        number = len(trace)
+        parts = [["receive", number], ["children", number, [["receive", number + 1], ["tell", number]]], ["long", 0]]
+        raise workflow.continue_as_new(["sequence", 0, parts])
     return [repr(one) for one in trace]
 
 

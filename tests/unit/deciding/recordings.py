@@ -20,7 +20,7 @@ from tests.unit.deciding.programs import CODE, deployed, make, recording
 from mainspring.deciding.instance import Instance
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows.decisions.model import FailWorkflowExecution
-from mainspring.workflows.history import Event  # noqa: TC001 - msgspec reads the annotations
+from mainspring.workflows.history import Event, WorkflowExecutionContinuedAsNew
 from mainspring.workflows.model import Limits
 
 # ---- the world ----
@@ -35,21 +35,45 @@ class Recorded(NamedTuple):
 
 
 def record(seed: int) -> Recorded:
-    """Run a random program with a random world, up to its end. Every other recording begins with the old code."""
-    recording.append(True)
+    """Run a random program with a random world, up to the end of its first run."""
+    return record_chain(seed, 1)[0]
+
+
+def record_chain(seed: int, most: int = 3) -> list[Recorded]:
+    """Run a random program with a random world, up to the end of its last run, or of so many.
+
+    Every other recording begins with the old code.
+    """
     chance = random.Random(seed)
+    recording.append(True)
     if seed % 2:
         deployed.clear()
     limits = Limits(warn_bytes=chance.choice((600, 1_200, 2_400)))
     program = msgspec.json.encode([make(chance, 3 + seed % 2)])
     node = FakeNode(program, seed=seed * 7919 + 1, limits=limits, others=OtherRuns(chance, ["child"]))
+    chain = []
+    try:
+        while True:
+            _run(node, chance)
+            chain.append(Recorded(seed, node.events, node.commits))
+            if not isinstance(node.closed, WorkflowExecutionContinuedAsNew) or len(chain) == most:
+                return chain
+            node = FakeNode(limits=limits, others=node.others, after=node)
+    finally:
+        recording.clear()
+        deployed[:] = [True]
+
+
+def _run(node: FakeNode, chance: random.Random) -> None:
+    """Go on at random until the run is closed. Late answers and ends of children then change nothing."""
     worker = FakeWorker(CODE, node)
     for round_number in range(2000):
         if node.closed is not None:
             worker.instance.evict()
-            recording.clear()
-            deployed[:] = [True]
-            return Recorded(seed, node.events, node.commits)
+            last = node.state.last
+            node.do_errands(100)
+            assert node.state.last == last
+            return
         worker.hold = chance.random() < 0.5
         worker.errands = chance.choice((0, 1, 100, 100))
         choices = ["decide"] * 3 if node.decision_waits and not worker.decides else []
@@ -68,7 +92,7 @@ def record(seed: int) -> Recorded:
             choices += ["restart", "lose"] if chance.random() < 0.3 else []
             choices += ["cancel"] if chance.random() < 0.005 else []
         _do(chance.choice(choices or ["signal"]), chance, node, worker)
-    raise AssertionError(f"program {seed} does not end")
+    raise AssertionError("the run does not end")
 
 
 def _do(choice: str, chance: random.Random, node: FakeNode, worker: FakeWorker) -> None:

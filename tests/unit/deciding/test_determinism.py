@@ -19,18 +19,18 @@ import pytest
 from mainspring.workflows.history import WorkflowExecutionFailed
 
 from .fake_node import FakeNode, FakeWorker, code_of
-from .recordings import digest_of_prefixes, digest_of_turn, record
+from .recordings import digest_of_prefixes, digest_of_turn, record_chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
-SHORT, LONG = 40, 1000
+SHORT, LONG = 32, 1000
 
 
 def compare(programs: int, interpreters: list[tuple[str, str]]) -> None:
     """Record programs, replay their prefixes here and in processes with other hash seeds, and compare the commands."""
-    histories = [record(seed) for seed in range(programs)]
+    histories = [one for seed in range(programs) for one in record_chain(seed)]
     expected = [" ".join([str(one.seed), *digest_of_prefixes(one)]) for one in histories]
     data = msgspec.msgpack.encode(histories)
     environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"}
