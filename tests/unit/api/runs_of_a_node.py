@@ -1,0 +1,120 @@
+"""A node without a face whose runs are a fake of the service."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.api import workflows
+from mainspring.api.answers.workflows import WorkflowCalls
+from mainspring.api.request import read
+from mainspring.jobs.model import Job, State
+from mainspring.storage.query import Page
+from mainspring.workflows.model import Key, Limits, Parked
+from mainspring.workflows.requests import Reached, Signal
+from mainspring.workflows.state import OpenActivity, Parking
+from mainspring.workflows.state import State as RunState
+from mainspring.workflows.store import Begun, ListRuns, RunRow, Shown, ShownRun, Unbegun
+
+from .a_node import PAYLOAD_LIMIT, Node, opened
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection
+
+    from mainspring.api.request import Request
+    from mainspring.workflows.history import ChildPolicy, Event
+
+ROOT = 3_000_000_000_017
+START_US = 1_700_000_000_000_000
+"""The time of the node's clock."""
+MISMATCH = Parking(parked=Parked("mismatch", "why"))
+
+
+class FakeWorkflows:
+    """Runs of a node: it answers at once, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.runs: list[ShownRun] = []
+        self.unbegun: list[Unbegun] = []
+        self.events: list[Event] = []
+        self.reached = Reached("recorded", ROOT, ROOT, 7)
+        self.begun: Callable[[Job], Begun] = lambda _: Begun({}, {})
+        self.requests: list[Any] = []
+        self.without_worker: list[tuple[str, str]] = []
+
+    def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], _: object) -> None:
+        self.requests.append((job, version, timeout))
+        done(self.begun(job))
+
+    def signal(self, signal: Signal, done: Callable[[Reached], None], _: object) -> None:
+        self.requests.append(signal)
+        done(self.reached)
+
+    def request_cancel(self, key: Key, reason: str, request: int, done: Callable[[Reached], None], _: object) -> None:
+        self.requests.append((key, reason, request))
+        done(self.reached)
+
+    def terminate(
+        self, key: Key, reason: str, children: ChildPolicy | None, done: Callable[[Reached], None], _: object
+    ) -> None:
+        self.requests.append((key, reason, children))
+        done(self.reached)
+
+    def unpark(self, key: Key | None, done: Callable[[int], None], _: object) -> None:
+        self.requests.append(key)
+        done(1 if key else len(self.runs))
+
+    def stranded(self) -> Collection[tuple[str, str]]:
+        return self.without_worker
+
+    def functions(self) -> list[bytes]:
+        return [b"order"]
+
+    def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], _: object) -> None:
+        self.requests.append(query)
+        newest = sorted(
+            (one for one in self.runs if query.after is None or one.row.id < query.after), key=lambda one: -one.row.id
+        )
+        page = newest[: query.limit]
+        done(Page(page, page[-1].row.id if len(newest) > len(page) else None))
+
+    def show(self, key: Key, done: Callable[[Shown], None], _: object) -> None:
+        self.requests.append(key)
+        done(next(iter(self.runs), self.unbegun))
+
+    def history(self, run_id: int, first: int, limit: int, done: Callable[[Page[Event]], None], _: object) -> None:
+        found = [event for event in self.events if event.id >= first]
+        self.requests.append(run_id)
+        done(Page(found[:limit], found[limit - 1].id if len(found) > limit else None))
+
+
+@asynccontextmanager
+async def with_runs(*runs: ShownRun, **limits: int) -> AsyncIterator[tuple[Node, FakeWorkflows]]:
+    async with opened() as node:
+        fake = FakeWorkflows()
+        fake.runs.extend(runs)
+        chosen = Limits(largest=PAYLOAD_LIMIT, **limits)
+        node.api.add(WorkflowCalls(fake, node.service, node.jobs, node.submits, chosen).handlers)
+        node.service.handles.use_names({3: "laptop"})
+        yield node, fake
+
+
+def a_run(number: int = ROOT, state: RunState | None = None, **columns: Any) -> ShownRun:
+    row = RunRow(number, number, "default", f"order-{number}", "order", "2", started_us=START_US, events=4)
+    return ShownRun(msgspec.structs.replace(row, **columns), state or RunState())
+
+
+def activity(job: int = 0, number: int = 2) -> OpenActivity:
+    return OpenActivity(5, str(number), b"charge", job, START_US)
+
+
+def call(name: str, params: str) -> Request[Any]:
+    kinds = {kind.call: kind for kind in vars(workflows).values() if getattr(kind, "call", "")}
+    return read(kinds, name, params.encode())
+
+
+def waiting(number: int, **columns: Any) -> Unbegun:
+    job = Job(number, b"order", b"", unique=b"order-17", state=int(State.PENDING), created_us=START_US)
+    return Unbegun(msgspec.structs.replace(job, **columns), is_workflow=False)

@@ -1,0 +1,132 @@
+"""The call that lists runs, without a face and with a fake of the service."""
+
+from __future__ import annotations
+
+from mainspring.api import jobs, workflows
+from mainspring.clock import to_us
+from mainspring.workflows.model import About, Parked, encode_about
+from mainspring.workflows.state import OpenTimer, Parking
+from mainspring.workflows.state import State as RunState
+
+from .a_node import run
+from .runs_of_a_node import ROOT, START_US, a_run, activity, waiting, with_runs
+
+
+def test_a_run_is_listed_with_the_things_that_it_waits_for() -> None:
+    async def test() -> None:
+        state = RunState(activities={5: activity()}, timers={"3": OpenTimer(6, "3", START_US + 187_260_000_000)})
+        about = encode_about(About(("approved",)))
+        async with with_runs(a_run(state=state, about=about)) as (node, _):
+            (row,) = (await node.api.call(workflows.List())).runs
+            assert row.waits_for == "charge #2, timer 2d4h, approved"
+            assert (row.handle, row.run) == (f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT}")
+            assert (row.workflow_id, row.type, row.version, row.status) == (f"order-{ROOT}", "order", "2", "open")
+            assert (row.started_at, row.closed_at, row.events) == ("2023-11-14T22:13:20.000000Z", None, 4)
+
+    run(test())
+
+
+def test_lists_have_pages() -> None:
+    async def test() -> None:
+        async with with_runs(*(a_run(number) for number in range(1, 6))) as (node, _):
+            seen: list[str] = []
+            after: str | None = None
+            while True:
+                page = await node.api.call(workflows.List(limit=2, after=after))
+                seen += [row.workflow_id for row in page.runs]
+                after = page.next
+                if after is None:
+                    break
+            assert seen == [f"order-{number}" for number in (5, 4, 3, 2, 1)]
+
+    run(test())
+
+
+def test_lists_have_filters() -> None:
+    async def test() -> None:
+        async with with_runs() as (node, fake):
+            for request, expected in (
+                (workflows.List(open=True, type="order", id="order-17", since=1.5), ((0,), False)),
+                (workflows.List(closed=True), ((1, 2, 3, 4, 5, 6), False)),
+                (workflows.List(parked=True), ((0,), True)),
+                (workflows.List(status="timed_out"), ((6,), False)),
+            ):
+                await node.api.call(request)
+                query = fake.requests.pop()
+                assert (query.status, query.parked) == expected
+                assert (query.type, query.workflow_id, query.since_us) == (
+                    request.type,
+                    request.id,
+                    to_us(request.since or 0),
+                )
+
+    run(test())
+
+
+def test_stranded_runs_are_listed_by_their_version() -> None:
+    async def test() -> None:
+        runs = [a_run(number, decision=7, version="1" if number % 2 else "2") for number in range(1, 1101)]
+        async with with_runs(
+            *runs,
+            a_run(2000, version="1"),
+            a_run(2001, version="1", decision=7, parking=Parking(parked=Parked("", ""))),
+        ) as (node, fake):
+            assert (await node.api.call(workflows.List(stranded=True))).runs == []
+            fake.without_worker.append(("order", "1"))
+            page = await node.api.call(workflows.List(stranded=True, limit=3))
+            assert [row.workflow_id for row in page.runs] == ["order-1099", "order-1097", "order-1095"]
+            number, after = 0, page.next
+            while after is not None:
+                page = await node.api.call(workflows.List(stranded=True, limit=1000, after=after))
+                number, after = number + len(page.runs), page.next
+            assert number == 547
+
+    run(test())
+
+
+def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
+    async def test() -> None:
+        async with with_runs() as (node, fake):
+            handles = [await node.submit(b"order", unique=f"u{number}".encode()) for number in range(4)]
+            await node.submit(b"charge")
+            ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
+            fake.runs.extend(a_run(number) for number in (ids[1], ids[3] + 7, ids[0] - 7))
+            await node.api.call(jobs.Cancel(handles[1]))
+            expected = [f"order-{ids[3] + 7}", "u3", "u2", f"order-{ids[1]}", "u0", f"order-{ids[0] - 7}"]
+            for limit in (1, 2, 3, 100):
+                seen: list[str] = []
+                after: str | None = None
+                while True:
+                    page = await node.api.call(workflows.List(limit=limit, after=after))
+                    assert len(page.runs) <= limit
+                    seen += [row.workflow_id for row in page.runs]
+                    after = page.next
+                    if after is None:
+                        break
+                assert seen == expected
+            fake.runs.clear()
+            fake.unbegun = [waiting(ids[2], unique=b"u2")._replace(is_workflow=True), waiting(9, function=b"charge")]
+            for request, ids_found in (
+                (workflows.List(status="pending"), ["u3", "u2", "u0"]),
+                (workflows.List(status="pending", limit=2), ["u3", "u2"]),
+                (workflows.List(type="order"), ["u3", "u2", "u0"]),
+                (workflows.List(id="u2"), ["u2"]),
+                (workflows.List(id="u2", status="scheduled"), []),
+                *(
+                    (request, [])
+                    for request in (
+                        workflows.List(type="refund"),
+                        workflows.List(status="scheduled"),
+                        workflows.List(status="open"),
+                        workflows.List(open=True),
+                        workflows.List(closed=True),
+                        workflows.List(parked=True),
+                        workflows.List(since=1.0),
+                    )
+                ),
+            ):
+                found = (await node.api.call(request)).runs
+                assert [row.workflow_id for row in found] == ids_found
+                assert {row.status for row in found} <= {"pending"}
+
+    run(test())
