@@ -90,6 +90,7 @@ class CommitQueue:
         self._idle: list[Callable[[], None]] = []
         self._is_answering = False
         """Whether the callbacks of a group are being called."""
+        self._before_answers: list[Callable[[], None]] = []
         self._after_answers: list[Callable[[], None]] = []
         self.locked: StoreBusyError | None = None
         """The error of the group that waits for the store's lock; None if no group does."""
@@ -233,6 +234,16 @@ class CommitQueue:
         """Return whether the outcomes of a group are being delivered."""
         return self._is_answering
 
+    def before_answers(self, then: Callable[[], None]) -> None:
+        """Call ``then`` before the current group's operations are answered; after them if that has begun.
+
+        It is called at once if no group is in progress.
+        """
+        if self._group:
+            self._before_answers.append(then)
+        else:
+            self.after_answers(then)
+
     def after_answers(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the current group's operations are all answered; at once if no group is in progress."""
         if self._is_answering or self._group:
@@ -252,6 +263,10 @@ class CommitQueue:
 
     def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
         group, self._group = self._group, ()
+        if self._before_answers:
+            before_answers, self._before_answers = self._before_answers, []
+            for function in before_answers:
+                function()
         if isinstance(outcomes, StoreBusyError):
             group = self._keep_blocked(group, outcomes)
             if not group:

@@ -240,6 +240,26 @@ def test_operations_put_by_an_outcome_are_in_the_next_group(desk: Desk) -> None:
     assert desk.events == [("b", 0)]
 
 
+def test_functions_are_called_before_and_after_the_answers_of_a_group(desk: Desk) -> None:
+    desk.queue.before_answers(lambda: desk.events.append("at once"))
+    desk.queue.put(
+        Operation(), lambda _: desk.queue.before_answers(lambda: desk.events.append("too late to be before"))
+    )
+    desk.turn()
+    desk.queue.after_answers(lambda: desk.events.append("after"))
+    desk.queue.before_answers(lambda: desk.events.append("before"))
+    desk.answer()
+    assert desk.events == ["at once", "before", "after", "too late to be before"]
+
+
+def test_functions_before_the_answers_do_not_wait_for_a_locked_store(desk: Desk) -> None:
+    desk.put("first")
+    desk.turn()
+    desk.queue.before_answers(lambda: desk.events.append("before"))
+    desk.find_locked()
+    assert desk.events == ["before"]
+
+
 def test_flushing_twice_does_nothing_twice(desk: Desk) -> None:
     desk.put("a")
     desk.queue.flush()

@@ -183,7 +183,8 @@ class DecisionSide:
             HEARTBEAT,
             self._limits,
         )
-        self._peer.outgoing.gather(self._service.after_answers)  # a group often brings decisions of many runs
+        # A group often brings decisions of many runs. They are written before the group's answers, for which no run waits.
+        self._peer.outgoing.gather(self._service.before_answers)
         self._peer.outbox.write(response(Type.ASSIGN, held.handle, held.token, held.job.function, b"", info, payload))
         if held.cancelled:  # before it was sent
             self.stop(held, b"cancelled")

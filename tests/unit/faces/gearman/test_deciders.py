@@ -768,6 +768,20 @@ def test_the_packets_of_one_group_to_a_peer_are_written_together(
     assert [name for name, _ in client.received()] == ["ANSWER"] * 3 + ["JOB_CREATED"] * 3
 
 
+def test_a_decision_is_assigned_before_the_report_that_caused_it_is_answered(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    worker = Decider(node, b"charge")
+    decider.ask(report(decision, TASK))
+    (activity,) = (Assigned(args) for kind, args in worker.take() if kind == Type.ASSIGN)
+    written: list[int] = []
+    for peer in (decider.peer, worker.peer):
+        peer.wire._see = lambda kind, _: written.append(kind)  # noqa: SLF001 - the order of both connections
+    worker.peer.request(Type.SETTLE, activity.handle, activity.token, b"succeeded", b"", b"1")
+    node.commit()
+    assert written == [Type.ASSIGN, Type.SETTLED]
+
+
 def test_a_client_has_many_signals_under_way_but_few_requests_with_long_answers(node: Node) -> None:
     runs = [start(node) for _ in range(2)]
     signals, lists = node.connect(extended=True), node.connect(extended=True)
