@@ -71,6 +71,7 @@ _LEAVES = [
     "child_outcome",
     "leave",
     "tell",
+    "gathers",
 ]
 _NODES = [
     "sequence",
@@ -92,6 +93,7 @@ _NODES = [
     "until",
     "generator",
     "jobs",
+    "steps",
     "saga",
     "saga",
     "late",
@@ -177,6 +179,11 @@ async def _change(number: int, _trace: Any) -> Any:
 
 async def _long(number: int, _trace: Any) -> Any:
     return await (act.submit(-number) if workflow.should_continue() else workflow.step(compute, -number))
+
+
+async def _gathers(number: int, _trace: Any) -> Any:
+    done, _ = await asyncio.wait({asyncio.gather(workflow.step(compute, number + place)) for place in range(4)})
+    return [one.result() for one in done]
 
 
 async def _sequence(_number: int, parts: Any, trace: Any) -> Any:
@@ -330,6 +337,23 @@ async def _jobs(number: int, parts: Any, _trace: Any) -> Any:
     return [job.handle for job in done]
 
 
+async def _steps(number: int, parts: Any, trace: Any) -> Any:
+    modes: Any = ("each", "together")
+    steps = [workflow.step(compute, number + place, record=modes[place % 2]) for place in range(len(parts) + 1)]
+    following = [asyncio.create_task(_follow(step, trace)) for step in steps]
+    return await asyncio.gather(*following, *_tasks(parts, trace))
+
+
+async def _follow(job: Any, trace: Any) -> Any:
+    """Make the order of the ends of jobs visible in the history."""
+    try:
+        value = await job
+    except JobError as error:
+        value = len(str(error))
+    trace.append(value)
+    return await act.submit(value)
+
+
 async def _saga(number: int, parts: Any, trace: Any) -> Any:
     async def undo(place: int) -> None:
         trace.append(f"undo {place}")
@@ -421,15 +445,6 @@ async def _children(number: int, parts: Any, trace: Any) -> Any:
         return await asyncio.gather(*following, *jobs, *_tasks(parts, trace), return_exceptions=bool(number % 3))
 
 
-async def _follow(job: Any, trace: Any) -> Any:
-    try:
-        value = await job
-    except JobError as error:
-        value = len(str(error))
-    trace.append(value)
-    return await act.submit(value)
-
-
 async def _family(number: int, parts: Any, trace: Any) -> Any:
     jobs: set[Any] = {_child_of(number * 7 + place).submit(place) for place in range(len(parts) + 2)}
     tasks = _tasks(parts[:1], trace)
@@ -471,6 +486,7 @@ async def program(part: list[Any]) -> list[Any]:
     if workflow.should_continue() and len(trace) % 2:
         number = len(trace)
         parts = [["receive", number], ["children", number, [["receive", number + 1], ["tell", number]]], ["long", 0]]
+        child.submit(number)  # it is open when the run closes
         raise workflow.continue_as_new(["sequence", 0, parts])
     return [repr(one) for one in trace]
 

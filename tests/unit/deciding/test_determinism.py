@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
-SHORT, LONG = 32, 1000
+SHORT, LONG = 20, 1000
 
 
 def compare(programs: int, interpreters: list[tuple[str, str]]) -> None:
