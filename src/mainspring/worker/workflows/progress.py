@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 TOGETHER_BYTES: Final = 64 * 1024
 """Bytes of results that are recorded with their decision above which they wait for it no longer."""
+TOGETHER_STEPS: Final = 1_000
+"""The number of such results above which they wait no longer."""
 
 
 class Next(Enum):
@@ -42,6 +44,7 @@ def next_act(run: Run, *, draining: bool) -> Next:
     if run.decisions or run.settlements or run.outdated:
         return Next.RECORD
     if run.steps:
-        now = run.eager or draining or run.step_bytes > TOGETHER_BYTES
+        many = run.step_bytes > TOGETHER_BYTES or len(run.steps) > TOGETHER_STEPS
+        now = run.eager or draining or many
         return Next.RECORD if now else Next.NOTHING if run.outcomes else Next.WAIT
     return Next.HAND_BACK if draining and not run.running else Next.NOTHING

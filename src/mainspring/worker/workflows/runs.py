@@ -200,13 +200,12 @@ class Run:
         """Whether nothing of it is under way, so that its code may begin again."""
         return self.idle and not (self.running or self.outcomes or self.starts or self.unrecorded)
 
-    def take_outcomes(self, most: int) -> list[StepOutcome]:
-        """Remove and return the first outcomes of steps: at least one, and further ones of up to ``most`` bytes in all."""
-        size = len(self.outcomes[0].result)
-        number = 1
-        for outcome in self.outcomes[1:]:
-            size += len(outcome.result)
-            if size > most:
+    def take_outcomes(self, most: int, size: int) -> list[StepOutcome]:
+        """Remove and return the first outcomes of steps: one, and further ones up to ``most`` with ``size`` bytes in all."""
+        number = 0
+        for outcome in self.outcomes[:most]:
+            size -= len(outcome.result)
+            if size < 0 and number:
                 break
             number += 1
         taken, self.outcomes = self.outcomes[:number], self.outcomes[number:]

@@ -35,6 +35,8 @@ SLICE: Final = 0.005
 """Seconds for which a run whose steps end at once goes on before others run."""
 BATCH_SIZE: Final = 8 * 2**20
 """Bytes of results that one activation takes, if there are several."""
+BATCH_STEPS: Final = 1_000
+"""Results that one activation takes: the server accepts ten times as many in a report."""
 
 
 def _completes(event: Event) -> bool:
@@ -103,18 +105,19 @@ class Turns:
     def end_steps(self, run: Run) -> None:
         """Give the code the outcomes of steps; they wait for the next decision if the worker has none.
 
-        Large results are reported in several batches, since a packet cannot carry all of them. A run whose steps end at once goes
-        on here, and lets others run after a time.
+        Large or many results are reported in several batches, since a packet cannot carry all of them. A run whose steps end at
+        once goes on here, and lets others run after a time.
         """
         if not run.outcomes:
             return
-        most = min(BATCH_SIZE, run.instance.limits.largest // 2)
+        size = min(BATCH_SIZE, run.instance.limits.largest // 2)
         until = self._clock() + SLICE
         while run.outcomes and run.key is not None and not run.reporting:
             if self._clock() > until:
+                self._begin_delay(run)
                 asyncio.get_running_loop().call_soon(self._go_on, run)
                 return
-            outcomes = run.take_outcomes(most)
+            outcomes = run.take_outcomes(BATCH_STEPS, size)
             for outcome in outcomes:
                 step = run.running.pop(outcome.number, None)
                 run.eager = run.eager or step is None or step.call.record == "each"
@@ -183,8 +186,7 @@ class Turns:
             starts, run.starts = run.starts, []
             self._steps.start(run, starts)
         elif act is Next.WAIT:
-            if run.timer is None:
-                run.timer = asyncio.get_running_loop().call_later(TOGETHER_DELAY, self._late, run)
+            self._begin_delay(run)
         elif act is Next.HAND_BACK:
             self._hand_back(run)
 
@@ -199,6 +201,11 @@ class Turns:
         for run in self._cache:
             if run.key is not None and not run.reporting:
                 self._hand_back(run)
+
+    def _begin_delay(self, run: Run) -> None:
+        """Let results wait a short time for their decision."""
+        if run.steps and run.timer is None:
+            run.timer = asyncio.get_running_loop().call_later(TOGETHER_DELAY, self._late, run)
 
     def _late(self, run: Run) -> None:
         """Report results that have waited long enough for their decision."""

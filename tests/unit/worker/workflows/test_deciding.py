@@ -92,6 +92,32 @@ def test_a_run_whose_steps_end_at_once_lets_others_run() -> None:
     Host(steps.app).run(test)
 
 
+@pytest.mark.parametrize("record", ["each", "together"])
+def test_many_results_of_steps_are_reported_in_batches(record: Any) -> None:
+    """The server refuses a report with more than 10,000 results, which would park the run."""
+    app = App()
+
+    async def nothing(number: int) -> None: ...
+
+    @app.workflow
+    async def order() -> None:
+        for _ in range(3):
+            await asyncio.gather(
+                *(workflow.step(nothing, one, name="nothing", record=record) for one in range(turns.BATCH_STEPS + 1))
+            )
+
+    async def test(host: Host) -> None:
+        host.assign()
+        recorded: list[int] = []
+        while sum(recorded) < 3 * (turns.BATCH_STEPS + 1):
+            report = await host.report()
+            recorded.append(len(report.only.steps))
+            host.answer(report)
+        assert max(recorded) <= 2 * turns.BATCH_STEPS
+
+    Host(app).run(test)
+
+
 @pytest.mark.parametrize(("long", "reports"), [(False, [2]), (True, [1, 1])])
 def test_the_reports_of_a_long_turn_are_sent_before_its_end(long: bool, reports: list[int]) -> None:
     app = App()
