@@ -1,6 +1,6 @@
 """The size of a history, as far as the code of its run has got.
 
-The node knows the exact size, and no replay could repeat what it has said at some time. So the worker adds up the values in the
+The node has the exact size, but a replay could not repeat the size of an earlier moment. So the worker adds up the values in the
 events itself, up to the last event that the code was given: that is the same in each replay.
 """
 

@@ -1,4 +1,4 @@
-"""Many calls of workflow code, of which only some are open at a time."""
+"""Many calls of workflow code, with a limit on those that are open at a time."""
 
 from __future__ import annotations
 

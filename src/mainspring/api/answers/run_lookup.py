@@ -109,7 +109,7 @@ class RunLookup:
 
 
 def is_stranded(shown: ShownRun, stranded: Collection[tuple[str, str]]) -> bool:
-    """Return whether a run waits for a worker with its type and version, of which there is none."""
+    """Return whether a run waits for a worker with its type and version, and no such worker is connected."""
     row = shown.row
     return bool(row.decision) and row.parked is None and (row.type, row.version) in stranded
 

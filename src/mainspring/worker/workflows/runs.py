@@ -148,7 +148,7 @@ class Run:
         self.activation = 0.0
         """Seconds that the last activation took."""
         self.expected = False
-        """Whether its next decision is on its way to this worker: the node has said so."""
+        """Whether its next decision is on its way to this worker, according to the node's last answer."""
         self.reading = False
         """Whether a request for events that its decision needs is under way."""
         self.check = False
