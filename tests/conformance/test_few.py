@@ -9,6 +9,7 @@ import pytest
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import State
+from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.storage.query import Budget
 from mainspring.testing.conformance import Make, Store
@@ -36,18 +37,18 @@ class Few:
             store.end(store.leased(function=b"ended"))
             store.submitted(function=b"later", **later)
         for state, job in ((State.LEASED, leased), (State.PENDING, pending)):
-            found = store.read(ListJobs(state=state), BUDGET)
+            found = store.read(ListJobs(where=JobFilter(states=(state,))), BUDGET)
             assert ([one.id for one in found.items], found.next) == ([job.id], None)
-        found = store.read(ListJobs(state=State.SCHEDULED, function=b"f"), BUDGET)
+        found = store.read(ListJobs(where=JobFilter(states=(State.SCHEDULED,), function=b"f")), BUDGET)
         assert found.items == []
         assert found.next is not None, "six are scheduled"
 
     def test_an_index_of_one_function_is_taken_where_it_is_asked_for(self, store: Store) -> None:
         rare = store.submitted(function=b"rare")
         many = [store.submitted() for _ in range(9)]
-        found = store.read(ListJobs(state=State.PENDING, function=b"rare"), BUDGET)
+        found = store.read(ListJobs(where=JobFilter(states=(State.PENDING,), function=b"rare")), BUDGET)
         assert ([job.id for job in found.items], found.next) == ([rare.id], None)
-        found = store.read(ListJobs(state=State.PENDING, unique=b"none"), BUDGET)
+        found = store.read(ListJobs(where=JobFilter(states=(State.PENDING,), unique=b"none")), BUDGET)
         assert (found.items, found.next) == ([], many[5].id)
 
 

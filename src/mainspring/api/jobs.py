@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.request import Request
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 
@@ -76,17 +77,28 @@ class Missed(msgspec.Struct):
 
 
 class List(Request[Listed]):
-    """Jobs that match all given criteria and are older than the job ``before``. Codes: ``invalid``, ``job_not_found``."""
+    """Jobs that match all given criteria (`JobCriteria`) and are older than the job ``before``.
+
+    Codes: ``invalid``, ``job_not_found``, ``run_not_found``.
+    """
 
     call = "jobs.list"
     only_reads = True
-    state: str | None = None
+    state: str | list[str] | None = None
+    """One state, or several of which any will do."""
     function: str | None = None
     unique: str | None = None
     before: str | None = None
     limit: int = 100
     partial: bool = False
     """Whether the answer may contain fewer jobs than the limit although more match."""
+    key: str | None = None
+    schedule: str | None = None
+    workflow: str | None = None
+    """A run of a workflow, by its handle or workflow id."""
+    error_type: str | None = None
+    created_from: Time | None = None
+    created_to: Time | None = None
 
 
 class Show(Request[JobDetails]):

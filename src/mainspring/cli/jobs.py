@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -12,8 +13,8 @@ from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
 from mainspring.cli.job_search import JobSearch
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
-from mainspring.cli.submit import write_result
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
+from mainspring.cli.submit import parse_time, write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import MainspringError
 
@@ -51,6 +52,7 @@ SHRINK_STEPS: tuple[Step, ...] = (
 """The order in which the list shrinks on a terminal. Handles and states stay whole, so that users can copy a handle."""
 
 State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
+TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 
 jobs = App(name="jobs", help="List, show, watch, cancel and retry jobs.")
@@ -59,9 +61,30 @@ jobs = App(name="jobs", help="List, show, watch, cancel and retry jobs.")
 @jobs.command(name="list")
 def list_jobs(
     *,
-    state: Annotated[State | None, plain("--state", "List only jobs in this state.")] = None,
+    state: Annotated[
+        list[State] | None, plain("--state", "List only jobs in this state; may be repeated.", negative="")
+    ] = None,
     function: Annotated[str | None, plain("--function", "List only jobs of this function.")] = None,
     unique: Annotated[str | None, plain("--unique", "List only jobs with this unique.")] = None,
+    key: Annotated[str | None, plain("--key", "List only jobs with this concurrency key.")] = None,
+    schedule: Annotated[str | None, plain("--schedule", "List only jobs of this schedule.")] = None,
+    workflow: Annotated[
+        str | None, plain("--workflow", "List only jobs of this run, given by its handle or workflow id.")
+    ] = None,
+    error: Annotated[
+        str | None, plain("--error", "List only jobs whose last failure has this type, such as ValueError.")
+    ] = None,
+    created_after: Annotated[
+        float | None,
+        plain(
+            "--created-after",
+            "List only jobs that were submitted at this time or later, such as 2030-01-31T12:00:00Z.",
+            **TIME_OPTION,
+        ),
+    ] = None,
+    created_before: Annotated[
+        float | None, plain("--created-before", "List only jobs that were submitted before this time.", **TIME_OPTION)
+    ] = None,
     limit: Annotated[int, Parameter(name="--limit", help="The most jobs to list, up to 1000.")] = 100,
     before: Annotated[
         str | None, plain("--before", "List only jobs older than the job with this handle: the next page.")
@@ -80,8 +103,22 @@ def list_jobs(
     EXAMPLES
       mainspring jobs list --state failed
       mainspring jobs list --function thumbnail --limit 10 --json
+      mainspring jobs list --state failed --error TimeoutError --created-after 2030-01-31T12:00:00Z
     """
-    search = JobSearch(server.client(), List(state, function, unique, before, limit))
+    request = List(
+        state=_one_or_more(state),
+        function=function,
+        unique=unique,
+        before=before,
+        limit=limit,
+        key=key,
+        schedule=schedule,
+        workflow=workflow,
+        error_type=error,
+        created_from=_utc(created_after),
+        created_to=_utc(created_before),
+    )
+    search = JobSearch(server.client(), request)
     try:
         search.run()
     except (KeyboardInterrupt, MainspringError):
@@ -189,6 +226,17 @@ def result(
       5 --timeout is over; the job continues
     """
     return write_result(server.client(), handle, timeout, json={} if json else None)
+
+
+def _one_or_more(states: list[State] | None) -> str | list[str] | None:
+    """Return a single state as text, as servers of earlier versions read it."""
+    if not states:
+        return None
+    return states[0] if len(states) == 1 else [*states]
+
+
+def _utc(time: float | None) -> datetime | None:
+    return None if time is None else datetime.fromtimestamp(time, UTC)
 
 
 def _each(requests: Sequence[Cancel | Retry], server: ServerOptions, *, json: bool) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job
+from mainspring.queries.filters import JobFilter
 from mainspring.storage.query import Page, PageQuery, Query
 
 if TYPE_CHECKING:
@@ -14,19 +15,9 @@ if TYPE_CHECKING:
 
 
 class ListJobs(PageQuery[Job], frozen=True, kw_only=True):
-    """List jobs, newest first, without payloads and results; None matches all. A page continues after an id."""
+    """List jobs, newest first, without payloads and results. A page continues after an id."""
 
-    state: State | None = None
-    function: bytes | None = None
-    unique: bytes | None = None
-
-    def matches(self, job: Job) -> bool:
-        """Return whether a job matches the query."""
-        return (
-            (self.state is None or job.state == self.state)
-            and (self.function is None or job.function == self.function)
-            and (self.unique is None or job.unique == self.unique)
-        )
+    where: JobFilter = JobFilter()
 
 
 class Mark(NamedTuple):

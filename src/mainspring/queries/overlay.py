@@ -22,13 +22,13 @@ def with_held(page: Page[Job], query: ListJobs, held: Iterable[Held]) -> Page[Jo
     """
     jobs = {job.id: job for job in page.items}
     for one in held:
-        if one.job.id in jobs or not one.stored or query.state is State.RUNNING:
+        if one.job.id in jobs or not one.stored or State.RUNNING in query.where.states:
             jobs[one.job.id] = one.seen()
     newest = sorted(
         (
             job
             for job in jobs.values()
-            if query.matches(job)
+            if query.where.matches(job)
             and (query.after is None or job.id < query.after)
             and (page.next is None or job.id >= page.next)
         ),

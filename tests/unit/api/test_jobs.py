@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from mainspring.api import jobs
@@ -70,6 +71,7 @@ def test_a_running_job_is_shown_before_it_is_committed() -> None:
     ("request_", "code"),
     [
         (jobs.List(state="asleep"), Code.INVALID),
+        (jobs.List(state=["failed", "asleep"]), Code.INVALID),
         (jobs.List(limit=0), Code.INVALID),
         (jobs.List(limit=1001), Code.INVALID),
         (jobs.List(before="x"), Code.JOB_NOT_FOUND),
@@ -139,5 +141,34 @@ def test_a_failure_is_shown_with_its_traceback() -> None:
         async with opened() as node:
             shown = await node.api.call(jobs.Show(await fail(node)))
             assert (shown.state, shown.error, shown.traceback) == ("failed", "E: why", None)
+
+    run(test())
+
+
+def test_a_list_is_filtered_by_many_criteria() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            first = await node.submit(unique=b"u")
+            node.clock.advance(10)
+            second = await node.submit()
+            node.clock.advance(10)
+            third = await node.submit()
+            await node.api.call(jobs.Cancel(second, "no"))
+
+            async def found(**criteria: object) -> list[str]:
+                request = msgspec.convert(criteria, jobs.List)
+                return [job.handle for job in (await node.api.call(request)).jobs]
+
+            assert await found(state=["pending", "cancelled"], function="f") == [third, second, first]
+            assert await found(state=["pending"]) == [third, first]
+            assert await found(error_type="Cancelled") == [second]
+            assert await found(error_type="Cancel") == []
+            assert await found(key="k") == await found(schedule="s") == []
+            assert await found(key="") == [third, second, first]
+            created = (await node.api.call(jobs.Show(second))).created_at
+            assert await found(created_from=created) == [third, second]
+            assert await found(created_to=created) == [first]
+            assert await node.code(jobs.List(workflow="order-17")) is Code.RUN_NOT_FOUND
+            assert await found(workflow=f"{first}@5") == []
 
     run(test())

@@ -196,3 +196,24 @@ def test_an_error_names_each_job_once(monkeypatch: pytest.MonkeyPatch, capsys: p
         f"mainspring: {HANDLES[0]} is pending",
         f"mainspring: {HANDLES[1]}: the store is away",
     ]
+
+
+def test_a_list_sends_its_criteria(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SearchServer(found(), found())
+    assert search(server, monkeypatch, "--state", "failed", "--limit", "5") == 0
+    words = "--state failed --state cancelled --key k --schedule s --workflow order-17 --error ValueError"
+    times = "--created-after 2030-01-31T12:00:00Z --created-before 2030-01-31T13:00:00+01:00"
+    assert search(server, monkeypatch, *words.split(), *times.split()) == 0
+    assert server.requests == [
+        {"state": "failed", "limit": 5, "partial": True},
+        {
+            "state": ["failed", "cancelled"],
+            "key": "k",
+            "schedule": "s",
+            "workflow": "order-17",
+            "error_type": "ValueError",
+            "created_from": "2030-01-31T12:00:00Z",
+            "created_to": "2030-01-31T12:00:00Z",
+            "partial": True,
+        },
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job, State
+from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
 from mainspring.storage.query import Page
@@ -44,4 +45,4 @@ def test_a_stored_job_of_another_page_is_not_added() -> None:
 
 def test_a_job_that_does_not_match_any_more_is_removed() -> None:
     page = Page([job(9, State.LEASED)])
-    assert ids(with_held(page, ListJobs(state=State.RUNNING), [])) == []
+    assert ids(with_held(page, ListJobs(where=JobFilter(states=(State.RUNNING,))), [])) == []

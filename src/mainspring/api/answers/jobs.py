@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict, replace
 
+from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.text import failure_of, line, rfc3339, text
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import (
-    STATE_BY_NAME,
     Cancel,
     Cancelled,
     JobDetails,
@@ -53,14 +53,10 @@ class JobCalls:
     # ---- reading ----
 
     async def _list(self, request: List) -> Listed:
-        if request.state is not None and request.state not in STATE_BY_NAME:
-            raise ApiError(Code.INVALID, f"there is no state {request.state!r}; there are {', '.join(STATE_BY_NAME)}")
         check_number("limit", request.limit)
         before = self._job_id(request.before) if request.before is not None else None
-        state = STATE_BY_NAME[request.state] if request.state is not None else None
-        function = function_named(request.function) if request.function is not None else None
-        unique = request.unique.encode() if request.unique is not None else None
-        query = ListJobs(state=state, function=function, unique=unique, after=before, limit=request.limit)
+        where = await filter_of(request, self._find_run)
+        query = ListJobs(where=where, after=before, limit=request.limit)
         page = await read_page(self._service.ask if request.partial else self._service.gather, query)
         page = page._replace(items=[_of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.in_memory())
@@ -69,6 +65,24 @@ class JobCalls:
             return Listed(jobs)
         following = None if page.next is None else self._service.handle_of(page.next).decode()
         return Listed(jobs, following, rfc3339(page.searched_us))
+
+    async def _find_run(self, key: str) -> int:
+        """Return the number of the run with a handle or workflow id. Raises ApiError."""
+        handle, _, run = key.rpartition("@")
+        if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
+            return int(run)
+        if self._workflows is not None:
+            root = self._service.id_of(key.encode())
+            wanted = Key(workflow_id=key) if root is None else Key(job=root)
+            shown = await self._shown(self._workflows, wanted)
+            if isinstance(shown, ShownRun):
+                return shown.row.id
+        raise ApiError(Code.RUN_NOT_FOUND, f"no run of a workflow has the handle or workflow id {key}")
+
+    @staticmethod
+    async def _shown(workflows: WorkflowService, key: Key) -> Shown:
+        shown: Shown = await Later(lambda done, failed: workflows.show(key, done, failed))
+        return shown
 
     async def _show(self, request: Show) -> JobDetails:
         found = await self.find(self._job_id(request.handle))
@@ -91,10 +105,9 @@ class JobCalls:
             await self._add_progress(self._workflows, job_id, details)
         return details
 
-    @staticmethod
-    async def _add_progress(workflows: WorkflowService, root: int, details: JobDetails) -> None:
+    async def _add_progress(self, workflows: WorkflowService, root: int, details: JobDetails) -> None:
         """Add the progress that the code of a run has reported to the details of its root job."""
-        shown: Shown = await Later(lambda done, failed: workflows.show(Key(job=root), done, failed))
+        shown = await self._shown(workflows, Key(job=root))
         progress = decode_about(shown.row.about).progress if isinstance(shown, ShownRun) else None
         if progress is not None:
             details.done = details.numerator = progress.done

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
+from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.workflows.model import Key
 from mainspring.workflows.store import Unbegun
@@ -74,7 +75,8 @@ class UnbegunRuns:
         counted: Counted = await Later(lambda done, failed: self._service.put(CountLive(functions), done, failed))
         jobs: list[Job] = []
         for function, state in sorted({(function, state) for function, state, _ in counted.counts if state in states}):
-            query = ListJobs(state=State(state), function=function, after=before, limit=request.limit)
+            where = JobFilter(states=(State(state),), function=function)
+            query = ListJobs(where=where, after=before, limit=request.limit)
             page: Page[Job] = await read_page(self._service.gather, query)
             jobs += page.items
         return jobs

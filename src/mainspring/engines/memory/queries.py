@@ -50,7 +50,7 @@ class _Jobs:
         found: list[Job] = []
         for at in range(self._place(before) - 1, bisect_left(self._order, low) - 1, -1):
             job = self._jobs[self._order[at]]
-            if self._query.matches(job):
+            if self._query.where.matches(job):
                 found.append(copy(job))
                 if len(found) >= most:
                     break

@@ -381,13 +381,18 @@ SELECT id, created_us FROM (
 ) AS newest
 ORDER BY id DESC LIMIT 1 OFFSET $2;
 
+-- Of the options, a statement finds parts: its caller compares the rest.
 -- name: list_jobs
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
 FROM jobs
-WHERE id < $1 AND id >= $6
-    AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY id DESC LIMIT $5;
+WHERE id < $1 AND id >= $3
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
+    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
+    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
+    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
+    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+ORDER BY id DESC LIMIT $2;
 
 -- If few jobs are in a state, its index returns all of them sooner.
 -- name: few_scheduled
@@ -406,24 +411,37 @@ SELECT id FROM jobs WHERE state IN (2, 3) LIMIT $1;
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
 FROM jobs
-WHERE id = ANY ($6::bigint[]) AND id < $1 AND state = $2
-    AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY id DESC LIMIT $5;
+WHERE id = ANY ($3::bigint[]) AND id < $1
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
+    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
+    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
+    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
+    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+ORDER BY id DESC LIMIT $2;
 
 -- name: list_ended
 SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground
 FROM ended
-WHERE id < $1 AND id >= $6 AND ($2::smallint IS NULL OR $2 = 4) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY id DESC LIMIT $5;
+WHERE id < $1 AND id >= $3
+    AND ($4::smallint[] IS NULL OR 4 = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
+    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
+    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
+    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
+    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+ORDER BY id DESC LIMIT $2;
 
 -- name: list_dead
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
 FROM dead
-WHERE id < $1 AND id >= $6
-    AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY id DESC LIMIT $5;
+WHERE id < $1 AND id >= $3
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
+    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
+    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
+    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
+    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+ORDER BY id DESC LIMIT $2;
 
 -- ---- retention ----
 

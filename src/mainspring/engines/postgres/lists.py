@@ -45,22 +45,41 @@ class _Jobs:
     def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
         self._tx = tx
         self._query = query
+        self._where = where = query.where
         self._function = function
-        state = query.state
-        self._mark, *self._lists = _ALL if state is None else _BY_TABLE.get(state, _LIVE)
+        tables = {_BY_TABLE.get(state, _LIVE) for state in where.states}
+        self._mark, *self._lists = tables.pop() if len(tables) == 1 else _ALL
+        self._criteria = (
+            [int(state) for state in where.states] or None,
+            function,
+            where.unique,
+            where.key or None,
+            *where.in_options,
+            where.error_prefix,
+            where.created_from_us,
+            where.created_to_us,
+        )
 
     async def few(self, most: int) -> list[Job] | None:
-        """Return the jobs of the requested state by its index; None if there are more than ``most``."""
-        query, function = self._query, self._function
-        statement = None if query.state is None else _BY_STATE.get(query.state)
+        """Return the jobs of the requested states by their indexes; None if there are more than ``most``."""
+        ids: list[int] = []
+        for state in self._where.states:
+            found = await self._of_state(state, most + 1 - len(ids))
+            if found is None or len(ids) + len(found) > most:
+                return None
+            ids += found
+        return await self._list("list_these", self._query.after, self._query.limit, ids) if self._where.states else None
+
+    async def _of_state(self, state: State, most: int) -> list[int] | None:
+        """Return the ids of jobs in a state by its index, at most ``most``; None if it has no index."""
+        statement = _BY_STATE.get(state)
         if statement is None:
             return None
-        values = [most + 1]
-        if statement == "few_pending" and function is not None:
+        values = [most]
+        if statement == "few_pending" and self._function is not None:
             statement = "few_pending_of"
-            values.append(function)
-        ids = [row[0] for row in await self._tx.connection.fetch(SQL[statement], *values)]
-        return None if len(ids) > most else await self._list("list_these", query.after, query.limit, ids)
+            values.append(self._function)
+        return [row[0] for row in await self._tx.connection.fetch(SQL[statement], *values)]
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the end of a part, with the node of that job loaded."""
@@ -76,10 +95,16 @@ class _Jobs:
         return sorted(found, key=lambda job: -job.id)[:most]
 
     async def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
-        query = self._query
-        state = None if query.state is None else int(query.state)
-        values = (_id(before), state, self._function, query.unique, most, among)
-        return await rows.stored(self._tx, await self._tx.connection.fetch(SQL[statement], *values))
+        """Return matching jobs. The statement finds candidates, of which nearly all match."""
+        found: list[Job] = []
+        while len(found) < most:
+            values = (_id(before), most, among, *self._criteria)
+            candidates = await rows.stored(self._tx, await self._tx.connection.fetch(SQL[statement], *values))
+            found += filter(self._where.matches, candidates)
+            if len(candidates) < most:
+                break
+            before = candidates[-1].id
+        return found[:most]
 
 
 def _id(before: int | None) -> int:
@@ -88,10 +113,10 @@ def _id(before: int | None) -> int:
 
 async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]:
     """List jobs, newest first."""
-    function = None
-    if query.function is not None:
-        await tx.functions.load([("default", query.function)])
-        function = tx.functions.numbers.get(("default", query.function))
+    function, wanted = None, query.where.function
+    if wanted is not None:
+        await tx.functions.load([("default", wanted)])
+        function = tx.functions.numbers.get(("default", wanted))
         if function is None:
             return Page([])
     return await search(_Jobs(tx, query, function), query, meter)

@@ -33,28 +33,56 @@ _BY_STATE = {
 """The statement that reads a state by its index."""
 
 
+ALL_STATES = 0xFF
+"""The set of all states, with a bit for each."""
+
+
 class _Jobs:
     """`SearchableJobs` in a file."""
 
     def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
         self._tx = tx
         self._query = query
+        self._where = where = query.where
         self._function = function
+        self._criteria = (
+            sum(1 << state for state in where.states) if where.states else ALL_STATES,
+            function,
+            where.unique,
+            where.key,
+            *where.in_options,
+            where.error_prefix,
+            where.created_from_us,
+            where.created_to_us,
+        )
 
     async def few(self, most: int) -> list[Job] | None:
-        """Return the jobs of the requested state by its index; None if there are more than ``most``."""
-        query, function = self._query, self._function
-        statement = None if query.state is None else _BY_STATE.get(query.state)
+        """Return the jobs of the requested states by their indexes; None if there are more than ``most``."""
+        ids: list[int] = []
+        for state in self._where.states:
+            found = self._of_state(state, most + 1 - len(ids))
+            if found is None or len(ids) + len(found) > most:
+                return None
+            ids += found
+        return (
+            self._list("list_these", self._query.after, self._query.limit, json.dumps(ids))
+            if self._where.states
+            else None
+        )
+
+    def _of_state(self, state: State, most: int) -> list[int] | None:
+        """Return the ids of jobs in a state by its index, at most about ``most``; None if it has no index."""
+        statement = _BY_STATE.get(state)
         if statement is None:
             return None
-        if statement == "few_queued" and function is not None:
+        if statement == "few_queued" and self._function is not None:
             statement = "few_queued_of"
-        values = (query.state, function, most + 1)
+        values = (state, self._function, most)
         ids = [job_id for (job_id,) in self._tx.cursor.execute(SQL[statement], values)]
-        if statement != "few_scheduled" and len(ids) <= most:
-            roots = SQL["few_roots" if function is None else "few_roots_of"]
+        if statement != "few_scheduled":
+            roots = SQL["few_roots" if self._function is None else "few_roots_of"]
             ids += [job_id for (job_id,) in self._tx.cursor.execute(roots, values)]
-        return None if len(ids) > most else self._list("list_these", query.after, query.limit, json.dumps(ids))
+        return ids
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the end of a part."""
@@ -67,9 +95,16 @@ class _Jobs:
         return self._list("list", before, most, low)
 
     def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
-        query = self._query
-        values = (_id(before), query.state, self._function, query.unique, most, among)
-        return rows.stored(self._tx.cursor.execute(SQL[statement], values), self._tx.functions)
+        """Return matching jobs. The statement finds candidates, of which nearly all match."""
+        found: list[Job] = []
+        while len(found) < most:
+            values = (_id(before), most, among, *self._criteria)
+            candidates = rows.stored(self._tx.cursor.execute(SQL[statement], values), self._tx.functions)
+            found += filter(self._where.matches, candidates)
+            if len(candidates) < most:
+                break
+            before = candidates[-1].id
+        return found[:most]
 
 
 def _id(before: int | None) -> int:
@@ -78,8 +113,9 @@ def _id(before: int | None) -> int:
 
 async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]:
     """List jobs, newest first."""
-    function = None if query.function is None else tx.functions.find(query.function)
-    if query.function is not None and function is None:
+    wanted = query.where.function
+    function = None if wanted is None else tx.functions.find(wanted)
+    if wanted is not None and function is None:
         return Page([])
     return await search(_Jobs(tx, query, function), query, meter)
 

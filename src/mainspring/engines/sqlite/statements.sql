@@ -136,12 +136,16 @@ SELECT result FROM jobs WHERE id = ?;
 -- name: mark
 SELECT id, created_us FROM jobs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
 
+-- Of what is stored as bytes, a statement compares parts: its caller compares the rest.
 -- name: list
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, key
 FROM jobs
-WHERE id < ?1 AND id >= ?6 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
-ORDER BY id DESC LIMIT ?5;
+WHERE id < ?1 AND id >= ?3
+    AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
+    AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
+    AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+ORDER BY id DESC LIMIT ?2;
 
 -- If few jobs are in a state, its partial index returns all of them sooner.
 -- name: few_scheduled
@@ -166,9 +170,11 @@ SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 AND function 
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, key
 FROM jobs
-WHERE id IN (SELECT value FROM json_each(?6))
-    AND id < ?1 AND state = ?2 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
-ORDER BY id DESC LIMIT ?5;
+WHERE id IN (SELECT value FROM json_each(?3)) AND id < ?1
+    AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
+    AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
+    AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+ORDER BY id DESC LIMIT ?2;
 
 -- The first job of the queue without a key, and those of the first queues with one: each is a step in the index.
 -- name: first_in_line

@@ -61,7 +61,7 @@ class _Jobs:
     async def between(self, low: int, before: int | None, most: int) -> list[Job]:
         """Return the matching jobs of that part."""
         del low, before
-        found = [job for job in self._part if self._query.matches(job)][:most]
+        found = [job for job in self._part if self._query.where.matches(job)][:most]
         for job in found:
             job.result = b""
         return found

@@ -12,6 +12,7 @@ from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE
+from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.wire.gearman import admin
 from mainspring.wire.gearman.uniques import original_unique
@@ -158,7 +159,7 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     for start in range(0, len(in_memory), PAGE_SIZE):
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE_SIZE]])
     for state in (State.PENDING, State.SCHEDULED):
-        stored: list[Job] = yield partial(_list, peer, ListJobs(state=state, limit=JOBS_PER_STATE))
+        stored: list[Job] = yield partial(_list, peer, ListJobs(where=JobFilter(states=(state,)), limit=JOBS_PER_STATE))
         stored.reverse()
         for start in range(0, len(stored), PAGE_SIZE):
             yield b"".join([line(job, True) for job in stored[start : start + PAGE_SIZE]])

@@ -16,6 +16,7 @@ from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
+from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.storage.engine import Engine
 from mainspring.storage.operation import DEFERRED
@@ -359,9 +360,12 @@ class Store:
         assert isinstance(found, list)
         return found
 
-    def list(self, **which: Any) -> list[Job]:
+    def list(
+        self, state: State | None = None, *, after: int | None = None, limit: int = NO_LIMIT, **criteria: Any
+    ) -> list[Job]:
         """List jobs; without a limit all that match."""
-        return self.all_of(ListJobs(**{"limit": NO_LIMIT, **which}))
+        where = JobFilter(states=() if state is None else (state,), **criteria)
+        return self.all_of(ListJobs(where=where, after=after, limit=limit))
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Return the counts, and check them against the jobs.

@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
+from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.storage.query import Budget
 from mainspring.testing.conformance.driver import NOW, Store
@@ -29,7 +31,7 @@ class Searching:
         pages = [store.read(query, budget)]
         while pages[-1].next is not None:
             assert len(pages) < 100, "each page continues after the last one"
-            pages.append(store.read(ListJobs(function=query.function, limit=query.limit, after=pages[-1].next), budget))
+            pages.append(store.read(replace(query, after=pages[-1].next), budget))
         return pages
 
     @staticmethod
@@ -39,13 +41,15 @@ class Searching:
     def test_a_list_ends_with_its_budget_of_rows(self, store: Store) -> None:
         rare = store.submitted(function=b"rare")
         many = [store.submitted(created_us=NOW + number) for number in range(9)]
-        pages = self._pages(store, ListJobs(function=b"rare"), Budget(rows=4, seconds=A_MINUTE, part=2))
+        pages = self._pages(
+            store, ListJobs(where=JobFilter(function=b"rare")), Budget(rows=4, seconds=A_MINUTE, part=2)
+        )
         assert self._seen(pages) == [([], many[5].id, NOW + 5), ([], many[1].id, NOW + 1), ([rare.id], None, 0)]
 
     def test_a_list_ends_with_its_time_but_makes_progress(self, store: Store) -> None:
         rare = store.submitted(function=b"rare")
         many = [store.submitted(created_us=NOW + number) for number in range(9)]
-        pages = self._pages(store, ListJobs(function=b"rare"), Budget(rows=1000, seconds=0.0, part=6))
+        pages = self._pages(store, ListJobs(where=JobFilter(function=b"rare")), Budget(rows=1000, seconds=0.0, part=6))
         assert self._seen(pages) == [([], many[3].id, NOW + 3), ([rare.id], None, 0)]
 
     def test_a_full_page_names_the_start_of_the_next_one(self, store: Store) -> None:
@@ -71,9 +75,10 @@ class Searching:
         assert len(everything) == 14
         for state in (None, *State):
             for wanted in (None, b"g"):
-                query = ListJobs(state=state, function=wanted, limit=1000)
+                where = JobFilter(states=() if state is None else (state,), function=wanted)
+                query = ListJobs(where=where, limit=1000)
                 found = store.all_of(query, Budget(rows, A_MINUTE, part=2))
-                assert [job.id for job in found] == [job.id for job in everything if query.matches(job)], (
+                assert [job.id for job in found] == [job.id for job in everything if where.matches(job)], (
                     state,
                     wanted,
                 )

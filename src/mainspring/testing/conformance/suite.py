@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.testing.conformance.driver import Make, Store
+from mainspring.testing.conformance.filtering import Filtering
 from mainspring.testing.conformance.holding import Holding
 from mainspring.testing.conformance.lifetime import Lifetime
 from mainspring.testing.conformance.limiting import Limiting
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Lifetime):
+class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Lifetime):
     """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are verified."""
 
     @pytest.fixture

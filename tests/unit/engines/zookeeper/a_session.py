@@ -31,6 +31,7 @@ from mainspring.errors import StoreError
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
+from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.testing.conformance.driver import new_job
 from mainspring.testing.conformance.lifecycle import RecordedLifecycle
@@ -158,8 +159,11 @@ class Node:
         job = await self.find(job_id)
         return None if job is None else State(job.state)
 
-    async def listed(self, **which: Any) -> list[Job]:
-        return await everything(self, ListJobs(**{"limit": 10**6, **which}))
+    async def listed(
+        self, state: State | None = None, *, limit: int = 10**6, after: int | None = None, **criteria: Any
+    ) -> list[Job]:
+        where = JobFilter(states=() if state is None else (state,), **criteria)
+        return await everything(self, ListJobs(where=where, limit=limit, after=after))
 
     def read(self, query: Query[Any], budget: Budget, answered: Callable[[Any], None]) -> None:
         """Answer a query, as the engine does."""

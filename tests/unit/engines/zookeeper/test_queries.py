@@ -272,7 +272,7 @@ def test_filters_hold_together() -> None:
                             and function_wanted in {None, job.function}
                             and key_wanted in {None, job.unique}
                         ]
-                        which = {"state": state, "function": function_wanted, "unique": key_wanted}
+                        which: dict[str, Any] = {"state": state, "function": function_wanted, "unique": key_wanted}
                         assert [job.id for job in await node.listed(**which)] == expected
                         assert [job.id for job in await node.listed(**which, limit=1)] == expected[:1]
 

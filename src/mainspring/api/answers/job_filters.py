@@ -1,0 +1,68 @@
+"""Criteria of requests as a filter of stored jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.jobs import STATE_BY_NAME
+from mainspring.clock import to_us
+from mainspring.queries.filters import JobFilter
+from mainspring.workflows.model import function_named
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from mainspring.jobs.model import State
+
+
+class Criteria(Protocol):
+    """The criteria in a request: `api.job_filters.JobCriteria`, or a request with the same fields."""
+
+    @property
+    def state(self) -> str | list[str] | None: ...  # noqa: D102 - see JobCriteria
+    @property
+    def function(self) -> str | None: ...  # noqa: D102
+    @property
+    def unique(self) -> str | None: ...  # noqa: D102
+    @property
+    def key(self) -> str | None: ...  # noqa: D102
+    @property
+    def schedule(self) -> str | None: ...  # noqa: D102
+    @property
+    def workflow(self) -> str | None: ...  # noqa: D102
+    @property
+    def error_type(self) -> str | None: ...  # noqa: D102
+    @property
+    def created_from(self) -> datetime | None: ...  # noqa: D102
+    @property
+    def created_to(self) -> datetime | None: ...  # noqa: D102
+
+
+async def filter_of(criteria: Criteria, find_run: Callable[[str], Awaitable[int]]) -> JobFilter:
+    """Return the filter for criteria. ``find_run`` returns the number of a run. Raises ApiError."""
+    states = [criteria.state] if isinstance(criteria.state, str) else criteria.state or ()
+    return JobFilter(
+        states=tuple(dict.fromkeys(map(_state, states))),
+        function=None if criteria.function is None else function_named(criteria.function),
+        unique=None if criteria.unique is None else criteria.unique.encode(),
+        key=None if criteria.key is None else criteria.key.encode(),
+        schedule=criteria.schedule,
+        run=None if criteria.workflow is None else await find_run(criteria.workflow),
+        error_type=criteria.error_type,
+        created_from_us=_time_us(criteria.created_from),
+        created_to_us=_time_us(criteria.created_to),
+    )
+
+
+def _state(name: str) -> State:
+    state = STATE_BY_NAME.get(name)
+    if state is None:
+        raise ApiError(Code.INVALID, f"there is no state {name!r}; there are {', '.join(STATE_BY_NAME)}")
+    return state
+
+
+def _time_us(time: datetime | None) -> int:
+    """Return a time in microseconds, at least 1: 0 stands for no time."""
+    return 0 if time is None else max(to_us(time.timestamp()), 1)
