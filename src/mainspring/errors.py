@@ -9,6 +9,7 @@ MainspringError
 │   ├── ConnectionLostError   no server could be reached, or the connection ended: the outcome is unknown
 │   ├── RefusedError          the server refused one request
 │   ├── NotFoundError         no job has that handle
+│   ├── ForbiddenError        the caller lacks a permission for the request
 │   └── ConflictError         the state of the job does not allow the request
 ├── StoreError                the store failed
 │   ├── StoreFullError        no space is left; no accepted job is lost
@@ -84,6 +85,10 @@ class RefusedError(ServerError):
 
 class NotFoundError(ServerError):
     """No job has that handle."""
+
+
+class ForbiddenError(ServerError):
+    """The caller lacks a permission for the request."""
 
 
 class ConflictError(ServerError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.errors import ConflictError, MainspringError, RefusedError, UsageError
+from mainspring.errors import ConflictError, ForbiddenError, MainspringError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -25,6 +25,8 @@ class Kind(StrEnum):
 
     USAGE = "usage"
     """The request is invalid, or not possible at this node: the same one fails again."""
+    FORBIDDEN = "forbidden"
+    """The caller lacks a permission."""
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
     """The state of the job, schedule or node does not allow the request."""
@@ -47,6 +49,8 @@ class Code(StrEnum):
     """A name, a unique or a payload is too long; the message gives the limit in bytes."""
     TOO_MANY_FUNCTIONS = "too_many_functions", Kind.USAGE
     """The request names a new function, and the node accepts no more functions."""
+    FORBIDDEN = "forbidden", Kind.FORBIDDEN
+    """The caller lacks a permission; the message names it."""
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND
     FUNCTION_NOT_FOUND = "function_not_found", Kind.NOT_FOUND
     SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND
@@ -96,7 +100,12 @@ def problem_of(error: MainspringError) -> Problem:
     """Return the problem that stands for an error of the services."""
     if isinstance(error, ApiError):
         return error.problem
-    kinds = ((UsageError, Code.INVALID), (ConflictError, Code.CONFLICT), (RefusedError, Code.REFUSED))
+    kinds = (
+        (UsageError, Code.INVALID),
+        (ForbiddenError, Code.FORBIDDEN),
+        (ConflictError, Code.CONFLICT),
+        (RefusedError, Code.REFUSED),
+    )
     code = next((code for kind, code in kinds if isinstance(error, kind)), Code.UNAVAILABLE)
     return Problem(code, str(error))
 

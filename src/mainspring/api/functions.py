@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.request import Request
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
@@ -47,6 +48,7 @@ class Registration(msgspec.Struct):
 class List(Request[Listed]):
     """The node's functions, one page at a time. Codes: ``invalid``."""
 
+    permission = Permission.READ
     call = "functions.list"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
     after: str | None = None
@@ -55,6 +57,7 @@ class List(Request[Listed]):
 class Show(Request[FunctionInfo]):
     """One function. Codes: ``function_not_found``."""
 
+    permission = Permission.READ
     call = "functions.show"
     function: str
 
@@ -62,6 +65,7 @@ class Show(Request[FunctionInfo]):
 class Registered(Request[Registration]):
     """Return whether a worker of any node has registered a function; if none has, also the names of the registered ones."""
 
+    permission = Permission.READ
     call = "functions.registered"
     function: str
 
@@ -72,6 +76,7 @@ class Limit(Request[FunctionInfo]):
     Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``.
     """
 
+    permission = Permission.DEVELOP
     call = "functions.limit"
     function: str
     concurrency: int | UnsetType | None = UNSET
@@ -85,6 +90,7 @@ class Limit(Request[FunctionInfo]):
 class Pause(Request[FunctionInfo]):
     """Start no more jobs of a function. Codes: as of `Limit`."""
 
+    permission = Permission.OPERATE
     call = "functions.pause"
     function: str
 
@@ -92,5 +98,6 @@ class Pause(Request[FunctionInfo]):
 class Resume(Request[FunctionInfo]):
     """Start jobs of a paused function again. Codes: as of `Limit`."""
 
+    permission = Permission.OPERATE
     call = "functions.resume"
     function: str

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mainspring.access.roles import Permission
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.request import Request
 from mainspring.jobs.model import FUNCTION_LIMIT, State
@@ -82,6 +83,7 @@ class List(Request[Listed]):
     Codes: ``invalid``, ``job_not_found``, ``run_not_found``.
     """
 
+    permission = Permission.READ
     call = "jobs.list"
     only_reads = True
     state: str | list[str] | None = None
@@ -104,6 +106,7 @@ class List(Request[Listed]):
 class Show(Request[JobDetails]):
     """One job. Codes: ``job_not_found``."""
 
+    permission = Permission.READ
     call = "jobs.show"
     handle: str
 
@@ -111,6 +114,7 @@ class Show(Request[JobDetails]):
 class Cancel(Request[Cancelled]):
     """Cancel a job. Codes: ``job_not_found``."""
 
+    permission = Permission.OPERATE
     call = "jobs.cancel"
     handle: str
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
@@ -119,6 +123,7 @@ class Cancel(Request[Cancelled]):
 class Retry(Request[JobInfo]):
     """Put a job that ended without success back to pending. Codes: ``job_not_found``, ``conflict``."""
 
+    permission = Permission.OPERATE
     call = "jobs.retry"
     handle: str
 
@@ -126,6 +131,7 @@ class Retry(Request[JobInfo]):
 class Watch(Request[None]):
     """Send each change of state, optionally of one function or one job only. Codes: ``job_not_found``."""
 
+    permission = Permission.READ
     call = "jobs.watch"
     function: Annotated[str, msgspec.Meta(max_length=FUNCTION_LIMIT)] | None = None
     handle: str | None = None

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mainspring.access.roles import Permission
 from mainspring.api.request import Request
 
 T = TypeVar("T")
@@ -40,12 +41,14 @@ class Listed(msgspec.Struct):
 class List(Request[Listed]):
     """The nodes that share a store. Codes: none of its own."""
 
+    permission = Permission.READ
     call = "nodes.list"
 
 
 class Show(Request[NodeInfo]):
     """One node. Codes: ``node_not_found``, ``ambiguous_node``."""
 
+    permission = Permission.READ
     call = "nodes.show"
     node: str
     """A name, or the number of a term."""
@@ -54,6 +57,7 @@ class Show(Request[NodeInfo]):
 class Drain(Request[NodeInfo]):
     """Let a node accept no more jobs, or accept jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
 
+    permission = Permission.ADMIN
     call = "nodes.drain"
     node: str
     draining: bool = True
@@ -62,6 +66,7 @@ class Drain(Request[NodeInfo]):
 class Remove(Request[NodeInfo]):
     """End a node's term. Codes: ``node_not_found``, ``ambiguous_node``, ``node_lives``, ``only_node``."""
 
+    permission = Permission.ADMIN
     call = "nodes.remove"
     node: str
     force: bool = False

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.errors import ApiError, Code
+from mainspring.namespaces import Namespaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,9 +20,11 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-class Request(msgspec.Struct, Generic[A], forbid_unknown_fields=True, omit_defaults=True):
+class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=True):
     """A request; ``A`` is the type of its answer."""
 
+    permission: ClassVar[Permission]
+    """The need of the caller in the namespace of the request. `Api` registers no request without one."""
     call: ClassVar[str] = ""
     """The name in JSON; empty for a request with bytes, which JSON cannot hold."""
     only_reads: ClassVar[bool] = False

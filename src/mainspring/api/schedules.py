@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.access.roles import Permission
 from mainspring.api.request import Request
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import Misfire  # noqa: TC001 - msgspec reads the annotation
@@ -117,6 +118,7 @@ class Declared(msgspec.Struct):
 class List(Request[Listed]):
     """All schedules."""
 
+    permission = Permission.READ
     call = "schedules.list"
     only_reads = True
 
@@ -124,6 +126,7 @@ class List(Request[Listed]):
 class Show(Request[ScheduleDetails]):
     """One schedule. Codes: ``schedule_not_found``."""
 
+    permission = Permission.READ
     call = "schedules.show"
     name: str
 
@@ -131,18 +134,21 @@ class Show(Request[ScheduleDetails]):
 class Add(Specification, Request[ScheduleInfo]):
     """Create a schedule. Codes: ``invalid``, ``conflict`` if the name is in use."""
 
+    permission = Permission.DEVELOP
     call = "schedules.add"
 
 
 class Edit(Specification, Request[ScheduleInfo]):
     """Change a schedule; fields that are left out do not change. Codes: ``invalid``, ``schedule_not_found``, ``conflict``."""
 
+    permission = Permission.DEVELOP
     call = "schedules.edit"
 
 
 class Pause(Request[ScheduleInfo]):
     """Skip a schedule's fire times from now on. Codes: ``schedule_not_found``."""
 
+    permission = Permission.OPERATE
     call = "schedules.pause"
     name: str
 
@@ -150,6 +156,7 @@ class Pause(Request[ScheduleInfo]):
 class Resume(Request[ScheduleInfo]):
     """Let a paused schedule run again. Codes: ``schedule_not_found``."""
 
+    permission = Permission.OPERATE
     call = "schedules.resume"
     name: str
 
@@ -157,6 +164,7 @@ class Resume(Request[ScheduleInfo]):
 class Remove(Request[Removed]):
     """Remove a schedule; its history stays. Codes: ``schedule_not_found``, ``conflict`` if other schedules run after it."""
 
+    permission = Permission.DEVELOP
     call = "schedules.remove"
     name: str
 
@@ -164,6 +172,7 @@ class Remove(Request[Removed]):
 class Trigger(Request[Run]):
     """Run a schedule now. Codes: ``schedule_not_found``."""
 
+    permission = Permission.OPERATE
     call = "schedules.trigger"
     name: str
 
@@ -171,6 +180,7 @@ class Trigger(Request[Run]):
 class Next(Request[Times]):
     """The next times of a schedule. Codes: ``invalid``, ``schedule_not_found``."""
 
+    permission = Permission.READ
     call = "schedules.next"
     only_reads = True
     name: str
@@ -180,6 +190,7 @@ class Next(Request[Times]):
 class History(Request[Runs]):
     """The outcomes of a schedule's fire times, optionally before a given time. Codes: ``invalid``, ``schedule_not_found``."""
 
+    permission = Permission.READ
     call = "schedules.history"
     only_reads = True
     name: str
@@ -190,6 +201,7 @@ class History(Request[Runs]):
 class Declare(Request[Declared]):
     """Make the stored schedules match the code of an App, if that code governs. Codes: ``invalid``, ``conflict``."""
 
+    permission = Permission.DEVELOP
     call = "schedules.declare"
     app: str
     schedules: list[Specification]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.access.roles import Permission
 from mainspring.api.request import Request
 
 
@@ -72,4 +73,5 @@ class NodeStatus(msgspec.Struct):
 class Show(Request[NodeStatus]):
     """The status of the node that receives the request. Codes: none of its own."""
 
+    permission = Permission.READ
     call = "node.status"

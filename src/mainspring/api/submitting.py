@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.access.roles import Permission
 from mainspring.api.errors import Code, Problem
 from mainspring.api.request import Request
 from mainspring.clock import to_us
@@ -129,6 +130,7 @@ class Ended(msgspec.Struct):
 class Submit(Request[Submitted]):
     """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
 
+    permission = Permission.DEVELOP
     function: bytes
     payload: bytes
     unique: bytes = b""
@@ -138,6 +140,7 @@ class Submit(Request[Submitted]):
 class Run(Request[Ended]):
     """Run a job that ends with this call, or join one that others wait for. Codes: as of `Submit`."""
 
+    permission = Permission.DEVELOP
     function: bytes
     payload: bytes
     unique: bytes = b""

@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mainspring.access.roles import Permission
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Request
 from mainspring.api.submitting import PriorityName  # noqa: TC001 - msgspec reads the annotation
+from mainspring.namespaces import Namespaced
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
@@ -267,7 +269,7 @@ class Number(msgspec.Struct):
     number: int
 
 
-class Input(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Input(Namespaced, kw_only=True, omit_defaults=True):
     """Input as any JSON value, or as base64 of its bytes."""
 
     input: msgspec.Raw | UnsetType = UNSET
@@ -280,6 +282,7 @@ class Start(Input, Request[Started]):
     Codes: ``invalid``, ``too_large``, ``workflow_not_found``, ``refused``.
     """
 
+    permission = Permission.DEVELOP
     call = "workflows.start"
     function: str
     unique: str = ""
@@ -293,6 +296,7 @@ class Start(Input, Request[Started]):
 class List(Request[Listed]):
     """Runs that match all given criteria. Codes: ``invalid``."""
 
+    permission = Permission.READ
     call = "workflows.list"
     only_reads = True
     open: bool = False
@@ -311,6 +315,7 @@ class List(Request[Listed]):
 class Show(Request[RunDetails]):
     """One run. Codes: ``run_not_found``."""
 
+    permission = Permission.READ
     call = "workflows.show"
     key: str
 
@@ -318,6 +323,7 @@ class Show(Request[RunDetails]):
 class History(Request[Events], rename={"first": "from"}):
     """The events of a run in order. Codes: ``run_not_found``, ``invalid``."""
 
+    permission = Permission.READ
     call = "workflows.history"
     only_reads = True
     key: str
@@ -333,6 +339,7 @@ class History(Request[Events], rename={"first": "from"}):
 class Signal(Input, Request[Reached]):
     """Send a signal to an open run. Codes: ``run_not_found``, ``conflict``, ``too_large``, ``invalid``."""
 
+    permission = Permission.OPERATE
     call = "workflows.signal"
     is_small = True
     key: str
@@ -343,6 +350,7 @@ class Signal(Input, Request[Reached]):
 class Cancel(Request[Reached]):
     """Ask an open run to cancel itself. Codes: ``run_not_found``, ``conflict``."""
 
+    permission = Permission.OPERATE
     call = "workflows.cancel"
     key: str
     reason: Reason = ""
@@ -352,6 +360,7 @@ class Cancel(Request[Reached]):
 class Terminate(Request[Reached]):
     """End an open run at once. Codes: ``run_not_found``, ``conflict``."""
 
+    permission = Permission.OPERATE
     call = "workflows.terminate"
     key: str
     reason: Reason = ""
@@ -362,6 +371,7 @@ class Terminate(Request[Reached]):
 class Unpark(Request[Number]):
     """Let the code try a parked run again, or all parked runs. Codes: ``run_not_found``, ``invalid``."""
 
+    permission = Permission.OPERATE
     call = "workflows.unpark"
     key: str | None = None
     all: bool = False
@@ -370,6 +380,7 @@ class Unpark(Request[Number]):
 class Versions(Request[VersionList]):
     """The versions of a workflow, or of all. Codes: ``workflow_not_found``."""
 
+    permission = Permission.READ
     call = "workflows.versions"
     type: str | None = None
 
@@ -377,6 +388,7 @@ class Versions(Request[VersionList]):
 class Remove(Request[RemovedVersion]):
     """Remove a version of a workflow that nothing needs. Codes: ``workflow_not_found``, ``conflict``."""
 
+    permission = Permission.DEVELOP
     call = "workflows.remove"
     type: str
     version: str
@@ -385,4 +397,5 @@ class Remove(Request[RemovedVersion]):
 class Workers(Request[DeciderList]):
     """The connected workers that decide runs. Codes: none of its own."""
 
+    permission = Permission.READ
     call = "workflows.workers"

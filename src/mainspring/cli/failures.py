@@ -20,6 +20,7 @@ from mainspring.cli.display import printable
 from mainspring.errors import (
     ConflictError,
     ConnectionLostError,
+    ForbiddenError,
     JobLost,
     MainspringError,
     NotFoundError,
@@ -51,6 +52,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, EXIT_USAGE),
     (NotFoundError, EXIT_NOT_FOUND),
     (JobLost, EXIT_NOT_FOUND),
+    (ForbiddenError, EXIT_FAILED),
     (ConflictError, EXIT_FAILED),
     (RefusedError, EXIT_FAILED),
     (ConnectionLostError, EXIT_NO_SERVER),

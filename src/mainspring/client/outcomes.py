@@ -9,6 +9,7 @@ import msgspec
 from mainspring.errors import (
     ConflictError,
     ConnectionLostError,
+    ForbiddenError,
     JobCancelled,
     JobError,
     JobExpired,
@@ -95,6 +96,8 @@ def call_error(code: str, message: str) -> UsageError | ServerError:
             return UsageError(message)
         case "not_found":
             return NotFoundError(message)
+        case "forbidden":
+            return ForbiddenError(message)
         case "conflict":
             return ConflictError(message)
         case "unavailable":

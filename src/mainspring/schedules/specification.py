@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority, Retry
+from mainspring.namespaces import Namespaced
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _FURTHEST = 300_000_000_000.0
 """Seconds beyond the last year. Larger values are clamped to it: they must not overflow here, and `registration` refuses them."""
 
 
-class Specification(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The fields of a schedule. A missing field keeps its value, or has its default in a new schedule."""
 
     name: str

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api import functions, jobs, nodes, schedules, status, submitting
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.waiting import Later
@@ -17,17 +19,21 @@ from .a_node import run
 
 
 class Double(Request[int]):
+    permission = Permission.READ
     call = "double"
     number: int = 1
 
 
 class Named(Request[int]):
+    permission = Permission.READ
     call = "named"
     name: str
 
 
 class Wait(Request[None]):
     """A request without a name."""
+
+    permission = Permission.READ
 
 
 async def double(request: Double) -> int:
@@ -72,6 +78,32 @@ def test_calls_are_awaited() -> None:
             await api.call(Double(-1))
 
     run(test())
+
+
+def test_a_request_is_refused_to_callers_without_its_permission() -> None:
+    async def who(request: Named, caller: Caller) -> int:
+        return len(caller.name)
+
+    async def test() -> None:
+        api = Api({Named: who})
+        viewer = Caller("v", (Grant(Role.VIEWER),))
+        assert await api.call(Named("x"), caller=viewer) == 1
+        assert await api.call(Named("x")) == len(LOCAL.name)
+        with pytest.raises(ApiError, match="namespace 'other'") as caught:
+            await api.call(Named("x", namespace="other"), caller=viewer)
+        assert caught.value.problem.code is Code.FORBIDDEN
+        with pytest.raises(ApiError, match="lacks the permission 'read'"):
+            await api.call(Named("x"), caller=Caller("nobody", ()))
+
+    run(test())
+
+
+def test_a_request_without_a_permission_is_not_registered() -> None:
+    class Open(Request[int]):
+        call = "open"
+
+    with pytest.raises(AttributeError):
+        Api({Open: double})
 
 
 def test_a_defect_is_raised_only_to_the_caller() -> None:

@@ -6,20 +6,26 @@ Faces are adapters of it. They convert their clients' messages to requests, and 
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mainspring.access.caller import LOCAL
+from mainspring.access.roles import Permission
 from mainspring.api.answers.waiting import CallInProgress
-from mainspring.api.errors import ApiError
+from mainspring.api.errors import ApiError, Code
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.errors import Problem
     from mainspring.api.request import Request
 
-    Handlers = Mapping[type[Request[Any]], Callable[[Any], Coroutine[Ask, Any, Any]]]
-    """Coroutines by kind of request. They raise MainspringErrors, which `problem_of` turns into problems."""
+    Handlers = Mapping[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Any]]]
+    """Coroutines by kind of request, which get the request, or the request and its `Caller`. They raise MainspringErrors, which
+    `problem_of` turns into problems."""
 
 A = TypeVar("A")
 
@@ -30,13 +36,16 @@ class Api:
     def __init__(self, *parts: Handlers) -> None:
         self.requests: dict[str, type[Request[Any]]] = {}
         """Names of calls to their requests."""
-        self._handlers: dict[type[Request[Any]], Callable[[Any], Coroutine[Ask, Any, Any]]] = {}
+        self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], bool]] = {}
+        """Each with whether it gets the caller, too."""
         for part in parts:
             self.add(part)
 
     def add(self, handlers: Handlers) -> None:
         """Add calls."""
-        self._handlers |= handlers
+        for request, handler in handlers.items():
+            assert isinstance(request.permission, Permission), request
+            self._handlers[request] = handler, len(signature(handler).parameters) > 1
         self.requests |= {request.call: request for request in handlers if request.call}
 
     def start(
@@ -45,11 +54,27 @@ class Api:
         done: Callable[[A], None],
         failed: Callable[[Problem], None],
         broken: Callable[[Exception], None] | None = None,
+        *,
+        caller: Caller = LOCAL,
     ) -> CallInProgress:
-        """Begin a call. ``done`` or ``failed`` is called with its outcome, at once if possible. See `CallInProgress`."""
-        return CallInProgress(self._handlers[type(request)](request), done, failed, broken)
+        """Begin a call. ``done`` or ``failed`` is called with its outcome, at once if possible. See `CallInProgress`.
 
-    async def call(self, request: Request[A]) -> A:
+        This is the one place where each request is refused to callers without its permission.
+        """
+        return CallInProgress(self._answer(request, caller), done, failed, broken)
+
+    async def _answer(self, request: Request[A], caller: Caller) -> A:
+        caller.check(request.permission, request.namespace)
+        if request.namespace != DEFAULT:
+            raise ApiError(
+                Code.UNSUPPORTED, f"this node has the namespace {DEFAULT!r} alone, not {request.namespace!r}"
+            )
+        handler, gets_caller = self._handlers[type(request)]
+        work = handler(request, caller) if gets_caller else handler(request)
+        answer: A = await work
+        return answer
+
+    async def call(self, request: Request[A], *, caller: Caller = LOCAL) -> A:
         """Return the answer to a request. Raises ApiError. Cancelling this coroutine ends the call."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
@@ -64,7 +89,7 @@ class Api:
         def failed(problem: Problem) -> None:
             broken(ApiError(problem.code, problem.message))
 
-        under_way = self.start(request, done, failed, broken)
+        under_way = self.start(request, done, failed, broken, caller=caller)
         try:
             return await answer
         finally:

@@ -230,6 +230,7 @@ def _info(stored: Stored) -> ScheduleInfo:
 def _details(stored: Stored) -> ScheduleDetails:
     schedule, state = stored
     fields = {key: None if value is UNSET else value for key, value in asdict(specify(schedule)).items()}
+    del fields["namespace"]
     details: dict[str, Any] = (
         fields
         | asdict(_info(stored))

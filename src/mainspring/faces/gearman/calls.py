@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
+from mainspring.access.roles import Permission
 from mainspring.api.errors import ApiError, Code, Problem
 from mainspring.api.jobs import Watch
 from mainspring.api.request import Request, read, write
@@ -75,12 +76,14 @@ class Caller(Protocol):
 class Isolates(Request[None]):
     """Declare that the worker on this connection runs a job in a separate process if the job must run alone."""
 
+    permission = Permission.DEVELOP
     call = "worker.isolates"
 
 
 class Slots(Request[None]):
     """Declare how many jobs the worker on this connection runs at the same time."""
 
+    permission = Permission.DEVELOP
     call = "worker.slots"
     slots: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_LIMIT)]
 
@@ -88,12 +91,14 @@ class Slots(Request[None]):
 class Drains(Request[None]):
     """Declare that the worker on this connection takes no more decisions, because it ends."""
 
+    permission = Permission.DEVELOP
     call = "worker.drains"
 
 
 class Cache(Request[None]):
     """Report what the worker on this connection has in its memory for runs, and what has happened there since its start."""
 
+    permission = Permission.DEVELOP
     call = "worker.cache"
     runs: Number
     bytes: Number

@@ -1,0 +1,49 @@
+"""The origin of a request, and its rights."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, permitted
+from mainspring.errors import ForbiddenError
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """The origin of a request, with its rights."""
+
+    name: str
+    """The name of its token, of its user at a trusted proxy, or ``local``."""
+    grants: tuple[Grant, ...]
+    token: str = ""
+    """The id of its token; empty without one."""
+    address: str = ""
+    """The address of its connection."""
+    request: str = ""
+    """The id of its request."""
+
+    def may(self, permission: Permission, namespace: str, function: str | None = None) -> bool:
+        """Return whether the caller has a permission in a namespace, for a function or (None) for some function of it."""
+        return self is LOCAL or permitted(self.grants, permission, namespace, function)
+
+    def check(self, permission: Permission, namespace: str, function: str | None = None) -> None:
+        """Raise ForbiddenError if the caller lacks a permission."""
+        if not self.may(permission, namespace, function):
+            where = f"the namespace {namespace!r}" + ("" if function is None else f" for the function {function!r}")
+            raise ForbiddenError(
+                f"{self.name!r} lacks the permission {permission.value!r} in {where}: use a token that has it"
+            )
+
+    def functions(self, permission: Permission, namespace: str) -> tuple[str, ...] | None:
+        """Return the patterns of the functions for which the caller has a permission; None: all functions."""
+        if self is LOCAL:
+            return None
+        found = [one for one in self.grants if one.permits(permission, namespace, None)]
+        if any(not one.functions for one in found):
+            return None
+        return tuple(pattern for one in found for pattern in one.functions)
+
+
+LOCAL: Final = Caller("local", (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),))
+"""The caller on a port that demands no token: it may do everything."""

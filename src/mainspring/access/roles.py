@@ -1,0 +1,77 @@
+"""Roles, and what each of them permits."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EVERY_NAMESPACE: Final = "*"
+
+
+class Role(IntEnum):
+    """Roles, from the weakest on: each permits all that the previous one permits."""
+
+    VIEWER = 0
+    """Sees everything except payloads."""
+    OPERATOR = 1
+    """Also cancels, retries, pauses and triggers."""
+    DEVELOPER = 2
+    """Also submits jobs, starts workflows, and changes schedules and limits."""
+    ADMIN = 3
+    """Also changes nodes and tokens, and reads the audit."""
+
+
+class Permission(Enum):
+    """The need of a request: a role, or the right to see payloads, which no role includes."""
+
+    SIGNED_IN = "signed_in"
+    """Any token: requests about the caller alone."""
+    READ = "read"
+    PAYLOADS = "payload:read"
+    """Arguments, results, logs and other data of users."""
+    OPERATE = "operate"
+    DEVELOP = "develop"
+    ADMIN = "admin"
+
+
+_NEEDED: Final = {
+    Permission.READ: Role.VIEWER,
+    Permission.OPERATE: Role.OPERATOR,
+    Permission.DEVELOP: Role.DEVELOPER,
+    Permission.ADMIN: Role.ADMIN,
+}
+
+
+class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A role in a namespace, optionally for some functions alone."""
+
+    role: Role
+    namespace: str = "default"
+    """A namespace, or ``*`` for all of them."""
+    functions: tuple[str, ...] = ()
+    """Names or patterns such as ``pay*``; none: all functions."""
+    payloads: bool = False
+    """Whether it includes `Permission.PAYLOADS`."""
+
+    def permits(self, permission: Permission, namespace: str, function: str | None) -> bool:
+        """Return whether the grant permits something in a namespace, for a function or (None) for some function."""
+        if self.namespace not in (namespace, EVERY_NAMESPACE):
+            return False
+        if self.functions and function is not None and not any(fnmatchcase(function, one) for one in self.functions):
+            return False
+        if permission is Permission.SIGNED_IN:
+            return True
+        if permission is Permission.PAYLOADS:
+            return self.payloads
+        return self.role >= _NEEDED[permission]
+
+
+def permitted(grants: Iterable[Grant], permission: Permission, namespace: str, function: str | None = None) -> bool:
+    """Return whether one of several grants permits something; see `Grant.permits`."""
+    return permission is Permission.SIGNED_IN or any(one.permits(permission, namespace, function) for one in grants)
