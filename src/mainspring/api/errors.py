@@ -60,6 +60,8 @@ class Code(StrEnum):
     """No worker has registered the workflow, or its version."""
     CONFLICT = "conflict", Kind.CONFLICT
     """The state of a job, a schedule or a run does not allow it; the message names the state."""
+    CHANGED = "changed", Kind.CONFLICT
+    """The object was changed since the revision that the request names: read it again."""
     AMBIGUOUS_NODE = "ambiguous_node", Kind.CONFLICT
     """Several nodes have this name."""
     NODE_LIVES = "node_lives", Kind.CONFLICT

@@ -9,8 +9,11 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
+from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Request
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
+
+Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 
 
 class FunctionInfo(msgspec.Struct):
@@ -27,6 +30,11 @@ class FunctionInfo(msgspec.Struct):
     running: int
     workers: int
     registered: bool | None
+    pause_reason: str | None = None
+    paused_at: str | None = None
+    paused_until: str | None = None
+    revision: str | None = None
+    """Of what commands have set: the limits and the pause. The changing requests take it."""
 
 
 class Listed(msgspec.Struct):
@@ -73,7 +81,7 @@ class Registered(Request[Registration]):
 class Limit(Request[FunctionInfo]):
     """Limit a function; limits that are left out do not change.
 
-    Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``.
+    Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``changed``.
     """
 
     permission = Permission.DEVELOP
@@ -85,6 +93,8 @@ class Limit(Request[FunctionInfo]):
     rate_per_key: RateSpec | UnsetType | None = UNSET
     unlimited: bool = False
     declared: bool = False
+    revision: str | None = None
+    """Of the last answer: if another command has changed the function since, the request fails."""
 
 
 class Pause(Request[FunctionInfo]):
@@ -93,6 +103,10 @@ class Pause(Request[FunctionInfo]):
     permission = Permission.OPERATE
     call = "functions.pause"
     function: str
+    reason: Reason = ""
+    until: float | None = None
+    """When its jobs start again, in seconds since 1970; None: when it is resumed."""
+    revision: str | None = None
 
 
 class Resume(Request[FunctionInfo]):
@@ -101,3 +115,4 @@ class Resume(Request[FunctionInfo]):
     permission = Permission.OPERATE
     call = "functions.resume"
     function: str
+    revision: str | None = None

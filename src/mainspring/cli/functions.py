@@ -12,6 +12,7 @@ from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
+from mainspring.cli.submit import parse_time
 from mainspring.cli.unregistered import check_exists
 from mainspring.errors import SettingsError
 from mainspring.quantities import format_duration, parse_duration
@@ -36,6 +37,7 @@ COLUMNS = (
 Name = Annotated[str, Parameter(help="The function's name.")]
 Create = Annotated[bool, plain("--create", "Accept a function that has no jobs, workers or limits yet.", negative="")]
 _NOT_GIVEN = "not given"
+TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 _RATE_PATTERN = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
 functions = App(name="functions", help="List, limit, pause and resume functions.")
@@ -170,17 +172,31 @@ def limit(
 
 
 @functions.command
-def pause(function: Name, /, *, create: Create = False, json: Json = False, server: ServerOptions = LOCAL) -> int:
+def pause(
+    function: Name,
+    /,
+    *,
+    reason: Annotated[str, plain("--reason", "Why, for those who see the pause.")] = "",
+    until: Annotated[
+        float | None,
+        plain("--until", "Start its jobs again at this time, such as 2030-01-31T12:00:00Z.", **TIME_OPTION),
+    ] = None,
+    create: Create = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
     """Pause a function: start no more of its jobs. Running jobs continue; clients can still submit jobs, which wait.
 
-    The pause applies on all nodes within seconds, and across restarts, until you resume the function.
+    The pause applies on all nodes within seconds, and across restarts, until you resume the function or the time of --until.
 
     If the function is a workflow, its open runs go on, and no other run begins.
 
     EXIT CODES
       0 paused, 3 no server, 4 the function has no jobs, workers or limits: see --create
     """
-    return print_answer(_checked_client(server, function, create=create), Pause(function), _print, json=json)
+    return print_answer(
+        _checked_client(server, function, create=create), Pause(function, reason, until), _print, json=json
+    )
 
 
 @functions.command

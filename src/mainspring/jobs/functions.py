@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from mainspring.clock import to_us
+from mainspring.clock import from_us, to_us
+from mainspring.errors import MainspringError
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import limits_to_wire
 from mainspring.resources.model import UNLIMITED, FunctionLimits
@@ -62,7 +63,10 @@ class Functions:
         self._reads = reads
         self._serve = serve
         self._shared = shared
+        self._timers = context.timers
         self._limits: dict[bytes, FunctionLimits] = {}
+        self._ends: dict[bytes, int] = {}
+        """The ends of pauses that have a timer, by function."""
         self._read = self._repeated = self._clock.monotonic()
         self._reading = False
 
@@ -104,8 +108,23 @@ class Functions:
 
     def _learn(self, row: FunctionLimits) -> None:
         if row.version >= self.limits_of(row.function).version:
+            row = rules.without_ended_pause(row, self._now_us())
             self._limits[row.function] = row
             self.apply(row.function)
+            if row.paused and row.until_us and self._ends.get(row.function) != row.until_us:
+                self._end_pause_at(row.function, row.until_us)
+
+    def _end_pause_at(self, function: bytes, until_us: int) -> None:
+        """Start the jobs of a function again at a time, unless its pause is changed before."""
+        self._ends[function] = until_us
+        seconds = max(from_us(until_us - self._now_us()), 0.0)
+        self._timers.at(self._clock.monotonic() + seconds, lambda: self._end_pause(function, until_us))
+
+    def _end_pause(self, function: bytes, until_us: int) -> None:
+        if self._ends.get(function) != until_us:
+            return  # a timer of another pause
+        del self._ends[function]
+        self._learn(self.limits_of(function))  # sets another timer if the clock was set back
 
     def apply(self, function: bytes) -> None:
         """Apply a function's limits to its queue, if this node has one. Also called with each new queue."""
@@ -149,10 +168,17 @@ class Functions:
         function: bytes,
         change: Change,
         done: Callable[[FunctionLimits], None],
-        failed: Callable[[StoreError], None],
+        failed: Callable[[MainspringError], None],
     ) -> None:
-        """Change the limits of a function; they apply here once they are stored, and at other nodes some seconds later."""
-        wanted = change(self.limits_of(function), self._now_us())
+        """Change the limits of a function; they apply here once they are stored, and at other nodes some seconds later.
+
+        ``failed`` also gets an error that ``change`` raises.
+        """
+        try:
+            wanted = change(self.limits_of(function), self._now_us())
+        except MainspringError as error:
+            failed(error)
+            return
 
         def saved(stored: FunctionLimits) -> None:
             self._learn(stored)

@@ -63,6 +63,11 @@ class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     version: int = 0
     """The number of writes; 0: not stored yet."""
+    pause_reason: str = ""
+    paused_us: int = 0
+    """When the pause began; 0: unknown, or not paused. Times are microseconds of wall time."""
+    until_us: int = 0
+    """When the pause ends by itself; 0: it does not. Nodes of earlier versions do not know this, and go on to pause."""
 
 
 encode_limits: Final = msgspec.msgpack.Encoder().encode

@@ -139,6 +139,25 @@ def fair_share(limit: int, claimants: int) -> int:
     return limit // max(claimants, 1)
 
 
+# ---- pauses ----
+
+
+def paused(function: FunctionLimits, now_us: int, reason: str = "", until_us: int = 0) -> FunctionLimits:
+    """Return a function's limits after it was paused. A repeated pause keeps the time at which the first one began."""
+    since_us = function.paused_us if function.paused else now_us
+    return msgspec.structs.replace(function, paused=True, pause_reason=reason, paused_us=since_us, until_us=until_us)
+
+
+def resumed(function: FunctionLimits) -> FunctionLimits:
+    """Return a function's limits after it was resumed."""
+    return msgspec.structs.replace(function, paused=False, pause_reason="", paused_us=0, until_us=0)
+
+
+def without_ended_pause(function: FunctionLimits, now_us: int) -> FunctionLimits:
+    """Return a function's limits without a pause whose time is over."""
+    return resumed(function) if function.paused and 0 < function.until_us <= now_us else function
+
+
 # ---- precedence of limits ----
 
 DECLARATION_EXPIRY_US: Final = 5 * 60 * 1_000_000

@@ -12,6 +12,7 @@ from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreFullError
 from mainspring.jobs.model import FUNCTION_LIMIT, Job
 from mainspring.resources.limit_specs import RateSpec
+from mainspring.resources.model import Limits
 from mainspring.workflows.model import decision_function
 
 from .a_node import opened, run
@@ -29,11 +30,61 @@ def test_limits_are_changed_one_by_one() -> None:
             assert (info.concurrency, info.rate) == (None, RateSpec(9, 60.0, 9))
             assert (await node.api.call(functions.Limit("f", unlimited=True))).rate is None
             assert (await node.api.call(functions.Limit("f", declared=True))).source is None
-            assert (await node.api.call(functions.Pause("f"))).paused
+            paused = await node.api.call(functions.Pause("f"))
             assert await node.api.call(functions.Show("f")) == functions.FunctionInfo(
-                "f", True, None, None, None, None, None, 0, 0, 0, None
+                "f",
+                True,
+                None,
+                None,
+                None,
+                None,
+                None,
+                0,
+                0,
+                0,
+                None,
+                paused_at="2023-11-14T22:13:20.000000Z",
+                revision=paused.revision,
             )
             assert not (await node.api.call(functions.Resume("f"))).paused
+
+    run(test())
+
+
+def test_a_pause_has_a_reason_and_an_end() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            until = node.clock.wall() + 60
+            paused = await call(functions.Pause("f", "the bank is down", until))
+            assert (paused.pause_reason, paused.paused_until) == ("the bank is down", "2023-11-14T22:14:20.000000Z")
+            again = await call(functions.Pause("f"))
+            assert (again.paused, again.pause_reason, again.paused_until) == (True, None, None)
+            assert again.paused_at == paused.paused_at
+            resumed = await call(functions.Resume("f"))
+            assert (resumed.paused, resumed.paused_at) == (False, None)
+            assert await node.code(functions.Pause("f", until=node.clock.wall())) is Code.INVALID
+            assert await node.code(functions.Pause("f", until=float("inf"))) is Code.INVALID
+
+    run(test())
+
+
+def test_a_revision_prevents_a_lost_update_and_declarations_do_not_change_it() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            first = await call(functions.Limit("f", concurrency=5))
+            node.service.functions.declare(b"f", Limits(concurrency=9))
+            await node.committed()
+            second = await call(functions.Limit("f", concurrency=6, revision=first.revision))
+            for stale in (
+                functions.Limit("f", concurrency=7, revision=first.revision),
+                functions.Pause("f", revision=first.revision),
+                functions.Resume("f", revision=first.revision),
+            ):
+                assert await node.code(stale) is Code.CHANGED
+            assert (await call(functions.Show("f"))).concurrency == 6
+            assert (await call(functions.Limit("f", declared=True, revision=second.revision))).concurrency == 9
 
     run(test())
 

@@ -306,3 +306,34 @@ def test_two_who_write_at_once_both_come_through() -> None:
     node.commit()
     assert (first[0].version, second[0].version) == (1, 2)
     assert (second[0].paused, second[0].commanded) == (True, Limits(concurrency=7))
+
+
+def pause(node: Node, seconds: float) -> None:
+    """Pause a function for some seconds."""
+
+    def change(row: FunctionLimits, now_us: int) -> FunctionLimits:
+        return rules.paused(row, now_us, until_us=now_us + round(seconds * SECOND))
+
+    node.service.functions.change(b"f", change, lambda _: None, unexpected)
+    node.commit()
+
+
+def test_a_pause_with_an_end_ends_by_itself_and_a_later_pause_replaces_its_end() -> None:
+    node = Node()
+    pause(node, 10)
+    worker = node.stream(places=10)
+    node.background("a")
+    pause(node, 30)
+    node.wait(11)
+    assert not given(worker)
+    assert node.service.spec_of(b"f").paused
+    node.wait(20)
+    assert given(worker) == ["a"]
+    assert not node.service.spec_of(b"f").paused
+
+
+def test_a_pause_that_ended_while_the_node_was_down_is_over() -> None:
+    row = rules.paused(FunctionLimits(b"f"), 5, "why", 10)
+    assert rules.without_ended_pause(row, 9) is row
+    assert rules.without_ended_pause(row, 10) == FunctionLimits(b"f")
+    assert rules.without_ended_pause(rules.paused(row, 7), 99) == FunctionLimits(b"f", paused=True, paused_us=5)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.functions import FunctionInfo, Limit, List, Listed, Pause, Registered, Registration, Resume, Show
@@ -20,7 +22,7 @@ from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
-from mainspring.resources.model import UNLIMITED, FunctionLimits
+from mainspring.resources.model import UNLIMITED, FunctionLimits, encode_limits
 from mainspring.workflows.model import decisions_of, function_named, function_text
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ NO_LIMITS = (
     "{0} is a workflow: limits hold jobs of tasks back, and no runs. Limit the tasks that its runs call, or begin no new runs"
     " for a time, with: mainspring functions pause {0}"
 )
+LONGEST_PAUSE = 10 * 366 * 86_400.0
+"""Seconds."""
 NAMES_LIMIT = 10_000
 """The largest number of names in one answer of ``functions.registered``."""
 CANDIDATES_LIMIT = 100_000
@@ -52,8 +56,8 @@ class FunctionCalls:
             Show: self._show,
             Registered: self._registered,
             Limit: self._limit,
-            Pause: lambda request: self._pause(request.function, paused=True),
-            Resume: lambda request: self._pause(request.function, paused=False),
+            Pause: self._pause,
+            Resume: self._resume,
         }
 
     # ---- reading ----
@@ -136,12 +140,27 @@ class FunctionCalls:
             # Other limits keep their values, whether a command or workers have set them.
             return replace(stored, commanded=limits_of(replace(spec_of(rules.effective(stored, now_us)), **given)))
 
-        return await self._change(request.function, change)
+        return await self._change(request.function, change, request.revision)
 
-    async def _pause(self, function: str, *, paused: bool) -> FunctionInfo:
-        return await self._change(function, lambda stored, _: replace(stored, paused=paused))
+    async def _pause(self, request: Pause) -> FunctionInfo:
+        until = request.until
+        if until is not None and not 0 < until - self._service.wall() <= LONGEST_PAUSE:
+            raise ApiError(
+                Code.INVALID,
+                "until is a time in the future, at most ten years ahead, in seconds since 1970; leave it out"
+                " for a pause until the function is resumed",
+            )
+        until_us = 0 if until is None else to_us(until)
+        return await self._change(
+            request.function,
+            lambda stored, now_us: rules.paused(stored, now_us, request.reason, until_us),
+            request.revision,
+        )
 
-    async def _change(self, function: str, change: Change) -> FunctionInfo:
+    async def _resume(self, request: Resume) -> FunctionInfo:
+        return await self._change(request.function, lambda stored, _: rules.resumed(stored), request.revision)
+
+    async def _change(self, function: str, change: Change, revision: str | None) -> FunctionInfo:
         service, name = self._service, function_named(function)
         if (decisions := decisions_of(name)) is not None:
             raise ApiError(
@@ -159,6 +178,8 @@ class FunctionCalls:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
         if name not in service.limited_functions() and not service.admits(name):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, self._service.too_many_functions())
+        if revision is not None:
+            change = _if_unchanged(change, function, revision)
         await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed))
         return self._info((await self._find([name])).get(name) or FunctionQueue(name))
 
@@ -170,9 +191,9 @@ class FunctionCalls:
 
     def _info(self, queue: FunctionQueue) -> FunctionInfo:
         service = self._service
-        function_limits = service.spec_of(queue.name)
+        function_limits = stored = service.spec_of(queue.name)
         if queue.is_root:  # limits of its time before the workflow have no effect
-            function_limits = FunctionLimits(queue.name, paused=function_limits.paused)
+            function_limits = replace(function_limits, declared=(), commanded=None)
         limits = rules.effective(function_limits, to_us(service.wall()))
         return FunctionInfo(
             function=function_text(queue.name),
@@ -183,7 +204,31 @@ class FunctionCalls:
             running=queue.running,
             workers=sum(queue.workers.values()),
             registered=service.is_registered(queue.name),
+            pause_reason=function_limits.pause_reason or None,
+            paused_at=rfc3339(function_limits.paused_us),
+            paused_until=rfc3339(function_limits.until_us),
+            revision=revision_of(stored),
         )
+
+
+def revision_of(limits: FunctionLimits) -> str:
+    """Return the revision of what commands have set. Declarations, which workers repeat, do not change it."""
+    commanded = replace(limits, function=b"", declared=(), version=0)
+    return blake2b(encode_limits(commanded), digest_size=8).hexdigest()
+
+
+def _if_unchanged(change: Change, function: str, revision: str) -> Change:
+    """Return a change that raises ApiError if the function has another revision."""
+
+    def checked(stored: FunctionLimits, now_us: int) -> FunctionLimits:
+        if revision_of(stored) != revision:
+            raise ApiError(
+                Code.CHANGED,
+                f"the limits or the pause of {function} were changed since revision {revision}: read them again",
+            )
+        return change(stored, now_us)
+
+    return checked
 
 
 def _token(place: Place | bytes) -> str:
