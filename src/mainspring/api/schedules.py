@@ -7,7 +7,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
-from mainspring.schedules.model import Misfire  # noqa: TC001 - msgspec reads the annotation
+from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
 
 
@@ -51,6 +51,8 @@ class ScheduleDetails(ScheduleInfo):
     fired_at: str | None
     paused_at: str | None
     version: int
+    revision: str = ""
+    """Of its description and its pause. The changing requests take it; fire times do not change it, unlike ``version``."""
 
 
 class Listed(msgspec.Struct):
@@ -72,6 +74,43 @@ class Times(msgspec.Struct):
     schedule: str
     paused: bool
     times: list[str | None]
+
+
+class PreviewedTime(msgspec.Struct):
+    """A fire time of a schedule that is not saved."""
+
+    at: str
+    local: str
+    """The same on the clock of its time zone, with the offset from UTC."""
+    note: ClockNote | None
+
+
+class ClockChangeInfo(msgspec.Struct):
+    """A clock change between the first and the last previewed time."""
+
+    at: str
+    before: str
+    """The offset from UTC before it, such as ``+01:00``."""
+    after: str
+
+
+class ConflictInfo(msgspec.Struct):
+    """A conflict with a stored schedule."""
+
+    kind: ConflictKind
+    schedule: str
+    text: str
+
+
+class Previewed(msgspec.Struct):
+    """The preview of a schedule."""
+
+    name: str
+    when: str
+    timezone: str
+    times: list[PreviewedTime]
+    clock_changes: list[ClockChangeInfo]
+    conflicts: list[ConflictInfo]
 
 
 class Run(msgspec.Struct):
@@ -139,34 +178,60 @@ class Add(Specification, Request[ScheduleInfo]):
 
 
 class Edit(Specification, Request[ScheduleInfo]):
-    """Change a schedule; fields that are left out do not change. Codes: ``invalid``, ``schedule_not_found``, ``conflict``."""
+    """Change a schedule; fields that are left out do not change.
+
+    Codes: ``invalid``, ``schedule_not_found``, ``conflict``, ``changed``.
+    """
 
     permission = Permission.DEVELOP
     call = "schedules.edit"
+    revision: str | None = None
+    """Of the last answer: if the schedule was changed since, the request fails with ``changed``."""
+
+
+class Replace(Specification, Request[ScheduleInfo]):
+    """Change a schedule; fields that are left out get their defaults. Codes: as of `Edit`."""
+
+    call = "schedules.replace"
+    revision: str | None = None
+
+
+class Preview(Specification, Request[Previewed]):
+    """Return what `Add` would do, or `Edit` if the schedule exists, and save nothing. Codes: ``invalid``."""
+
+    call = "schedules.preview"
+    only_reads = True
+    count: int = 10
 
 
 class Pause(Request[ScheduleInfo]):
-    """Skip a schedule's fire times from now on. Codes: ``schedule_not_found``."""
+    """Skip a schedule's fire times from now on. Codes: ``schedule_not_found``, ``changed``."""
 
     permission = Permission.OPERATE
     call = "schedules.pause"
     name: str
+    revision: str | None = None
 
 
 class Resume(Request[ScheduleInfo]):
-    """Let a paused schedule run again. Codes: ``schedule_not_found``."""
+    """Let a paused schedule run again. Codes: ``schedule_not_found``, ``changed``."""
 
     permission = Permission.OPERATE
     call = "schedules.resume"
     name: str
+    revision: str | None = None
 
 
 class Remove(Request[Removed]):
-    """Remove a schedule; its history stays. Codes: ``schedule_not_found``, ``conflict`` if other schedules run after it."""
+    """Remove a schedule; its history stays.
+
+    Codes: ``schedule_not_found``, ``conflict`` if other schedules run after it, ``changed``.
+    """
 
     permission = Permission.DEVELOP
     call = "schedules.remove"
     name: str
+    revision: str | None = None
 
 
 class Trigger(Request[Run]):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Remove, Resume, Show, Trigger
+from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Preview, Remove, Resume, Show, Trigger
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import EXIT_DONE
@@ -46,6 +46,12 @@ SHRINK_STEPS: tuple[Step, ...] = (
     {"when": 8},
 )
 """The order in which the list shrinks on a terminal. Names stay whole, so that users can copy them."""
+
+CLOCK_NOTES = {
+    "skipped": "the clock skips the stated time, so it runs at the change",
+    "first_of_two": "the clock shows this time twice: the first of the two",
+    "second_of_two": "the clock shows this time twice: the second of the two",
+}
 
 TIMING_GROUP = Group("When it runs", sort_key=0)
 JOB_GROUP = Group("The job", sort_key=1)
@@ -288,6 +294,29 @@ def add(
 
 
 @schedules.command
+def preview(
+    name: Name,
+    /,
+    *,
+    options: ScheduleOptions = NO_OPTIONS,
+    count: Annotated[int, Parameter(name="--count", help="How many times to print, up to 1000.")] = 10,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Print when a schedule would run, and save nothing.
+
+    The options are those of add. If a schedule of this name exists, they are those of edit.
+
+    Each line has a time on the clock of the schedule's time zone. A second column says if a change of this clock affects the
+    time. Lines after an empty one name changes of the clock, and conflicts with other schedules.
+
+    EXIT CODES
+      0 printed, 2 wrong usage, 3 no server
+    """
+    return print_answer(server.client(), Preview(name=name, count=count, **options.fields()), _print_preview, json=json)
+
+
+@schedules.command
 def edit(
     name: Name, /, *, options: ScheduleOptions = NO_OPTIONS, json: Json = False, server: ServerOptions = LOCAL
 ) -> int:
@@ -381,6 +410,18 @@ def _print_schedule(schedule: dict[str, Any]) -> None:
 
 def _print_state(schedule: dict[str, Any]) -> None:
     print(f"{schedule['name']}\t{schedule['state']}\t{schedule.get('next_at') or '-'}", flush=True)
+
+
+def _print_preview(preview: dict[str, Any]) -> None:
+    for time in preview["times"]:
+        note = time["note"]
+        print(time["local"] if note is None else f"{time['local']}\t{CLOCK_NOTES.get(note, note)}")
+    remarks = [
+        f"{change['at']}\tthe clock changes from {change['before']} to {change['after']}"
+        for change in preview["clock_changes"]
+    ] + [f"{conflict['schedule']}\t{conflict['text']}" for conflict in preview["conflicts"]]
+    if remarks:
+        print("", *remarks, sep="\n", flush=True)
 
 
 def _print_run(run: dict[str, Any]) -> None:

@@ -47,6 +47,12 @@ Misfire = Literal["skip", "once", "all"] | int
 """Which missed fire times run later: none, the newest, all, or at most this number of the newest."""
 
 
+ClockNote = Literal["skipped", "first_of_two", "second_of_two"]
+"""How a clock change affects a fire time: the clock skips it, so that the schedule fires at the change; or shows it twice."""
+ConflictKind = Literal["exists", "code", "parents", "unique", "same"]
+"""How a schedule that is not saved conflicts with the saved ones; see ``preview``."""
+
+
 class Overlap(StrEnum):
     """The rule for a fire time while an earlier run of the schedule is not finished."""
 

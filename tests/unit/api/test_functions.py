@@ -58,9 +58,9 @@ def test_a_pause_has_a_reason_and_an_end() -> None:
             until = node.clock.wall() + 60
             paused = await call(functions.Pause("f", "the bank is down", until))
             assert (paused.pause_reason, paused.paused_until) == ("the bank is down", "2023-11-14T22:14:20.000000Z")
-            again = await call(functions.Pause("f"))
-            assert (again.paused, again.pause_reason, again.paused_until) == (True, None, None)
-            assert again.paused_at == paused.paused_at
+            repeated = await call(functions.Pause("f"))
+            assert (repeated.paused, repeated.pause_reason, repeated.paused_until) == (True, None, None)
+            assert repeated.paused_at == paused.paused_at
             resumed = await call(functions.Resume("f"))
             assert (resumed.paused, resumed.paused_at) == (False, None)
             assert await node.code(functions.Pause("f", until=node.clock.wall())) is Code.INVALID

@@ -38,6 +38,72 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
     run(test())
 
 
+def test_a_preview_saves_nothing_and_previews_an_edit_where_the_schedule_exists() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            shown = await call(schedules.Preview(name="a", cron="30 2 * * *", timezone="Europe/Berlin", count=2))
+            assert shown.times == [
+                schedules.PreviewedTime("2023-11-15T01:30:00.000000Z", "2023-11-15T02:30:00+01:00", None),
+                schedules.PreviewedTime("2023-11-16T01:30:00.000000Z", "2023-11-16T02:30:00+01:00", None),
+            ]
+            assert (shown.clock_changes, shown.conflicts) == ([], [])
+            assert (await call(schedules.List())).schedules == []
+            await call(schedules.Add(name="a", function="f", every=60.0))
+            shown = await call(schedules.Preview(name="a", start=1_800_000_000.0, count=1))
+            assert (shown.when, shown.times[0].at) == ("every 1m", "2027-01-15T08:00:00.000000Z")
+            assert [one.kind for one in shown.conflicts] == ["exists"]
+            year = await call(schedules.Preview(name="b", cron="0 0 1 * *", timezone="Europe/Berlin", count=12))
+            assert year.clock_changes == [
+                schedules.ClockChangeInfo("2024-03-31T01:00:00.000000Z", "+01:00", "+02:00"),
+                schedules.ClockChangeInfo("2024-10-27T01:00:00.000000Z", "+02:00", "+01:00"),
+            ]
+
+    run(test())
+
+
+def test_a_revision_prevents_a_lost_update_and_fires_do_not_change_it() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            await call(schedules.Add(name="a", function="f", every=60.0))
+            before = await call(schedules.Show("a"))
+            await call(schedules.Trigger("a"))
+            fired = await call(schedules.Show("a"))
+            assert (fired.revision, fired.version > before.version) == (before.revision, True)
+            await call(schedules.Edit(name="a", jitter=1.0, revision=before.revision))
+            for stale in (
+                schedules.Edit(name="a", jitter=2.0, revision=before.revision),
+                schedules.Replace(name="a", every=1.0, revision=before.revision),
+                schedules.Pause("a", before.revision),
+                schedules.Resume("a", before.revision),
+                schedules.Remove("a", before.revision),
+            ):
+                assert await node.code(stale) is Code.CHANGED
+            edited = (await call(schedules.Show("a"))).revision
+            await call(schedules.Pause("a", edited))
+            paused = await call(schedules.Show("a"))
+            assert (paused.state, paused.jitter, paused.revision != edited) == ("paused", 1.0, True)
+            await call(schedules.Resume("a", paused.revision))
+            assert (await call(schedules.Show("a"))).revision == edited
+            assert (await call(schedules.Remove("a", edited))).name == "a"
+
+    run(test())
+
+
+def test_a_replaced_schedule_has_defaults_where_fields_are_left_out() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            await call(schedules.Add(name="a", function="f", every=60.0, jitter=3.0))
+            assert (await call(schedules.Replace(name="a", every=30.0))).when == "every 30s"
+            shown = await call(schedules.Show("a"))
+            assert (shown.function, shown.jitter) == ("a", 0.0)
+            assert await node.code(schedules.Replace(name="none", every=1.0)) is Code.SCHEDULE_NOT_FOUND
+
+    run(test())
+
+
 def test_a_triggered_run_is_in_the_history() -> None:
     async def test() -> None:
         async with opened() as node:
@@ -76,6 +142,8 @@ def test_schedules_are_declared_by_code() -> None:
         (schedules.History("none"), Code.SCHEDULE_NOT_FOUND),
         (schedules.History("there", limit=0), Code.INVALID),
         (schedules.Next("there", count=1001), Code.INVALID),
+        (schedules.Preview(name="b"), Code.INVALID),
+        (schedules.Preview(name="b", every=1.0, count=0), Code.INVALID),
         (schedules.Declare("x", [Specification(name="b")]), Code.INVALID),
     ],
 )

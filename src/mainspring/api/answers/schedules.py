@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from mainspring.api.answers.schedule_previews import SchedulePreviews
 from mainspring.api.answers.text import line, rfc3339, text
 from mainspring.api.answers.waiting import Later, in_slices, read_page
 from mainspring.api.errors import ApiError, Code, check_number
@@ -23,8 +25,10 @@ from mainspring.api.schedules import (
     Listed,
     Next,
     Pause,
+    Preview,
     Remove,
     Removed,
+    Replace,
     Resume,
     Run,
     Runs,
@@ -38,11 +42,12 @@ from mainspring.errors import ConflictError, NotFoundError
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Fire, Origin
+from mainspring.schedules.reconcile import digest
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Ask
@@ -54,8 +59,8 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
 
-EDIT_ATTEMPTS = 5
-"""Number of times that an edit is repeated if the schedule changes in the meantime, because it fires."""
+CHANGE_ATTEMPTS = 5
+"""Number of times that a change is repeated if the schedule changes in the meantime, because it fires."""
 
 
 class ScheduleCalls:
@@ -71,9 +76,11 @@ class ScheduleCalls:
             Show: self._show,
             Add: self._add,
             Edit: self._edit,
-            Pause: lambda request: self._put(Change("pause", request.name)),
-            Resume: lambda request: self._put(Change("resume", request.name)),
+            Replace: self._replace,
+            Pause: lambda request: self._switch("pause", request),
+            Resume: lambda request: self._switch("resume", request),
             Remove: self._remove,
+            Preview: SchedulePreviews(service, self._find, clock).preview,
             Trigger: self._trigger,
             Next: self._next,
             History: self._history,
@@ -132,23 +139,53 @@ class ScheduleCalls:
         return await self._put(Change("put", request.name, 0, request.schedule(), Origin.CLI))
 
     async def _edit(self, request: Edit) -> ScheduleInfo:
-        for _ in range(EDIT_ATTEMPTS):
-            with suppress(ConflictError):
-                return await self._edit_once(request)
-        return await self._edit_once(request)
+        def edited(stored: Stored) -> Change:
+            return Change("put", request.name, stored.state.version, request.schedule(stored.schedule))
 
-    async def _edit_once(self, request: Edit) -> ScheduleInfo:
-        stored = await self._schedule(request.name)
-        change = Change("put", request.name, stored.state.version, request.schedule(stored.schedule))
-        return await self._put(change)
+        return _saved(await self._change(request.name, request.revision, edited))
+
+    async def _replace(self, request: Replace) -> ScheduleInfo:
+        schedule = request.schedule()
+        return _saved(
+            await self._change(
+                request.name,
+                request.revision,
+                lambda stored: Change("put", request.name, stored.state.version, schedule),
+            )
+        )
+
+    async def _switch(self, kind: Literal["pause", "resume"], request: Pause | Resume) -> ScheduleInfo:
+        if request.revision is None:
+            return await self._put(Change(kind, request.name))
+        return _saved(
+            await self._change(
+                request.name, request.revision, lambda stored: Change(kind, request.name, stored.state.version)
+            )
+        )
+
+    async def _change(self, name: str, revision: str | None, change: Callable[[Stored], Change]) -> Stored | None:
+        """Save a change of the schedule as it is, again if it changes meanwhile because it fires. Raises ApiError."""
+        for _ in range(CHANGE_ATTEMPTS):
+            with suppress(ConflictError):
+                return await self._change_once(name, revision, change)
+        return await self._change_once(name, revision, change)
+
+    async def _change_once(self, name: str, revision: str | None, change: Callable[[Stored], Change]) -> Stored | None:
+        stored = await self._schedule(name)
+        if revision is not None and revision_of(stored) != revision:
+            raise ApiError(Code.CHANGED, f"schedule {name!r} was changed since revision {revision}: read it again")
+        return await self._save(change(stored))
 
     async def _put(self, change: Change) -> ScheduleInfo:
-        stored = await self._save(change)
-        assert stored is not None, "it was saved"
-        return _info(stored)
+        return _saved(await self._save(change))
 
     async def _remove(self, request: Remove) -> Removed:
-        await self._save(Change("remove", request.name))
+        if request.revision is None:
+            await self._save(Change("remove", request.name))
+        else:
+            await self._change(
+                request.name, request.revision, lambda stored: Change("remove", request.name, stored.state.version)
+            )
         return Removed(request.name)
 
     async def _save(self, change: Change) -> Stored | None:
@@ -198,6 +235,17 @@ class ScheduleCalls:
         )
 
 
+def revision_of(stored: Stored) -> str:
+    """Return the revision of a schedule: of its description and its pause. Fire times do not change it."""
+    paused = b"paused" if stored.state.paused else b""
+    return blake2b(digest([stored.schedule]) + paused, digest_size=8).hexdigest()
+
+
+def _saved(stored: Stored | None) -> ScheduleInfo:
+    assert stored is not None, "it was saved"
+    return _info(stored)
+
+
 async def _found(ask: Ask) -> Any:
     """Await a result of the service. Raises ApiError if there is no such schedule."""
     try:
@@ -241,6 +289,7 @@ def _details(stored: Stored) -> ScheduleDetails:
             "fired_at": rfc3339(state.fired_us),
             "paused_at": rfc3339(state.paused_us) if state.paused else None,
             "version": state.version,
+            "revision": revision_of(stored),
         }
     )
     return ScheduleDetails(**details)
