@@ -62,6 +62,7 @@ class SharedMemoryEngine:
     whole = True
     limits = True
     lines = True
+    logs = True
     workflows = False
 
     def __init__(self, content: SharedTables) -> None:

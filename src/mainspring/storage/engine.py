@@ -85,6 +85,9 @@ class Engine(QueryPort, GroupPort, Protocol):
     lines: bool
     """Whether pending jobs stand in lines whose first jobs can be read (`queries.jobs.FirstInLine`)."""
 
+    logs: bool
+    """Whether it keeps the logs of jobs (`job_logs.store`)."""
+
     workflows: bool
     """Whether it keeps runs of workflows: it has `jobs.slices.RunGround`, deletes jobs with `Options.forget` at their end,
     and stores requests to stop held jobs (`jobs.store.RequestStop`)."""

@@ -31,5 +31,6 @@ class Phase(IntEnum):
     CLAIM = 12
     WAIT = 13
     LIMITS = 14
-    PROBE = 15
-    READ = 16
+    LOGS = 15
+    PROBE = 16
+    READ = 17

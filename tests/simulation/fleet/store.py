@@ -43,6 +43,7 @@ class Way:
     whole = True
     limits = True
     lines = True
+    logs = True
     workflows = False
 
     def __init__(

@@ -24,6 +24,7 @@ class Desk:
     whole = True
     limits = True
     lines = True
+    logs = True
 
     def __init__(self, limit: int = 1000) -> None:
         self.soon: list[Callable[[], None]] = []

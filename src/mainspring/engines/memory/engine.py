@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.memory import claiming, finding, jobs, queries, resources
+from mainspring.engines.memory import claiming, finding, jobs, logs, queries, resources
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
@@ -30,6 +30,7 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **claiming.HANDLERS,
     **finding.HANDLERS,
     **resources.HANDLERS,
+    **logs.HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -43,6 +44,7 @@ class MemoryEngine:
     whole = True
     limits = True
     lines = True
+    logs = True
     workflows = True
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
@@ -86,7 +88,7 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = dict(queries.READERS)
+        self._readers = {**queries.READERS, **logs.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

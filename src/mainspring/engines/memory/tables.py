@@ -8,6 +8,7 @@ from mainspring.jobs.counts import Counts
 
 if TYPE_CHECKING:
     from mainspring.engines.memory.pending import Pending
+    from mainspring.job_logs.model import Chunk
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notices
     from mainspring.resources.model import FunctionLimits, Rate
@@ -90,3 +91,5 @@ class Tables:
         self.last_errand = 0
         self.definitions: dict[tuple[str, str, str], Definition] = {}
         """By namespace, name and version."""
+        self.logs: dict[int, dict[int, Chunk]] = {}
+        """The chunks of the logs of jobs, by job and id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.postgres import jobs, probing, resources
+from mainspring.engines.postgres import jobs, logs, probing, resources
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.slices import Slice, Units
 from mainspring.storage.operation import Operation, Probe, unknown
@@ -20,6 +20,7 @@ Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
 HANDLERS: Final[dict[type[Operation], Handler]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
+    **logs.HANDLERS,
     Probe: probing.probe,
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import structlog
 
-from mainspring.engines.sqlite import finding, jobs, opening, probing, resources
+from mainspring.engines.sqlite import finding, jobs, logs, opening, probing, resources
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
+    **logs.HANDLERS,
     Probe: probing.probe,
 }
 THREAD_ROWS = 64
@@ -60,6 +61,7 @@ class SqliteEngine:
     whole = True
     limits = True
     lines = True
+    logs = True
     workflows = True
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
@@ -80,7 +82,7 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = dict(READERS)
+        self._readers = {**READERS, **logs.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

@@ -65,6 +65,7 @@ class ZookeeperEngine:
     whole = False
     limits = False
     lines = False
+    logs = False
     workflows = False
     max_value = MAX_VALUE
 

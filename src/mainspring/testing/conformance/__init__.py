@@ -11,13 +11,14 @@ Each call of ``make`` returns an engine, not yet opened, on the content committe
 was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
 ``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
 limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
-delete old fire times. ``RunJobSuite`` and ``WorkflowSuite`` are for engines that keep runs of workflows. ``machine`` (which
-needs Hypothesis) compares an engine with a model.
+delete old fire times. ``LogSuite`` is for engines that keep logs of jobs, ``RunJobSuite`` and ``WorkflowSuite`` for those that
+keep runs of workflows. ``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations
 
 from mainspring.testing.conformance.driver import Make, Store
+from mainspring.testing.conformance.logs import LogSuite
 from mainspring.testing.conformance.retaining import RetentionSuite
 from mainspring.testing.conformance.run_jobs import RunJobSuite
 from mainspring.testing.conformance.schedules import ScheduleSuite
@@ -29,6 +30,7 @@ from mainspring.testing.conformance.workflows import WorkflowSuite
 __all__ = [
     "EngineSuite",
     "JobsSuite",
+    "LogSuite",
     "Make",
     "RetentionSuite",
     "RunJobSuite",

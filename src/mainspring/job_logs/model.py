@@ -1,0 +1,119 @@
+"""Lines that tasks log, and the chunks in which a store keeps them.
+
+A delivery numbers its lines from 1. Lines may be left out on their way, and then their numbers are missing: a reader can tell
+how many.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from mainspring.job_logs.cleaning import clean, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Value = str | int | float | bool | None
+
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+"""The names of levels; a line has the index of its level."""
+MAX_MESSAGE: Final = 16_384
+"""Characters of a message; a longer one is cut in the middle."""
+MAX_NAME: Final = 255
+"""Characters of a logger's or field's name."""
+MAX_VALUE: Final = 1024
+"""Characters of a field's value."""
+MAX_FIELDS: Final = 32
+CHUNK_BYTES: Final = 16_384
+"""Bytes after which a chunk is full. Its last line may be longer."""
+CHUNK_LINES: Final = 500
+CHUNK_OVERHEAD: Final = 64
+"""Bytes that a chunk counts in addition to its lines."""
+
+
+class Line(msgspec.Struct, array_like=True):
+    """One line. ``at_us`` is the time in the worker, in microseconds since 1970 UTC; ``level`` is an index of `LEVELS`."""
+
+    at_us: int
+    level: int
+    logger: str
+    message: str
+    fields: dict[str, str | int | float | bool | None] | None = None
+
+
+class Chunk(NamedTuple):
+    """Consecutive lines of one delivery."""
+
+    id: int
+    """Unique among the chunks of a job, and higher than those of earlier ones: about the time in microseconds."""
+    job: int
+    namespace: str
+    function: bytes
+    attempt: int
+    delivery_us: int
+    """The time when the delivery began, which identifies it among those of the job."""
+    first: int
+    """The number of the first line."""
+    lines: int
+    levels: int
+    """The levels of the lines as bits: 1 for the first one of `LEVELS`, 2 for the second one, and so on."""
+    body: bytes
+    """The lines, encoded."""
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that it counts as."""
+        return len(self.body) + CHUNK_OVERHEAD
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Line]).decode
+
+
+def lines_of(chunk: Chunk) -> list[Line]:
+    """Return the lines of a chunk."""
+    return _decode(chunk.body)
+
+
+def mask_from(level: int) -> int:
+    """Return the bits of a level and of those above it."""
+    return (1 << len(LEVELS)) - (1 << level)
+
+
+def tidy(line: Line) -> None:
+    """Remove from a line what may harm a reader's terminal, and cut what is too long."""
+    line.at_us = min(max(line.at_us, 0), 2**62)
+    line.level = min(max(line.level, 0), len(LEVELS) - 1)
+    line.logger = cut(clean(line.logger), MAX_NAME)
+    line.message = cut(clean(line.message), MAX_MESSAGE)
+    if line.fields:
+        line.fields = {
+            cut(clean(name), MAX_NAME): cut(clean(value), MAX_VALUE) if isinstance(value, str) else value
+            for name, value in list(line.fields.items())[:MAX_FIELDS]
+        }
+
+
+class Part(NamedTuple):
+    """The part of a chunk that does not depend on the job."""
+
+    first: int
+    lines: int
+    levels: int
+    body: bytes
+
+
+def parts_of(first: int, lines: Sequence[Line]) -> Iterator[Part]:
+    """Tidy lines, and yield them in parts of the size of a chunk."""
+    start = size = levels = 0
+    for place, line in enumerate(lines):
+        tidy(line)
+        length = len(line.message) + 32
+        if place > start and (size + length > CHUNK_BYTES or place - start >= CHUNK_LINES):
+            yield Part(first + start, place - start, levels, _encode(lines[start:place]))
+            start, size, levels = place, 0, 0
+        size += length
+        levels |= 1 << line.level
+    if start < len(lines):
+        yield Part(first + start, len(lines) - start, levels, _encode(lines[start:]))

@@ -1,0 +1,65 @@
+"""Lines are safe to show, and fit into chunks."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.job_logs.cleaning import clean, cut
+from mainspring.job_logs.model import CHUNK_BYTES, CHUNK_LINES, MAX_MESSAGE, Chunk, Line, lines_of, mask_from, parts_of
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, ünïcode\tand\nlines", "plain, ünïcode\tand\nlines"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b]0;no end", ""),
+        ("\x9b2Jgone", "gone"),
+        ("\x1bcreset", "reset"),
+        ("10 %\r20 %\r\ndone", "10 %\n20 %\ndone"),
+        ("nul\0bell\x07del\x7f", "nul\ufffdbell\ufffddel\ufffd"),
+        ("user\u202egpj.exe", "user\ufffdgpj.exe"),
+        ("\ud800", "\ufffd"),
+    ],
+)
+def test_control_characters_and_escape_sequences_go(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+def test_a_long_text_is_cut_in_its_middle() -> None:
+    assert cut("a" * 10, 10) == "a" * 10
+    assert cut("a" * 10 + "b" * 10, 6) == "aaa[… 14 characters …]bbb"
+
+
+def test_lines_are_tidied() -> None:
+    (part,) = parts_of(1, [Line(-5, 99, "a\x1b[1mb", "m" * 10**6, {f"k{n}\0": "\x1b[0mv" for n in range(100)})])
+    (line,) = lines_of(_chunk(part))
+    assert (line.at_us, line.level, line.logger) == (0, 4, "ab")
+    assert len(line.message) < MAX_MESSAGE + 40
+    assert line.fields is not None
+    assert len(line.fields) == 32
+    assert line.fields["k0\ufffd"] == "v"
+
+
+def _chunk(part: tuple[int, int, int, bytes]) -> Chunk:
+    return Chunk(1, 7, "default", b"f", 1, 0, *part)
+
+
+def test_many_lines_become_several_chunks() -> None:
+    lines = [Line(number, number % 5, "", "x" * 20) for number in range(1200)]
+    parts = list(parts_of(11, lines))
+    assert [(part.first, part.lines) for part in parts] == [(11, 315), (326, 315), (641, 315), (956, 255)]
+    assert [line.at_us for part in parts for line in lines_of(_chunk(part))] == list(range(1200))
+    assert all(part.levels == 31 for part in parts)
+    assert all(part.lines <= CHUNK_LINES for part in parts_of(1, [Line(0, 1, "", "")] * 1200))
+
+
+def test_a_long_line_has_a_chunk_of_its_own() -> None:
+    lines = [Line(0, 1, "", "short"), Line(0, 2, "", "y" * CHUNK_BYTES), Line(0, 3, "", "short")]
+    assert [(part.first, part.lines, part.levels) for part in parts_of(1, lines)] == [(1, 1, 2), (2, 1, 4), (3, 1, 8)]
+
+
+def test_a_level_and_those_above_it() -> None:
+    assert (mask_from(0), mask_from(2), mask_from(4)) == (31, 28, 16)
