@@ -192,6 +192,7 @@ class Edit(Specification, Request[ScheduleInfo]):
 class Replace(Specification, Request[ScheduleInfo]):
     """Change a schedule; fields that are left out get their defaults. Codes: as of `Edit`."""
 
+    permission = Permission.DEVELOP
     call = "schedules.replace"
     revision: str | None = None
 
@@ -199,6 +200,7 @@ class Replace(Specification, Request[ScheduleInfo]):
 class Preview(Specification, Request[Previewed]):
     """Return what `Add` would do, or `Edit` if the schedule exists, and save nothing. Codes: ``invalid``."""
 
+    permission = Permission.READ
     call = "schedules.preview"
     only_reads = True
     count: int = 10
