@@ -7,15 +7,15 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-import h11
 import uvicorn
 from starlette.responses import PlainTextResponse
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
     from mainspring.faces.http.connections import Connection
@@ -45,7 +45,7 @@ class HttpListener:
     ) -> None:
         config = uvicorn.Config(
             app,
-            http=H11Protocol,
+            http=HttpToolsProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -53,7 +53,6 @@ class HttpListener:
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=HEAD_LIMIT,
         )
         config.load()
         logging.getLogger("uvicorn.error").addFilter(_is_loggable)
@@ -97,10 +96,19 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-class _Protocol(H11Protocol):
+class _RefusedHeadError(Exception):
+    """The head of a request is refused with this status."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class _Protocol(HttpToolsProtocol):
     """Marks its connection as working or idle, and closes it if its client stalls.
 
-    uvicorn only limits the time between requests, not the time that a client takes to read an answer.
+    uvicorn only limits the time between requests, not the time that a client takes to read an answer. The parser has no limit for
+    the length of a head, and accepts requests without a host.
     """
 
     def __init__(
@@ -123,6 +131,11 @@ class _Protocol(H11Protocol):
         """Whether part of an answer is not sent yet."""
         self._has_progress = False
         """Whether the client has sent data or read a piece since the last check."""
+        self._is_in_head = True
+        """Whether the head of a request is not complete."""
+        self._head_bytes = 0
+        """Bytes of the incomplete head that have arrived."""
+        self._refused: _RefusedHeadError | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -133,6 +146,51 @@ class _Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         self._has_progress = True
         super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_LIMIT and not self.transport.is_closing():
+                self._refuse(_RefusedHeadError(431, f"the head of a request has at most {HEAD_LIMIT} bytes"))
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._head_bytes = 0
+        try:
+            self._check_head()
+        except _RefusedHeadError as refused:
+            self._refused = refused
+            raise  # so that the parser stops
+        super().on_headers_complete()
+
+    def _check_head(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT:
+            raise _RefusedHeadError(431, f"the head of a request has at most {HEAD_LIMIT} bytes")
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            raise _RefusedHeadError(400, "a request has one Host header")
+        if not self.url.startswith(b"/"):  # an address in place of the path would name a second host
+            raise _RefusedHeadError(400, "the target of a request is a path")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer an unreadable request, and close the connection."""
+        self._refuse(self._refused or _RefusedHeadError(400, msg))
+
+    def _refuse(self, refused: _RefusedHeadError) -> None:
+        cycle: RequestResponseCycle | None = self.cycle
+        is_answering = False
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # the application sends no more
+            is_answering = cycle.response_started
+        if not is_answering:
+            text = f"{refused}\n".encode()
+            head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
+                text
+            )
+            self.transport.write(STATUS_LINE[refused.status] + head + text)
+        self.transport.close()
 
     def pause_writing(self) -> None:
         self._unsent = True
@@ -180,7 +238,7 @@ class _Protocol(H11Protocol):
 
     def _check_progress(self) -> None:
         """Close the connection of the current request if the client has to act and has not done so since the last check."""
-        if not self._has_progress and (self._unsent or self.conn.their_state is h11.SEND_BODY):
+        if not self._has_progress and (self._unsent or self.cycle.more_body):
             self.transport.abort()
         else:
             self._has_progress = False
@@ -196,5 +254,4 @@ class _Protocol(H11Protocol):
 
 def _is_loggable(record: logging.LogRecord) -> bool:
     """Return whether a record is logged: unreadable and excess requests are not, or clients could fill the log."""
-    error = record.exc_info[1] if record.exc_info else None
-    return record.levelno >= logging.ERROR and not isinstance(error, h11.ProtocolError)
+    return record.levelno >= logging.ERROR

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.faces.http.app import HEALTH, http_app
 from mainspring.faces.http.figures import Distribution, Measure
-from mainspring.faces.http.listener import HttpListener
+from mainspring.faces.http.listener import HEAD_LIMIT, HttpListener
 
 from .ports import accepting, connecting
 
@@ -239,3 +239,55 @@ def test_a_request_without_its_body_is_aborted() -> None:
             await asyncio.wait_for(ended.wait(), 20)
 
     listening(0.05, ask, endless)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * HEAD_LIMIT, 431),
+        (b"GET /" + b"x" * HEAD_LIMIT, 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X: x\r\n" * HEAD_LIMIT, 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * HEAD_LIMIT + b"\r\n\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+        (b"GET http://y/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: " + b"x" * (HEAD_LIMIT // 2) + b"\r\n\r\n", 200),
+    ],
+)
+def test_a_head_is_refused_if_it_is_long_or_ambiguous(sent: bytes, status: int) -> None:
+    async def ask(address: Any) -> None:
+        assert b" %d " % status in await until_closed(address, sent)
+
+    listening(30, ask)
+
+
+def test_each_head_of_a_connection_has_the_whole_limit() -> None:
+    async def ask(address: Any) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        for _ in range(4):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * (HEAD_LIMIT // 2) + b"\r\n\r\n")
+            assert await reader.readuntil(b"ok\n")
+        writer.close()
+
+    listening(30, ask)
+
+
+def test_streams_and_long_polls_last_longer_than_the_timeout() -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        await asyncio.sleep(0.15)  # three times the timeout
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/stream":
+            for _ in range(3):
+                await send({"type": "http.response.body", "body": b"x", "more_body": True})
+                await asyncio.sleep(0.15)
+        await send({"type": "http.response.body", "body": b"end"})
+
+    async def ask(address: Any) -> None:
+        async with connecting(address) as connect:
+            readers = [await connect(GET_REQUEST % path) for path in (b"/stream", b"/poll")]
+            for reader in readers:
+                assert await asyncio.wait_for(reader.readuntil(b"end\r\n"), 20)
+
+    listening(0.05, ask, slow)
