@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.errors import Problem
+    from mainspring.api.feeds import Feed
     from mainspring.api.request import Request
 
     Handlers = Mapping[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Any]]]
     """Coroutines by kind of request, which get the request, or the request and its `Caller`. They raise MainspringErrors, which
     `problem_of` turns into problems."""
+    Followers = Mapping[type[Request[Any]], Callable[[Any, Caller, Feed], Coroutine[Ask, Any, Callable[[], None]]]]
+    """Coroutines that begin a stream: they send its state to the feed, and later each change, until the function that they return
+    is called."""
 
 A = TypeVar("A")
 
@@ -38,6 +42,7 @@ class Api:
         """Names of calls to their requests."""
         self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], bool]] = {}
         """Each with whether it gets the caller, too."""
+        self._followers: dict[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Callable[[], None]]]] = {}
         for part in parts:
             self.add(part)
 
@@ -64,11 +69,7 @@ class Api:
         return CallInProgress(self._answer(request, caller), done, failed, broken)
 
     async def _answer(self, request: Request[A], caller: Caller) -> A:
-        caller.check(request.permission, request.namespace)
-        if request.namespace != DEFAULT:
-            raise ApiError(
-                Code.UNSUPPORTED, f"this node has the namespace {DEFAULT!r} alone, not {request.namespace!r}"
-            )
+        _check(request, caller)
         handler, gets_caller = self._handlers[type(request)]
         work = handler(request, caller) if gets_caller else handler(request)
         answer: A = await work
@@ -76,21 +77,48 @@ class Api:
 
     async def call(self, request: Request[A], *, caller: Caller = LOCAL) -> A:
         """Return the answer to a request. Raises ApiError. Cancelling this coroutine ends the call."""
-        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        answer: A = await _outcome(self._answer(request, caller))
+        return answer
 
-        def done(value: A) -> None:
-            if not answer.done():
-                answer.set_result(value)
+    def add_streams(self, followers: Followers) -> None:
+        """Add streams."""
+        for request in followers:
+            assert isinstance(request.permission, Permission), request
+        self._followers |= followers
 
-        def broken(error: Exception) -> None:
-            if not answer.done():
-                answer.set_exception(error)
+    async def follow(self, request: Request[Any], feed: Feed, *, caller: Caller = LOCAL) -> Callable[[], None]:
+        """Begin a stream; return the function that ends it. Raises ApiError."""
+        end: Callable[[], None] = await _outcome(self._follow(request, caller, feed))
+        return end
 
-        def failed(problem: Problem) -> None:
-            broken(ApiError(problem.code, problem.message))
+    async def _follow(self, request: Request[Any], caller: Caller, feed: Feed) -> Callable[[], None]:
+        _check(request, caller)
+        return await self._followers[type(request)](request, caller, feed)
 
-        under_way = self.start(request, done, failed, broken, caller=caller)
-        try:
-            return await answer
-        finally:
-            under_way.end()
+
+def _check(request: Request[Any], caller: Caller) -> None:
+    caller.check(request.permission, request.namespace)
+    if request.namespace != DEFAULT:
+        raise ApiError(Code.UNSUPPORTED, f"this node has the namespace {DEFAULT!r} alone, not {request.namespace!r}")
+
+
+async def _outcome(work: Coroutine[Ask, Any, Any]) -> Any:
+    """Await the coroutine of a call from asyncio."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(value: Any) -> None:
+        if not answer.done():
+            answer.set_result(value)
+
+    def broken(error: Exception) -> None:
+        if not answer.done():
+            answer.set_exception(error)
+
+    def failed(problem: Problem) -> None:
+        broken(ApiError(problem.code, problem.message))
+
+    under_way = CallInProgress(work, done, failed, broken)
+    try:
+        return await answer
+    finally:
+        under_way.end()

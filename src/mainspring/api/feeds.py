@@ -1,0 +1,18 @@
+"""Streams of changes to a client, whatever the protocol."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Feed(Protocol):
+    """Takes the events of one stream. No method waits: a feed drops events that a slow client cannot take."""
+
+    def replace(self, event: str, value: object) -> None:
+        """Send the newest state of something; an unsent earlier one of the same name is dropped."""
+
+    def append(self, event: str, value: object) -> None:
+        """Send an event that may not be dropped. If too many are unsent, the stream ends, and its client connects again."""
+
+    def end(self) -> None:
+        """End the stream once all events are sent."""

@@ -1,0 +1,277 @@
+"""The ASGI application of the HTTP API: it admits a request, finds its route, reads its inputs, calls the API, and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+import structlog
+
+from mainspring import namespaces
+from mainspring.api.errors import problem_of
+from mainspring.api.request import write
+from mainspring.errors import MainspringError
+from mainspring.faces.rest import paging
+from mainspring.faces.rest.conditional import is_unchanged, required_version, tag_of
+from mainspring.faces.rest.inputs import JSON, Inputs
+from mainspring.faces.rest.problems import HttpError, refusal
+from mainspring.faces.rest.registry import Context, Table
+from mainspring.faces.rest.replies import Items, Raw, Reply
+from mainspring.faces.rest.security import collect
+from mainspring.faces.rest.streams import disconnected
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from starlette.types import Receive, Scope, Send
+
+    from mainspring.access.caller import Caller
+    from mainspring.api.answers.registry import Api
+    from mainspring.api.request import Request
+    from mainspring.faces.rest.registry import Route
+    from mainspring.faces.rest.security import Doorkeeper
+    from mainspring.faces.rest.streams import EventFeed, Streams
+
+STRICT: Final = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; sandbox"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Headers of each answer: nothing is kept by caches, shown in frames, run as a page, or read by other sites."""
+REQUEST_ID: Final = b"x-request-id"
+
+log = structlog.get_logger("mainspring.http")
+
+
+_Encoded: TypeAlias = "tuple[int, dict[bytes, bytes], bytes]"
+"""Status, headers and body."""
+
+
+class _Compiled:
+    """A route with its reader."""
+
+    __slots__ = ("inputs", "is_list", "route")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.inputs = Inputs(route)
+        self.is_list = any(one.name == paging.FIELD for one in msgspec.structs.fields(route.takes))
+
+
+class _Exchange:
+    """One request under way."""
+
+    __slots__ = ("caller", "found", "headers", "id", "inputs", "path", "query", "receive", "secure", "send")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.id = secrets.token_hex(8)
+        self.receive = receive
+        self.send = send
+        self.query: bytes = scope["query_string"]
+        self.secure = scope["scheme"] == "https"
+        self.headers: dict[bytes, bytes] = {}
+        self.path = ""
+        self.found: _Compiled
+        self.inputs: Any = None
+        self.caller: Caller
+
+
+class RestApp:
+    """The application. ``prefix`` is the path under which a proxy shows it, such as ``/mainspring``, or empty."""
+
+    def __init__(
+        self, api: Api, routes: Iterable[Route], doorkeeper: Doorkeeper, streams: Streams, *, prefix: str = ""
+    ) -> None:
+        self._api = api
+        self._doorkeeper = doorkeeper
+        self._streams = streams
+        self._prefix = prefix
+        self.table = Table(routes, _Compiled)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = _Exchange(scope, receive, send)
+        answer = await self._answer(scope, exchange)
+        if answer is None:
+            return  # a stream, which is sent
+        status, headers, body = answer
+        sent = [*STRICT, *headers.items(), (REQUEST_ID, exchange.id.encode())]
+        if status not in (204, 304):
+            sent.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": sent})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, exchange: _Exchange) -> _Encoded | None:
+        error: Any
+        try:
+            await self._read(scope, exchange)
+            route = exchange.found.route
+            if route.stream:
+                await self._stream(exchange)
+                return None
+            if route.watch is not None and exchange.inputs.wait and b"if-none-match" in exchange.headers:
+                return await self._poll(exchange, route.watch(exchange.inputs))
+            return await self._reply(exchange)
+        except HttpError as refused:
+            error = refused
+        except MainspringError as failed:
+            error = problem_of(failed)
+        except Exception:
+            log.exception("a request failed", request=exchange.id, method=scope["method"], path=exchange.path[:200])
+            error = None
+        return refusal(error, exchange.id)
+
+    async def _read(self, scope: Scope, exchange: _Exchange) -> None:
+        """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
+        headers = exchange.headers = collect(scope["headers"])
+        method, client = scope["method"], scope.get("client")
+        caller = await self._doorkeeper.admit(
+            method, headers, address=client[0] if client else "", secure=exchange.secure
+        )
+        exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id)
+        path = _path(scope)
+        if self._prefix and path.startswith(self._prefix + "/"):
+            path = path[len(self._prefix) :]
+        exchange.path = path
+        found, values = self.table.find(method, path)
+        route: Route = found.route
+        exchange.found = found
+        caller.check(
+            route.permission, _namespace(route, values)
+        )  # `Api` checks it, too: this is before the body is read
+        version = required_version(headers.get(b"if-match")) if route.if_match else None
+        body = b""
+        if route.has_body:
+            body = await _body(exchange.receive, headers, route.limit)
+            if body:
+                _check_media_type(headers)
+        inputs = found.inputs.read(values, exchange.query, body)
+        if route.if_match:
+            inputs = msgspec.structs.replace(inputs, **{route.if_match: version})
+        exchange.inputs = paging.position(inputs, path) if found.is_list else inputs
+
+    async def _reply(self, exchange: _Exchange) -> _Encoded:
+        """Call the API, and encode the answer."""
+        route, inputs = exchange.found.route, exchange.inputs
+        value: Any
+        if route.handler is not None:
+            value = await route.handler(Context(self._api, exchange.caller, inputs, exchange.headers))
+        else:
+            request = inputs if route.make is None else route.make(inputs)
+            value = await self._api.call(request, caller=exchange.caller)
+            if route.reply is not None:
+                value = route.reply(value, inputs)
+        extra: dict[bytes, bytes] = {}
+        if isinstance(value, Items):
+            value = paging.seal(value, inputs, exchange.path)
+            following = paging.link(value, self._prefix + exchange.path, exchange.query)
+            if following is not None:
+                extra[b"link"] = following.encode("ascii")
+            return _encoded(value, route.status, extra)
+        status, headers, body = _encoded(value, route.status, extra)
+        if status == 200 and body and (route.method == "GET" or route.version is not None):
+            tag = tag_of(body) if route.version is None else b'"%s"' % str(route.version(value)).encode()
+            headers[b"etag"] = tag
+            if route.method == "GET" and is_unchanged(exchange.headers.get(b"if-none-match"), tag):
+                return 304, {b"etag": tag}, b""
+        return status, headers, body
+
+    async def _poll(self, exchange: _Exchange, request: Request[Any]) -> _Encoded:
+        """Answer once the answer differs from the one that the client has, or with 304 after its time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + exchange.inputs.wait
+        async with self._following(exchange, request) as feed:
+            gone = asyncio.ensure_future(disconnected(exchange.receive))
+            gone.add_done_callback(lambda _: feed.end())
+            try:
+                while True:
+                    reply = await self._reply(exchange)
+                    if reply[0] != 304 or not await feed.changed(deadline - loop.time()):
+                        return reply
+            finally:
+                gone.cancel()
+
+    async def _stream(self, exchange: _Exchange) -> None:
+        route, inputs = exchange.found.route, exchange.inputs
+        request = inputs if route.make is None else route.make(inputs)
+        async with self._following(exchange, request) as feed:
+            headers = (*STRICT, (REQUEST_ID, exchange.id.encode()))
+            await feed.serve(exchange.receive, exchange.send, headers)
+
+    @contextlib.asynccontextmanager
+    async def _following(self, exchange: _Exchange, request: Request[Any]) -> AsyncIterator[EventFeed]:
+        """Yield the feed of a stream. It ends when its caller's token or session does."""
+        feed = self._streams.open()
+        try:
+            end = await self._api.follow(request, feed, caller=exchange.caller)
+            unwatch = self._doorkeeper.watch(exchange.headers, feed.end, secure=exchange.secure)
+            try:
+                yield feed
+            finally:
+                unwatch()
+                end()
+        finally:
+            feed.close()
+
+
+def _encoded(value: Any, status: int, headers: dict[bytes, bytes]) -> _Encoded:
+    if isinstance(value, Reply):
+        headers |= {name.lower().encode(): text.encode("latin-1", "replace") for name, text in value.headers.items()}
+        status, value = value.status, value.value
+    if isinstance(value, Raw):
+        headers[b"content-type"] = b"application/octet-stream"
+        headers[b"content-disposition"] = b'attachment; filename="%s"' % value.filename.encode("ascii", "replace")
+        return status, headers, value.data
+    if value is None:
+        return 204 if status == 200 else status, headers, b""
+    headers[b"content-type"] = JSON
+    return status, headers, write(value)
+
+
+def _namespace(route: Route, values: list[str]) -> str:
+    for name, value in zip(route.parameters, values, strict=True):
+        if name == "namespace":
+            return value
+    return namespaces.DEFAULT
+
+
+def _path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1")
+
+
+def _check_media_type(headers: dict[bytes, bytes]) -> None:
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != JSON:
+        raise HttpError("media_type", "send the body as Content-Type: application/json")
+
+
+async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+    """Return the body. Raises HttpError if it is longer than the limit, before it is read if possible."""
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length[:20]) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HttpError("malformed", "the body is incomplete")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(
+        "too_large", f"the body of this request has at most {limit} bytes", headers={b"connection": b"close"}
+    )

@@ -1,0 +1,147 @@
+"""Reads the inputs of a route from the path, the query and the body of a request."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import inspect
+
+from mainspring.faces.rest.problems import Fault, HttpError, fault_of
+
+if TYPE_CHECKING:
+    from mainspring.faces.rest.registry import Route
+
+JSON: Final = b"application/json"
+MAX_FIELDS: Final = 200
+"""Fields in a query."""
+_LISTS: Final = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
+
+
+class Inputs:
+    """The reader of one route's inputs. The struct ``of_path``, ``of_query`` and ``of_body`` have the fields of each place."""
+
+    def __init__(self, route: Route) -> None:
+        self._type = route.takes
+        self._names = route.parameters
+        fields = {one.name: one for one in msgspec.structs.fields(self._type)}
+        missing = [name for name in (*self._names, *route.query) if name not in fields]
+        if missing:
+            raise ValueError(f"{route.method} {route.path}: {self._type.__name__} has no field {missing[0]}")
+        rest = [name for name in fields if name not in self._names and name not in (*HIDDEN, route.if_match)]
+        in_query = [name for name in rest if not route.has_body or name in route.query]
+        in_body = [name for name in rest if name not in in_query]
+        title = "".join(part.capitalize() for part in route.operation.split("_"))
+        self.of_path = _part(f"{title}Path", [fields[name] for name in self._names])
+        self.of_query = _part(f"{title}Query", [fields[name] for name in in_query])
+        self.of_body: Any = None
+        self._whole = route.body
+        if route.body:
+            self.of_body = fields[route.body].type
+        elif in_body:
+            self.of_body = _part(f"{title}Body", [fields[name] for name in in_body])
+        self._is_text = all(fields[name].type is str for name in self._names)
+        self._lists = {name for name in in_query if _is_list(fields[name].type)}
+        self._floats = {name for name in in_query if _is_float(fields[name].type)}
+        self._has_query = bool(in_query)
+        self._body = None if self.of_body is None else msgspec.json.Decoder(self.of_body)
+        self.needs_body = bool(route.body) or any(fields[name].required for name in in_body)
+
+    @property
+    def takes_body(self) -> bool:
+        """Whether the route has a body."""
+        return self._body is not None
+
+    def read(self, values: list[str], query: bytes, body: bytes) -> Any:
+        """Return the inputs. Raises HttpError for those that the types do not allow."""
+        given: dict[str, Any] = dict(zip(self._names, values, strict=True))
+        if not self._is_text:
+            given = self._converted(given, self.of_path)
+        if query:
+            given |= self._converted(self._of_query(query), self.of_query)
+        elif self._has_query:
+            given |= self._converted({}, self.of_query)
+        if self._body is not None and (body or self.needs_body):
+            decoded = self._decoded(body)
+            given |= {self._whole: decoded} if self._whole else msgspec.structs.asdict(decoded)
+        return self._type(**given)
+
+    def _decoded(self, body: bytes) -> Any:
+        assert self._body is not None
+        try:
+            return self._body.decode(body)
+        except msgspec.ValidationError as error:
+            fault = fault_of(error)
+            raise HttpError("invalid", f"the body is invalid: {fault.message}", faults=[fault]) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise HttpError("malformed", f"the body is no JSON: {error}") from None
+
+    def _of_query(self, query: bytes) -> dict[str, Any]:
+        try:
+            pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+        except ValueError as error:
+            raise HttpError("malformed", f"the query cannot be read: {error}") from None
+        given: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in self._lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise _invalid(name, f"{name} is given twice: give it once")
+            elif name in self._floats and not _is_finite(value):
+                raise _invalid(name, f"{name} is no number: {value[:40]!r}")
+            else:
+                given[name] = value
+        return given
+
+    @staticmethod
+    def _converted(given: dict[str, Any], part: Any) -> dict[str, Any]:
+        try:
+            return msgspec.structs.asdict(msgspec.convert(given, part, strict=False))
+        except msgspec.ValidationError as error:
+            fault = fault_of(error)
+            name = (fault.pointer or "/").split("/")[1]
+            raise _invalid(name, fault.message) from None
+
+
+HIDDEN: Final = frozenset({"namespace"})
+"""Fields that only a path can set: a namespace has one spelling."""
+
+
+def _part(name: str, fields: list[Any]) -> Any:
+    """Return a struct with some fields of another one."""
+    defined: list[Any] = []
+    for one in fields:
+        if one.default_factory is not msgspec.NODEFAULT:
+            defined.append((one.name, one.type, msgspec.field(default_factory=one.default_factory)))
+        elif one.default is not msgspec.NODEFAULT:
+            defined.append((one.name, one.type, one.default))
+        else:
+            defined.append((one.name, one.type))
+    return msgspec.defstruct(name, defined, forbid_unknown_fields=True, kw_only=True)
+
+
+def _is_list(kind: Any) -> bool:
+    found = inspect.type_info(kind)
+    return isinstance(found, _LISTS) or (
+        isinstance(found, inspect.UnionType) and any(isinstance(one, _LISTS) for one in found.types)
+    )
+
+
+def _is_float(kind: Any) -> bool:
+    found = inspect.type_info(kind)
+    return isinstance(found, inspect.FloatType) or (
+        isinstance(found, inspect.UnionType) and any(isinstance(one, inspect.FloatType) for one in found.types)
+    )
+
+
+def _is_finite(value: str) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return True  # the decoder reports the type
+
+
+def _invalid(name: str, message: str) -> HttpError:
+    return HttpError("invalid", f"the parameter {name} is invalid: {message}", faults=[Fault(message, parameter=name)])

@@ -1,0 +1,125 @@
+"""OpenAPI 3.1 of the routes, from their structs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+import msgspec
+from msgspec import NODEFAULT
+from msgspec.inspect import type_info
+
+from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.problems import KINDS, MEDIA_TYPE, Document
+from mainspring.faces.rest.registry import ROOT, Route
+
+OF_ALL: Final = ("malformed", "unauthenticated", "forbidden", "invalid", "unknown_host", "unavailable")
+"""Problems of each route."""
+_TEMPLATE: Final = "#/components/schemas/{name}"
+
+
+def document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> dict[str, Any]:
+    """Return the document of all routes as JSON values."""
+    readers = {route.operation: Inputs(route) for route in routes}
+    types: list[Any] = [Document]
+    for route in routes:
+        reader = readers[route.operation]
+        types += [one for one in (reader.of_body, _answer(route)) if one is not None]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+    remaining = iter(schemas)
+    next(remaining)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        reader = readers[route.operation]
+        body = None if reader.of_body is None else next(remaining)
+        answer = None if _answer(route) is None else next(remaining)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, reader, body, answer)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Mainspring", "version": version, "summary": "Jobs, schedules and workflows of a fleet."},
+        "servers": [{"url": prefix or "/"}],
+        "security": [{"token": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "mainspring"},
+            },
+        },
+    }
+
+
+def _answer(route: Route) -> Any:
+    return None if route.answer in (None, bytes) else route.answer
+
+
+def _operation(route: Route, reader: Inputs, body: Any, answer: Any) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.operation,
+        "summary": route.summary,
+        "tags": [_subject(route)],
+        "x-permission": route.permission.value,
+        "parameters": _parameters(reader.of_path, "path") + _parameters(reader.of_query, "query"),
+    }
+    description = inspect.cleandoc(route.request.__doc__ or "")
+    if description and route.inputs is None:
+        operation["description"] = description.partition(" Codes:")[0]
+    if body is not None:
+        content: dict[str, Any] = {"schema": body}
+        if route.example is not None:
+            content["example"] = route.example
+        operation["requestBody"] = {"required": reader.needs_body, "content": {"application/json": content}}
+    operation["responses"] = _responses(route, answer)
+    return operation
+
+
+def _responses(route: Route, answer: Any) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, text in {route.status: "The answer.", **route.others}.items():
+        response: dict[str, Any] = {"description": text}
+        if answer is not None and status not in (204, 304):
+            content = {"schema": answer}
+            if route.answered is not None and status == route.status:
+                content["example"] = route.answered
+            response["content"] = {"application/json": content}
+        elif route.answer is bytes:
+            response["content"] = {"application/octet-stream": {}}
+        if route.answer is None and status == 200:
+            status = 204
+        responses[str(status)] = response
+    names = [*OF_ALL, *route.problems, *(("media_type", "too_large") if route.has_body else ())]
+    for name in dict.fromkeys(names):
+        kind = KINDS[name]
+        response = responses.setdefault(
+            str(kind.status),
+            {
+                "description": "",
+                "content": {MEDIA_TYPE.decode(): {"schema": {"$ref": _TEMPLATE.format(name=Document.__name__)}}},
+            },
+        )
+        response["description"] = (response["description"] + f" {kind.title} (`{kind.name}`).").strip()
+    return responses
+
+
+def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
+    parameters = []
+    for field in msgspec.structs.fields(part):
+        schema = msgspec.json.schema(field.type)
+        if field.default not in (NODEFAULT, None):
+            schema["default"] = msgspec.to_builtins(field.default)
+        parameter: dict[str, Any] = {
+            "name": field.name,
+            "in": place,
+            "required": field.required,
+            "schema": schema,
+        }
+        if isinstance(type_info(field.type), msgspec.inspect.ListType):
+            parameter["explode"] = True
+        parameters.append(parameter)
+    return parameters
+
+
+def _subject(route: Route) -> str:
+    segments = [one for one in route.path.removeprefix(ROOT).split("/") if one and not one.startswith("{")]
+    return next((one for one in segments if one != "namespaces"), "namespaces")

@@ -1,0 +1,208 @@
+"""The routes of the HTTP API: a method and a path, the request of the API behind them, and what goes in and out.
+
+`faces/rest/routes` has them, one module for each subject. Everything else is derived from them: the table by which the
+application finds a route, the readers of its inputs, and OpenAPI.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from mainspring.faces.rest.problems import HttpError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+
+    from mainspring.access.caller import Caller
+    from mainspring.access.roles import Permission
+    from mainspring.api.answers.registry import Api
+    from mainspring.api.request import Request
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+SAFE: Final = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
+ROOT: Final = "/api/v1"
+N: Final = ROOT + "/namespaces/{namespace}"
+"""The paths of a namespace begin so."""
+BODY_LIMIT: Final = 1 << 20
+"""Bytes of a request's body, unless its route has a limit of its own."""
+_PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+class Context(NamedTuple):
+    """All that the handler of a route gets."""
+
+    api: Api
+    caller: Caller
+    inputs: Any
+    """The struct ``inputs`` of the route."""
+    headers: Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One method of one path.
+
+    Each field of ``inputs`` comes from one place: from the path, if it has a parameter of this name; else from the body, if the
+    method is POST, PUT or PATCH and ``query`` does not contain the field; else from the query.
+    """
+
+    method: Method
+    path: str
+    request: type[Request[Any]]
+    """The request of the API. It has the permission that the caller needs."""
+    answer: Any
+    """The type of the JSON answer; None for an answer without a body, bytes for `Raw`."""
+    summary: str
+    """One line for the documentation."""
+    inputs: type[Any] | None = None
+    """A struct with everything that the client sends; by default ``request`` itself."""
+    make: Callable[[Any], Request[Any]] | None = None
+    """Returns the request for inputs. It may raise ApiError. By default the inputs are the request."""
+    reply: Callable[[Any, Any], Any] | None = None
+    """Returns the value of the answer, or a `Reply`, for the answer of the API and the inputs; by default that answer."""
+    handler: Callable[[Context], Awaitable[Any]] | None = None
+    """Replaces ``make``, the call of the API, and ``reply``: for routes that are more than one call."""
+    query: tuple[str, ...] = ()
+    """Fields of ``inputs`` that come from the query although the method has a body."""
+    body: str = ""
+    """The field of ``inputs`` that the whole body is; by default the body is an object with one key for each field."""
+    stream: bool = False
+    """Whether the answer is a stream of server-sent events, from the handler of the request in `Api.streams`."""
+    watch: Callable[[Any], Request[Any]] | None = None
+    """Returns the request for the stream whose events end the wait of a long poll. The inputs then have ``wait``, in seconds: a
+    request with ``If-None-Match`` waits so long for another answer."""
+    version: Callable[[Any], object] | None = None
+    """Returns the version of the answer's value for ``ETag``; by default it is a digest of the answer."""
+    if_match: str = ""
+    """The field of ``inputs`` for the version in ``If-Match``, which the route then requires: a text, or None for any."""
+    status: int = 200
+    """The status of a successful answer."""
+    others: Mapping[int, str] = field(default_factory=dict)
+    """Other statuses of successful answers, with their descriptions."""
+    problems: tuple[str, ...] = ()
+    """The names of the `problems.KINDS` that are its own; all routes have those of authentication and of invalid values."""
+    limit: int = BODY_LIMIT
+    """Bytes of the body."""
+    example: object = None
+    """A body of the request, or None."""
+    answered: object = None
+    """The answer to the example, or None."""
+    name: str = ""
+    """The ``operationId``; by default the name of the call, such as ``jobs_show``."""
+
+    @property
+    def operation(self) -> str:
+        """The unique name of the route."""
+        return self.name or self.request.call.replace(".", "_")
+
+    @property
+    def permission(self) -> Permission:
+        """The need of the caller."""
+        return self.request.permission
+
+    @property
+    def takes(self) -> type[Any]:
+        """The struct of its inputs."""
+        return self.request if self.inputs is None else self.inputs
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters in the path."""
+        return tuple(_PARAMETER.findall(self.path))
+
+    @property
+    def has_body(self) -> bool:
+        """Whether its method has a body."""
+        return self.method in {"POST", "PUT", "PATCH"}
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change something."""
+        return self.method not in SAFE
+
+
+class _Place:
+    """A part of the table: the routes of one path, and the parts of the paths that are longer by one segment."""
+
+    __slots__ = ("fixed", "free", "methods")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Place] = {}
+        self.free: _Place | None = None
+        self.methods: dict[str, Any] = {}
+
+    def walk(self) -> Iterator[_Place]:
+        yield self
+        for place in (*self.fixed.values(), *([self.free] if self.free is not None else [])):
+            yield from place.walk()
+
+
+class Table:
+    """Finds the route for a method and a path. ``compile_route`` makes of each route the object that `find` returns."""
+
+    def __init__(self, routes: Iterable[Route], compile_route: Callable[[Route], Any]) -> None:
+        self._root = _Place()
+        self.routes = tuple(routes)
+        names: set[str] = set()
+        for route in self.routes:
+            if not route.operation or route.operation in names:
+                raise ValueError(f"{route.method} {route.path} needs a name of its own: {route.operation!r} is taken")
+            names.add(route.operation)
+            if not hasattr(route.request, "permission"):
+                raise ValueError(f"{route.method} {route.path} declares no permission: set it in its request")
+            methods = self._place(route.path).methods
+            if route.method in methods:
+                raise ValueError(f"two routes are {route.method} {route.path}")
+            methods[route.method] = compile_route(route)
+            if route.method == "GET":
+                methods["HEAD"] = methods["GET"]
+
+    def _place(self, path: str) -> _Place:
+        place = self._root
+        for segment in path.split("/")[1:]:
+            if not _PARAMETER.fullmatch(segment):
+                place = place.fixed.setdefault(segment, _Place())
+                continue
+            if place.free is None:
+                place.free = _Place()
+            place = place.free
+        return place
+
+    def find(self, method: str, raw_path: str) -> tuple[Any, list[str]]:
+        """Return the compiled route and the values of its path's parameters. Raises HttpError.
+
+        The path is cut before it is decoded, so that names may contain slashes. A fixed segment precedes a parameter.
+        """
+        place, values = self._root, []
+        for segment in raw_path.split("/")[1:]:
+            following = place.fixed.get(segment)
+            if following is None:
+                following = place.free
+                if following is None or not segment:
+                    raise _not_found(raw_path)
+                values.append(_decoded(segment) if "%" in segment else segment)
+            place = following
+        found = place.methods.get(method)
+        if found is None:
+            if not place.methods:
+                raise _not_found(raw_path)
+            allowed = ", ".join(sorted(place.methods))
+            raise HttpError(
+                "method_not_allowed", f"this path has {allowed}, not {method}", headers={b"allow": allowed.encode()}
+            )
+        return found, values
+
+
+def _decoded(segment: str) -> str:
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise HttpError("malformed", "the path contains escapes that are not UTF-8") from None
+
+
+def _not_found(raw_path: str) -> HttpError:
+    return HttpError("path_not_found", f"there is no path {raw_path[:200]}: /api/v1/openapi.json lists all paths")

@@ -1,0 +1,15 @@
+"""All routes of the HTTP API, by subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.faces.rest.routes import jobs, nodes
+
+if TYPE_CHECKING:
+    from mainspring.faces.rest.registry import Route
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *jobs.ROUTES,
+    *nodes.ROUTES,
+)

@@ -1,0 +1,167 @@
+"""Checks of each request before any other work: the host that it names, the site that it comes from, and its caller.
+
+Loopback is no boundary: with DNS rebinding, a page of any site reaches a port on 127.0.0.1, but its requests name the host of the
+page. So each request must name this node. Nothing answers without a token or a session.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.registry import SAFE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.access.caller import Caller
+
+SINGLE: Final = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"cookie",
+        b"host",
+        b"idempotency-key",
+        b"if-match",
+        b"if-none-match",
+        b"origin",
+        b"prefer",
+        b"sec-fetch-site",
+    }
+)
+"""Headers that a request has at most once: two parts of a system could otherwise read different values."""
+COOKIE: Final = "mainspring"
+"""The name of the session's cookie on a port without TLS."""
+SECURE_COOKIE: Final = "__Host-mainspring"
+"""The name with TLS: browsers accept it only from this host, over TLS, for all paths."""
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::\d{1,5})?")
+_KEPT_HOSTS: Final = 64
+_BEARER: Final = re.compile(rb"(?i:bearer) +([!-~]+) *")
+_ANONYMOUS: Final = {b"www-authenticate": b'Bearer realm="mainspring"'}
+
+
+class Access(Protocol):
+    """Finds the callers of requests."""
+
+    async def caller_of_token(self, text: str, address: str = "") -> Caller | None:
+        """Return the caller of a token; None if it is wrong, revoked or expired."""
+
+    async def caller_of_session(self, text: str, address: str = "") -> Caller | None:
+        """Return the caller of a session, which is the value of a cookie; None if it has ended."""
+
+    def watch(self, secret: str, ended: Callable[[], object]) -> Callable[[], None]:
+        """Call a function within 3 s after a token or a session has ended; return a function that ends the watch."""
+
+
+def collect(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the headers of a request by name. Raises HttpError if a header of `SINGLE` is there twice."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        if name in headers and name in SINGLE:
+            raise HttpError("malformed", f"the header {name.decode('latin-1')} is there twice: send it once")
+        headers[name] = value
+    return headers
+
+
+class Hosts:
+    """The names under which clients may address the node: IP addresses, ``localhost``, and ``names``."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+        self._accepted: set[bytes] = set()
+        """Checked values, so that each connection costs one look-up."""
+
+    def check(self, headers: dict[bytes, bytes]) -> bytes:
+        """Return the host of a request. Raises HttpError unless it names this node."""
+        host = headers.get(b"host", b"")
+        if host in self._accepted:
+            return host
+        match = _HOST.fullmatch(host.decode("latin-1"))
+        if match is None:
+            raise HttpError("malformed", "the request has no valid Host header")
+        if not (self._is_address(match[1] or match[2]) or match[2].lower().rstrip(".") in self._names):
+            raise HttpError(
+                "unknown_host", "this node does not have the name in the Host header: permit it with --http-host NAME"
+            )
+        if len(self._accepted) < _KEPT_HOSTS:
+            self._accepted.add(host)
+        return host
+
+    @staticmethod
+    def _is_address(text: str) -> bool:
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        return True
+
+
+def check_site(method: str, headers: dict[bytes, bytes], host: bytes) -> None:
+    """Raise HttpError if a page of another site may have sent a request that changes something.
+
+    Browsers send ``Sec-Fetch-Site``, and older ones ``Origin``. A request without both comes from no browser, and needs a bearer
+    token: a cookie is no proof, because browsers add it by themselves.
+    """
+    if method in SAFE:
+        return
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        is_allowed = site in (b"same-origin", b"none")
+    elif (origin := headers.get(b"origin")) is not None:
+        is_allowed = origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
+    else:
+        is_allowed = b"authorization" in headers
+    if not is_allowed:
+        raise HttpError("cross_site", "requests of other sites may change nothing: send it from a page of this node")
+
+
+class Doorkeeper:
+    """Finds the caller of each request, or refuses it."""
+
+    def __init__(self, access: Access, hosts: Hosts) -> None:
+        self._access = access
+        self._hosts = hosts
+
+    async def admit(self, method: str, headers: dict[bytes, bytes], *, address: str, secure: bool) -> Caller:
+        """Return the caller of a request. Raises HttpError."""
+        host = self._hosts.check(headers)
+        caller = None
+        if (token := bearer(headers)) is not None:
+            caller = await self._access.caller_of_token(token, address)
+        elif (session := session_of(headers, secure=secure)) is not None:
+            caller = await self._access.caller_of_session(session, address)
+        if caller is None:
+            has_token = b"authorization" in headers
+            detail = "the token is wrong, revoked or expired" if has_token else "send Authorization: Bearer TOKEN"
+            raise HttpError("unauthenticated", detail, headers=_ANONYMOUS)
+        check_site(method, headers, host)
+        return caller
+
+    def watch(self, headers: dict[bytes, bytes], ended: Callable[[], object], *, secure: bool) -> Callable[[], None]:
+        """Call a function when the token or the session of a request ends; return a function that ends the watch."""
+        secret = bearer(headers) or session_of(headers, secure=secure)
+        return self._access.watch(secret, ended) if secret is not None else lambda: None
+
+
+def bearer(headers: dict[bytes, bytes]) -> str | None:
+    """Return the token of a request; None if it has none, or another kind of authorization."""
+    match = _BEARER.fullmatch(headers.get(b"authorization", b""))
+    return None if match is None else match[1].decode("ascii")
+
+
+def session_of(headers: dict[bytes, bytes], *, secure: bool) -> str | None:
+    """Return the session of a request. A request with any authorization has none: the header decides."""
+    if b"authorization" in headers or b"cookie" not in headers:
+        return None
+    return cookie(headers[b"cookie"], SECURE_COOKIE if secure else COOKIE) or None
+
+
+def cookie(header: bytes, name: str) -> str | None:
+    """Return the value of a cookie; None if it is missing, or there twice."""
+    pairs = (part.strip().partition("=") for part in header.decode("latin-1").split(";"))
+    found = [value for key, _, value in pairs if key == name]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,167 @@
+"""Server-sent events: one response that goes on while its client reads it.
+
+A stream begins with the state of its subject, so that a client that connects again needs no earlier events. Streams have places
+of their own: they never take those of other requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from mainspring.api.request import write
+from mainspring.faces.rest.problems import HttpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from starlette.types import Receive, Send
+
+LIMIT: Final = 200
+"""Streams and long polls of a node at the same time."""
+BEAT: Final = 15.0
+"""Seconds of silence before a comment, so that proxies keep the connection."""
+UNSENT_LIMIT: Final = 1 << 20
+"""Bytes of events that a slow client may leave unread."""
+RETRY: Final = (3000, 6000)
+"""Milliseconds after which a client connects again: at random, so that the clients of a node that restarts spread."""
+_BUSY_RETRY: Final = b"5"
+HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),  # for nginx, which would collect events otherwise
+)
+_COMMENT: Final = b":\n\n"
+
+
+class Streams:
+    """The streams of a node."""
+
+    def __init__(self, limit: int = LIMIT, *, beat: float = BEAT) -> None:
+        self._limit = limit
+        self._beat = beat
+        self._open: set[EventFeed] = set()
+        self._is_ended = False
+
+    def __len__(self) -> int:
+        """Return the number of open streams."""
+        return len(self._open)
+
+    def open(self) -> EventFeed:
+        """Return a new feed. Raises HttpError if there are too many."""
+        if self._is_ended or len(self._open) >= self._limit:
+            reason = "the node ends" if self._is_ended else f"{self._limit} streams are open"
+            raise HttpError("too_many_streams", f"{reason}: try again", headers={b"retry-after": _BUSY_RETRY})
+        feed = EventFeed(self._beat, self._open.discard)
+        self._open.add(feed)
+        return feed
+
+    def end(self) -> None:
+        """End all streams, and open no more: the node stops."""
+        self._is_ended = True
+        for feed in tuple(self._open):
+            feed.end()
+
+
+class EventFeed:
+    """One stream; see `mainspring.api.feeds.Feed`."""
+
+    def __init__(self, beat: float, closed: Callable[[EventFeed], object]) -> None:
+        self._beat = beat
+        self._closed = closed
+        self._newest: dict[str, bytes] = {}
+        self._queue: list[bytes] = []
+        self._size = 0
+        self._is_ended = False
+        self._wake = asyncio.Event()
+
+    def replace(self, event: str, value: object) -> None:
+        """Send the newest state of something."""
+        if not self._is_ended:
+            self._newest[event] = _frame(event, value)
+            self._wake.set()
+
+    def append(self, event: str, value: object) -> None:
+        """Send an event that may not be dropped."""
+        if self._is_ended:
+            return
+        frame = _frame(event, value)
+        self._size += len(frame)
+        if self._size > UNSENT_LIMIT:
+            self._queue.clear()
+            self.end()
+            return
+        self._queue.append(frame)
+        self._wake.set()
+
+    def end(self) -> None:
+        """End the stream once all events are sent."""
+        self._is_ended = True
+        self._wake.set()
+
+    async def changed(self, seconds: float) -> bool:
+        """Wait for an event, drop all events, and return whether there was one. For long polls, which use no `serve`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        self._take()
+        self._wake.clear()
+        return not self._is_ended
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no more events are sent."""
+        return self._is_ended
+
+    def close(self) -> None:
+        """Free the place of the stream."""
+        self.end()
+        self._closed(self)
+
+    async def serve(self, receive: Receive, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Send events until the client disconnects or the stream has ended."""
+        gone = asyncio.ensure_future(disconnected(receive))
+        gone.add_done_callback(lambda _: self.end())
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": [*headers, *HEADERS]})
+            retry = random.randint(*RETRY)  # noqa: S311 - no secret
+            await send({"type": "http.response.body", "body": b"retry: %d\n\n" % retry, "more_body": True})
+            while not gone.done():
+                body = self._take()
+                if body:
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                elif self._is_ended:
+                    break
+                else:
+                    await self._wait(send)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            gone.cancel()
+
+    async def _wait(self, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._beat):
+                await self._wake.wait()
+        except TimeoutError:
+            await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+        else:
+            self._wake.clear()
+
+    def _take(self) -> bytes:
+        body = b"".join((*self._queue, *self._newest.values()))
+        self._queue.clear()
+        self._newest.clear()
+        self._size = 0
+        return body
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return when the client of a request has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _frame(event: str, value: object) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), write(value))

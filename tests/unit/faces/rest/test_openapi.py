@@ -1,0 +1,83 @@
+"""The document of the API, checked against the routes in both directions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.api.a_node import run
+
+from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.openapi import document
+from mainspring.faces.rest.problems import KINDS
+from mainspring.faces.rest.registry import Route, Table
+from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes.documents import with_document
+
+from .a_client import serving
+
+ALL = with_document(ROUTES, version="1.0")
+
+
+def references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [ref for key, one in value.items() for ref in ([one] if key == "$ref" else references(one))]
+    return [ref for one in value for ref in references(one)] if isinstance(value, list) else []
+
+
+def test_every_route_is_in_the_document_and_every_operation_is_a_route() -> None:
+    described = document(ALL, version="1.0")
+    operations = {
+        (method.upper(), path): one for path, methods in described["paths"].items() for method, one in methods.items()
+    }
+    assert set(operations) == {(route.method, route.path) for route in ALL}
+    for route in ALL:
+        operation = operations[route.method, route.path]
+        assert operation["x-permission"] == route.permission.value
+        assert {one["name"] for one in operation["parameters"] if one["in"] == "path"} == set(route.parameters)
+        assert str(401) in operation["responses"]
+        assert ("requestBody" in operation) <= route.has_body
+
+
+def test_references_lead_to_schemas() -> None:
+    described = document(ALL, version="1.0")
+    schemas = described["components"]["schemas"]
+    assert {ref.rpartition("/")[2] for ref in references(described)} == set(schemas)
+
+
+@pytest.mark.parametrize("route", ALL, ids=lambda route: route.operation)
+def test_examples_and_problems_are_valid(route: Route) -> None:
+    assert set(route.problems) <= set(KINDS)
+    reader = Inputs(route)
+    if route.example is not None:
+        msgspec.convert(route.example, reader.of_body)
+    if route.answered is not None:
+        msgspec.convert(route.answered, route.answer)
+
+
+def test_a_route_without_a_permission_is_no_route() -> None:
+    class Nameless:
+        call = "x"
+
+    with pytest.raises(ValueError, match="declares no permission"):
+        Table([Route(method="GET", path="/x", request=Nameless, answer=None, summary="x")], lambda route: route)  # type: ignore[arg-type]
+
+
+def test_two_routes_differ_in_name_and_place() -> None:
+    first = ALL[0]
+    with pytest.raises(ValueError, match="needs a name of its own"):
+        Table([first, first], lambda route: route)
+    with pytest.raises(ValueError, match="two routes are"):
+        Table([first, Route(**{**vars(first), "name": "other"})], lambda route: route)
+
+
+def test_the_document_is_given_to_callers_with_a_token() -> None:
+    async def test() -> None:
+        async with serving(prefix="/queue") as (client, _):
+            answer = await client.get("/queue/api/v1/openapi.json", token="viewer")
+            assert (answer.status, answer.json["openapi"]) == (200, "3.1.0")
+            assert answer.json["servers"] == [{"url": "/queue"}]
+            assert (await client.get("/queue/api/v1/openapi.json", token=None)).status == 401
+
+    run(test())

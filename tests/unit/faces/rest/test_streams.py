@@ -1,0 +1,308 @@
+"""Server-sent events, and long polls, which wait for the events of the same streams."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.unit.api.a_node import run
+
+from mainspring.access.roles import Permission
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.request import Request
+from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.registry import N, Route
+from mainspring.faces.rest.streams import UNSENT_LIMIT, EventFeed, Streams
+
+from .a_client import Client, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.access.caller import Caller
+    from mainspring.api.feeds import Feed
+
+
+class Thing(Request[dict[str, int]]):
+    permission = Permission.READ
+    call = "thing"
+    wait: float = 0
+
+
+class Follow(Request[None]):
+    permission = Permission.READ
+    call = "thing.follow"
+    name: str = "thing"
+
+
+PATH = "/api/v1/namespaces/default/thing"
+ROUTES = (
+    Route(
+        method="GET",
+        path=N + "/thing",
+        request=Thing,
+        answer=dict[str, int],
+        summary="Show it",
+        watch=lambda inputs: Follow(namespace=inputs.namespace),
+    ),
+    Route(method="GET", path=N + "/thing/stream", request=Follow, answer=None, summary="Follow it", stream=True),
+)
+
+
+class Subject:
+    """A number that streams show."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.feeds: list[Feed] = []
+        self.begun = asyncio.Event()
+
+    async def show(self, _: Thing) -> dict[str, int]:
+        return {"number": self.number}
+
+    async def follow(self, request: Follow, _: Caller, feed: Feed) -> Callable[[], None]:
+        if request.name != "thing":
+            raise ApiError(Code.JOB_NOT_FOUND, "no such thing")
+        self.feeds.append(feed)
+        feed.replace("thing", {"number": self.number})
+        self.begun.set()
+        return lambda: self.feeds.remove(feed)
+
+    def set(self, number: int) -> None:
+        self.number = number
+        for feed in self.feeds:
+            feed.replace("thing", {"number": number})
+
+
+class Reader:
+    """The client of one stream."""
+
+    def __init__(self, client: Client, path: str = PATH + "/stream", token: str = "viewer") -> None:
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self.left = asyncio.Event()
+        raw, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "scheme": "http",
+            "path": raw,
+            "query_string": query.encode(),
+            "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer " + token.encode())],
+            "client": ("127.0.0.1", 9),
+        }
+        self.task = asyncio.ensure_future(client.app(scope, self._receive, self.messages.put))
+
+    async def _receive(self) -> dict[str, str]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def next(self) -> bytes:
+        body = (await self.messages.get()).get("body", b"")
+        assert isinstance(body, bytes)
+        return body
+
+    async def begin(self) -> dict[str, str]:
+        head = await self.messages.get()
+        assert head["status"] == 200
+        assert (await self.next()).startswith(b"retry: ")
+        return {name.decode(): value.decode() for name, value in head["headers"]}
+
+
+def frame(number: int) -> bytes:
+    return b'event: thing\ndata: {"number":%d}\n\n' % number
+
+
+def with_subject(test: Callable[[Client, Subject], Any], streams: Callable[[], Streams] = Streams) -> None:
+    async def prepared() -> None:
+        subject = Subject()
+        async with serving(ROUTES, streams=streams()) as (client, node):
+            node.api.add({Thing: subject.show})
+            node.api.add_streams({Follow: subject.follow})
+            await test(client, subject)
+
+    run(prepared())
+
+
+def test_a_stream_begins_with_the_state_and_sends_each_change() -> None:
+    async def test(client: Client, subject: Subject) -> None:
+        reader = Reader(client)
+        headers = await reader.begin()
+        assert headers["content-type"].startswith("text/event-stream")
+        assert (headers["cache-control"], headers["x-accel-buffering"]) == ("no-store", "no")
+        assert await reader.next() == frame(0)
+        subject.set(1)
+        assert await reader.next() == frame(1)
+        reader.left.set()
+        await reader.task
+        assert subject.feeds == []
+        assert len(client.streams) == 0
+
+    with_subject(test)
+
+
+def test_a_stream_is_refused_before_it_begins() -> None:
+    async def test(client: Client, _: Subject) -> None:
+        refused = await client.get(PATH + "/stream?name=other")
+        assert (refused.status, refused.problem) == (404, "job-not-found")
+        assert (await client.get(PATH + "/stream", token=None)).status == 401
+        client.access.add("elsewhere", client.access.callers["viewer"].grants[0].role, "team")
+        assert (await client.get(PATH + "/stream", token="elsewhere")).status == 403
+        assert len(client.streams) == 0
+
+    with_subject(test)
+
+
+def test_a_comment_is_sent_while_nothing_happens() -> None:
+    async def test(client: Client, subject: Subject) -> None:
+        reader = Reader(client)
+        await reader.begin()
+        assert await reader.next() == frame(0)
+        assert await reader.next() == b":\n\n"
+        subject.set(1)
+        while (body := await reader.next()) == b":\n\n":
+            pass
+        assert body == frame(1)
+        reader.left.set()
+        await reader.task
+
+    with_subject(test, lambda: Streams(beat=0.01))
+
+
+def test_streams_have_a_limit_of_their_own() -> None:
+    async def test(client: Client, subject: Subject) -> None:
+        readers = [Reader(client) for _ in range(2)]
+        for reader in readers:
+            await reader.begin()
+        refused = await client.get(PATH + "/stream")
+        assert (refused.status, refused.problem, refused.headers["retry-after"]) == (503, "too-many-streams", "5")
+        assert (await client.get(PATH)).status == 200
+        readers[0].left.set()
+        await readers[0].task
+        await Reader(client).begin()
+        assert len(subject.feeds) == 2
+
+    with_subject(test, lambda: Streams(limit=2))
+
+
+def test_all_streams_end_when_the_node_stops() -> None:
+    async def test(client: Client, subject: Subject) -> None:
+        reader = Reader(client)
+        await reader.begin()
+        assert await reader.next() == frame(0)
+        subject.set(5)
+        client.streams.end()
+        assert await reader.next() == frame(5), "an event that happened before is still sent"
+        assert await reader.messages.get() == {"type": "http.response.body", "body": b""}
+        await reader.task
+        assert (await client.get(PATH + "/stream")).status == 503
+
+    with_subject(test)
+
+
+def test_a_stream_ends_with_its_token() -> None:
+    async def test(client: Client, _: Subject) -> None:
+        reader = Reader(client)
+        await reader.begin()
+        other = Reader(client, token="admin")
+        await other.begin()
+        client.access.revoke("viewer")
+        await reader.task
+        assert not other.task.done()
+        assert not client.access.watchers["viewer"]
+
+    with_subject(test)
+
+
+def test_a_slow_reader_gets_the_newest_state_and_loses_a_stream_that_is_too_long() -> None:
+    async def test() -> None:
+        streams = Streams()
+        feed = streams.open()
+        for number in range(1000):
+            feed.replace("a", number)
+            feed.replace("b", -number)
+        assert unsent(feed) == b"event: a\ndata: 999\n\nevent: b\ndata: -999\n\n"
+        feed.append("line", "x")
+        feed.append("line", "y")
+        assert unsent(feed) == b'event: line\ndata: "x"\n\nevent: line\ndata: "y"\n\n'
+        text = "x" * 1000
+        while not feed.is_ended:
+            feed.append("line", text)
+        assert unsent(feed) == b"", "no event is sent without the ones before it"
+        feed.append("line", "z")
+        feed.replace("a", 1)
+        assert unsent(feed) == b""
+
+    run(test())
+
+
+def test_the_events_of_a_slow_reader_are_bounded() -> None:
+    async def test() -> None:
+        feed, size = Streams().open(), 0
+        while not feed.is_ended:
+            feed.append("line", "x" * 1000)
+            size += 1000
+        assert 0.9 * UNSENT_LIMIT < size <= UNSENT_LIMIT
+
+    run(test())
+
+
+def unsent(feed: EventFeed) -> bytes:
+    return feed._take()  # noqa: SLF001
+
+
+def test_a_long_poll_waits_for_another_answer() -> None:
+    async def test(client: Client, subject: Subject) -> None:
+        first = await client.get(PATH)
+        tag = ("if-none-match", first.headers["etag"])
+        assert (await client.get(PATH, headers=[tag])).status == 304
+        assert (await client.get(PATH + "?wait=0.001", headers=[tag])).status == 304
+        assert (await client.get(PATH + "?wait=60")).json == {"number": 0}, "without a version it answers at once"
+        subject.begun.clear()
+        poll = asyncio.ensure_future(client.get(PATH + "?wait=60", headers=[tag], connected=True))
+        await subject.begun.wait()
+        subject.set(0)  # an event that changes nothing
+        await asyncio.sleep(0)
+        subject.set(2)
+        answer = await poll
+        assert (answer.status, answer.json) == (200, {"number": 2})
+        assert answer.headers["etag"] != tag[1]
+        assert subject.feeds == []
+
+    with_subject(test)
+
+
+def test_a_long_poll_ends_when_the_node_stops() -> None:
+    async def test(client: Client, subject: Subject) -> None:
+        tag = ("if-none-match", (await client.get(PATH)).headers["etag"])
+        poll = asyncio.ensure_future(client.get(PATH + "?wait=60", headers=[tag], connected=True))
+        await subject.begun.wait()
+        client.streams.end()
+        assert (await poll).status == 304
+
+    with_subject(test)
+
+
+def test_the_feed_of_another_node_is_no_place() -> None:
+    async def test() -> None:
+        streams = Streams(limit=1)
+        feed = streams.open()
+        with pytest.raises(HttpError):
+            streams.open()
+        feed.close()
+        feed.close()
+        streams.open()
+
+    run(test())
+
+
+def test_events_are_json_on_one_line() -> None:
+    async def test() -> None:
+        feed = Streams().open()
+        feed.append("line", {"text": "a\r\nb\n\ndata: c"})
+        sent = unsent(feed)
+        assert sent.count(b"\n") == 3
+        assert msgspec.json.decode(sent.split(b"data: ", 1)[1]) == {"text": "a\r\nb\n\ndata: c"}
+
+    run(test())
