@@ -39,6 +39,8 @@ class Operation:
     """Whether it changes nothing: a group of such operations needs no transaction, and no fence rejects it."""
     brings_jobs: ClassVar[bool] = False
     """Whether each of its rows is a job to be written; for other operations ``rows`` is only a bound."""
+    acts: ClassVar[bool] = False
+    """Whether it may be an act of a caller that the audit records (`access.audit.Acting`)."""
 
     def __init__(self) -> None:
         self.rows = 1

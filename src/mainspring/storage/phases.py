@@ -32,5 +32,6 @@ class Phase(IntEnum):
     WAIT = 13
     LIMITS = 14
     LOGS = 15
-    PROBE = 16
-    READ = 17
+    ACCESS = 16
+    PROBE = 17
+    READ = 18

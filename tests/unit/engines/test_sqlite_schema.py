@@ -20,12 +20,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GOLDEN = {
+    "audit": [
+        ("number", "INTEGER", 0, None, 1),
+        ("at_us", "INTEGER", 1, None, 0),
+        ("namespace", "TEXT", 1, None, 0),
+        ("what", "TEXT", 1, None, 0),
+        ("act", "BLOB", 1, None, 0),
+    ],
     "counts": [
         ("function", "INTEGER", 1, None, 1),
         ("state", "INTEGER", 1, None, 2),
         ("priority", "INTEGER", 1, None, 3),
         ("number", "INTEGER", 1, None, 0),
     ],
+    "credentials": [
+        ("digest", "BLOB", 1, None, 1),
+        ("kind", "TEXT", 1, None, 0),
+        ("token", "TEXT", 1, None, 0),
+        ("expires_us", "INTEGER", 1, None, 0),
+        ("used_us", "INTEGER", 1, None, 0),
+        ("data", "BLOB", 1, None, 0),
+    ],
+    "revocations": [("number", "INTEGER", 1, None, 0)],
     "definitions": [
         ("namespace", "TEXT", 1, None, 1),
         ("name", "TEXT", 1, None, 2),
@@ -148,6 +164,12 @@ GOLDEN = {
     "terms": [("term", "INTEGER", 0, None, 1), ("node", "TEXT", 1, None, 0)],
 }
 INDEXES = {
+    "audit_namespaces": "CREATE INDEX audit_namespaces ON audit (namespace, number)",
+    "audit_times": "CREATE INDEX audit_times ON audit (at_us)",
+    "audit_whats": "CREATE INDEX audit_whats ON audit (what, number)",
+    "credential_ends": "CREATE INDEX credential_ends ON credentials (expires_us) WHERE kind <> 'ms_'",
+    "credential_sessions": "CREATE INDEX credential_sessions ON credentials (token) WHERE kind = 'mss_'",
+    "credential_tokens": "CREATE UNIQUE INDEX credential_tokens ON credentials (token) WHERE kind = 'ms_'",
     "due": "CREATE INDEX due ON jobs (due_us) WHERE state = 0",
     "early_requests": "CREATE UNIQUE INDEX early_requests ON early_signals (job, request) WHERE request <> 0",
     "expiring": "CREATE INDEX expiring ON jobs (expires_us) WHERE expires_us > 0 AND state < 2 AND attempt = 0",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.memory import claiming, finding, jobs, logs, queries, resources
+from mainspring.access.audit import recorded_acts
+from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, resources
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
@@ -31,6 +32,7 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **finding.HANDLERS,
     **resources.HANDLERS,
     **logs.HANDLERS,
+    **access.HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -88,7 +90,7 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**queries.READERS, **logs.READERS}
+        self._readers = {**queries.READERS, **logs.READERS, **access.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers
@@ -122,6 +124,8 @@ class Runner:
         for kind in plan:
             if kind.phase > Phase.SLICES:
                 handle(kind)
+        if acts := recorded_acts(plan, outcomes):
+            access.record(tables, acts)
         for function in tx.commits:
             function()
         return outcomes

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.counts import Counts
 
 if TYPE_CHECKING:
+    from mainspring.access.audit import Recorded
+    from mainspring.access.store import Credential
     from mainspring.engines.memory.pending import Pending
     from mainspring.job_logs.model import Chunk
     from mainspring.jobs.model import Job, StopRequest
@@ -54,6 +56,12 @@ class Tables:
         """The holdings of nodes, by function and pool, then by term; only if the store is shared."""
         self.buckets: dict[tuple[bytes, bytes], tuple[Rate, Bucket]] = {}
         """The rate and the starts left, by function and pool; only if the store is shared."""
+        self.credentials: dict[bytes, Credential] = {}
+        """By digest."""
+        self.revocations = 0
+        self.acts: list[Recorded] = []
+        """The audit, oldest first."""
+        self.last_act = 0
         self.notices: Notices = {}
         """The events in the group under way, for the owners of jobs."""
         self.schedules: dict[str, Stored] = {}

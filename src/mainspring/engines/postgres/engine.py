@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from mainspring.engines.postgres import address, failures, journal, logs, membership, migrate, partitions
+from mainspring.engines.postgres import access, address, failures, journal, logs, membership, migrate, partitions
 from mainspring.engines.postgres.connection import connect, disconnect
 from mainspring.engines.postgres.control import Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
@@ -97,7 +97,7 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self._slices = slices
-        self._readers = {**READERS, **logs.READERS}
+        self._readers = {**READERS, **logs.READERS, **access.READERS}
         for one in slices:
             self._readers |= one.readers
         self._nodes = Nodes()

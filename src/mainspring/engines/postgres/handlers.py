@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.postgres import jobs, logs, probing, resources
+from mainspring.access.audit import recorded_acts
+from mainspring.engines.postgres import access, jobs, logs, probing, resources
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.slices import Slice, Units
 from mainspring.storage.operation import Operation, Probe, unknown
@@ -21,6 +22,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
     **logs.HANDLERS,
+    **access.HANDLERS,
     Probe: probing.probe,
 }
 
@@ -49,6 +51,8 @@ class Runner:
         for kind, placed in plan.items():
             if kind.phase > Phase.SLICES:
                 await self._run(tx, kind, placed, outcomes)
+        if acts := recorded_acts(plan, outcomes):
+            await access.record(tx, acts)
         return outcomes
 
     async def _run(

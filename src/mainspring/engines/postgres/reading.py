@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.access.store import CountRevocations, FindCredential
 from mainspring.engines.postgres import failures
 from mainspring.engines.postgres.control import Control
 from mainspring.engines.postgres.failures import Verdict
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT: Final = 3.0
 """Seconds for an answer, more than a statement may take. It detects a dead connection; the next attempt uses a new one."""
-SINGLE_STATEMENT: Final = frozenset({ListLimits})
-"""Queries that each node repeats every few seconds. The parts of a very long answer may be of different snapshots."""
+SINGLE_STATEMENT: Final = frozenset({ListLimits, CountRevocations, FindCredential})
+"""Queries that each node repeats all the time. The parts of a very long answer may be of different snapshots."""
 READ_ATTEMPTS: Final = 3
 """Attempts to run a query that meets a possible race."""
 READ_SETTINGS: Final = """

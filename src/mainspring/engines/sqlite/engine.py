@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import structlog
 
-from mainspring.engines.sqlite import finding, jobs, logs, opening, probing, resources
+from mainspring.access.audit import recorded_acts
+from mainspring.engines.sqlite import access, finding, jobs, logs, opening, probing, resources
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
@@ -44,6 +45,7 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
     **logs.HANDLERS,
+    **access.HANDLERS,
     Probe: probing.probe,
 }
 THREAD_ROWS = 64
@@ -82,7 +84,7 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **logs.READERS}
+        self._readers = {**READERS, **logs.READERS, **access.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers
@@ -288,6 +290,8 @@ class SqliteEngine:
         for kind, placed in plan.items():
             if kind.phase > Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
+        if acts := recorded_acts(plan, outcomes):
+            access.record(self._tx, acts)
         return outcomes
 
     def _run_kind(self, kind: type[Operation], placed: list[tuple[int, Operation]], outcomes: list[Any]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.testing.conformance.accessing import Accessing
 from mainspring.testing.conformance.driver import Make, Store
 from mainspring.testing.conformance.filtering import Filtering
 from mainspring.testing.conformance.holding import Holding
@@ -39,5 +40,5 @@ class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Lif
             store.close()
 
 
-class EngineSuite(JobsSuite, Limiting):
-    """The same for an engine with limits of functions."""
+class EngineSuite(JobsSuite, Limiting, Accessing):
+    """The same for an engine with limits of functions, credentials and an audit."""

@@ -1,0 +1,143 @@
+"""The audit: who did what, when and why. A row is written in the transaction of its act: neither exists without the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
+from mainspring.storage.query import Page, PageQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.storage.plan import Plan
+    from mainspring.storage.query import Meter
+
+
+class Act(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One act of a caller, or an attempt that was refused."""
+
+    what: str
+    """The name of the request, such as ``jobs.cancel``."""
+    who: str
+    """The name of the caller."""
+    object: str = ""
+    """The name or the handle of the object."""
+    namespace: str = ""
+    """Empty for objects outside of all namespaces, such as nodes."""
+    token: str = ""
+    """The id of the caller's token; empty without one."""
+    address: str = ""
+    request: str = ""
+    before: Any = None
+    """The value before, in JSON's types; None if the act does not replace one."""
+    after: Any = None
+    reason: str = ""
+    refused: str = ""
+    """Why the caller may not do it; empty for an act."""
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """An act in the audit."""
+
+    number: int
+    """Its place: later acts have higher numbers."""
+    at_us: int
+    """Wall time in microseconds, by the store's clock if it has one."""
+    act: Act
+
+
+encode_act = msgspec.msgpack.Encoder().encode
+decode_act = msgspec.msgpack.Decoder(Act).decode
+
+
+class Acting(Operation):
+    """An operation that may have an act, which the engine records if the operation has changed something."""
+
+    __slots__ = ("act",)
+
+    acts = True
+
+    def __init__(self, act: Act | None = None) -> None:
+        super().__init__()
+        self.act = act
+
+    def recorded(self, outcome: Any) -> Act | None:
+        """Return the act to record after this outcome; None if nothing has changed. Derived classes may complete the act."""
+        return self.act if outcome else None
+
+
+def recorded_acts(plan: Plan, outcomes: Sequence[Any]) -> list[Act]:
+    """Return the acts of a group that has run, in the order of its phases."""
+    found = []
+    for kind, placed in plan.items():
+        if kind.acts:
+            for place, operation in placed:
+                if operation.act is not None and (act := operation.recorded(outcomes[place])) is not None:
+                    found.append(act)
+    return found
+
+
+class RecordActs(Acting):
+    """Record acts that no other operation records, such as refusals. Outcome: None."""
+
+    __slots__ = ("more",)
+
+    phase = Phase.ACCESS
+
+    def __init__(self, acts: Sequence[Act]) -> None:
+        super().__init__()
+        self.more = acts
+        self.rows = len(acts)
+
+
+class ListActs(PageQuery[Recorded], frozen=True, kw_only=True):
+    """List acts, newest first; None matches all. A page continues after a number."""
+
+    namespace: str | None = None
+    who: str | None = None
+    what: str | None = None
+
+    def matches(self, act: Act) -> bool:
+        """Return whether an act matches the query."""
+        return (
+            (self.namespace is None or act.namespace == self.namespace)
+            and (self.who is None or act.who == self.who)
+            and (self.what is None or act.what == self.what)
+        )
+
+    @property
+    def index(self) -> tuple[str, tuple[str, ...]]:
+        """The name of the engines' statement that reads the fewest rows, and the value that it needs."""
+        if self.what is not None:
+            return "acts_of_what", (self.what,)
+        if self.namespace is not None:
+            return "acts_of_namespace", (self.namespace,)
+        return "acts", ()
+
+
+PART: Final = 200
+"""Rows that are read at a time; few are left out."""
+
+
+async def list_acts(
+    query: ListActs, meter: Meter, read: Callable[[int | None, int], Awaitable[Sequence[Recorded]]]
+) -> Page[Recorded]:
+    """Answer a query. ``read`` returns at most a number of acts below a place, newest first, by the query's index."""
+    found: list[Recorded] = []
+    place, searched_us = query.after, 0
+    while rows := min(meter.part(), PART):
+        part = await read(place, rows)
+        meter.spend(rows)
+        for recorded in part:
+            if query.matches(recorded.act):
+                found.append(recorded)
+                if len(found) == query.limit:
+                    return Page(found, recorded.number, recorded.at_us)
+        if len(part) < rows:
+            return Page(found)
+        place, searched_us = part[-1].number, part[-1].at_us
+    return Page(found, place, searched_us)

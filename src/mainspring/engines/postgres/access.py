@@ -1,0 +1,134 @@
+"""Credentials and the audit on PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.access import store
+from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, encode_act, list_acts
+from mainspring.engines.postgres.rows import LARGEST_ID
+from mainspring.engines.postgres.statements import load
+from mainspring.storage.query import in_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from asyncpg import Record
+
+    from mainspring.access.audit import Act
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Page, Query
+
+SQL: Final = load("access.sql")
+
+
+class _Credentials:
+    """`store.Tables` in an attempt to run a group; rows that it has read are locked."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._connection = tx.connection
+
+    async def find(self, digest: bytes) -> store.Credential | None:
+        """Return a credential."""
+        return _credential(await self._connection.fetchrow(SQL["lock_credential"], digest))
+
+    async def token(self, token: str) -> store.Credential | None:
+        """Return a token by its id."""
+        return _credential(await self._connection.fetchrow(SQL["lock_token"], token))
+
+    async def insert(self, credential: store.Credential) -> None:
+        """Store a new credential."""
+        await self._connection.execute(SQL["insert_credential"], *store.row_of(credential))
+
+    async def remove(self, digest: bytes) -> None:
+        """Delete a credential."""
+        await self._connection.execute(SQL["remove_credential"], digest)
+
+    async def replace(self, digest: bytes, credential: store.Credential) -> None:
+        """Replace a credential in its place."""
+        await self._connection.execute(SQL["replace_credential"], digest, credential.digest, store.encode(credential))
+
+    async def remove_sessions(self, token: str) -> None:
+        """Delete the sessions of a token."""
+        await self._connection.execute(SQL["remove_sessions"], token)
+
+    async def touch(self, used: Mapping[str, int]) -> None:
+        """Set the times at which tokens were last used; leave out tokens that another transaction changes."""
+        await self._connection.execute(SQL["touch_tokens"], list(used), list(used.values()))
+
+    async def revoked(self) -> None:
+        """Increase the number of revocations."""
+        await self._connection.execute(SQL["revoked"])
+
+    async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
+        """Delete expired credentials and old acts."""
+        number: int = await self._connection.fetchval(SQL["sweep_credentials"], expired_us, rows)
+        number += await self._connection.fetchval(SQL["sweep_acts"], acts_us, rows)
+        return number
+
+
+def _credential(row: Record | None) -> store.Credential | None:
+    return None if row is None else store.credential_of(*row)
+
+
+async def _change(tx: Transaction, operations: Sequence[store.AccessOperation]) -> list[object]:
+    return [await operation.run(_Credentials(tx)) for operation in operations]
+
+
+async def record(tx: Transaction, acts: Sequence[Act]) -> None:
+    """Write acts to the audit."""
+    columns = [act.namespace for act in acts], [act.what for act in acts], [encode_act(act) for act in acts]
+    await tx.connection.execute(SQL["record_acts"], *columns)
+
+
+async def _record_all(tx: Transaction, operations: Sequence[RecordActs]) -> list[None]:
+    await record(tx, [act for operation in operations for act in operation.more])
+    return [None] * len(operations)
+
+
+# ---- reading ----
+
+
+async def _find(tx: Transaction, query: store.FindCredential, _: Meter) -> store.Credential | None:
+    return _credential(await tx.connection.fetchrow(SQL["credential"], query.digest))
+
+
+async def _find_token(tx: Transaction, query: store.FindToken, _: Meter) -> store.Credential | None:
+    return _credential(await tx.connection.fetchrow(SQL["token"], query.token))
+
+
+async def _tokens(tx: Transaction, query: store.ListTokens, meter: Meter) -> Page[store.Credential]:
+    async def behind(after: str | None, most: int) -> list[tuple[str, store.Credential]]:
+        found = await tx.connection.fetch(SQL["tokens"], after or "", most)
+        return [(token, store.credential_of(data, used_us)) for token, data, used_us in found]
+
+    return await in_parts(query, meter, behind)
+
+
+async def _revocations(tx: Transaction, _: store.CountRevocations, __: Meter) -> int:
+    number: int = await tx.connection.fetchval(SQL["revocations"])
+    return number
+
+
+async def _acts(tx: Transaction, query: ListActs, meter: Meter) -> Page[Recorded]:
+    async def before(number: int | None, most: int) -> list[Recorded]:
+        statement, key = query.index
+        place = LARGEST_ID if number is None else number
+        found = await tx.connection.fetch(SQL[statement], place, most, *key)
+        return [Recorded(place, at_us, decode_act(act)) for place, at_us, act in found]
+
+    return await list_acts(query, meter, before)
+
+
+HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
+    **dict.fromkeys(store.OPERATIONS, _change),
+    RecordActs: _record_all,
+}
+READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
+    store.FindCredential: _find,
+    store.FindToken: _find_token,
+    store.ListTokens: _tokens,
+    store.CountRevocations: _revocations,
+    ListActs: _acts,
+}

@@ -1,0 +1,131 @@
+"""Credentials and the audit on SQLite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.access import store
+from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, encode_act, list_acts
+from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.engines.sqlite.statements import SQL
+from mainspring.storage.query import in_parts
+from mainspring.storage.synchronous import run_synchronously
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+
+    from mainspring.access.audit import Act
+    from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Page, Query
+
+
+class _Credentials:
+    """`store.Tables` inside the open transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._cursor = tx.cursor
+
+    async def find(self, digest: bytes) -> store.Credential | None:
+        """Return a credential."""
+        return _first(self._cursor.execute(SQL["credential"], (digest,)))
+
+    async def token(self, token: str) -> store.Credential | None:
+        """Return a token by its id."""
+        return _first(self._cursor.execute(SQL["token"], (token,)))
+
+    async def insert(self, credential: store.Credential) -> None:
+        """Store a new credential."""
+        self._cursor.execute(SQL["insert_credential"], store.row_of(credential))
+
+    async def remove(self, digest: bytes) -> None:
+        """Delete a credential."""
+        self._cursor.execute(SQL["remove_credential"], (digest,))
+
+    async def replace(self, digest: bytes, credential: store.Credential) -> None:
+        """Replace a credential in its place."""
+        self._cursor.execute(SQL["replace_credential"], (credential.digest, store.encode(credential), digest))
+
+    async def remove_sessions(self, token: str) -> None:
+        """Delete the sessions of a token."""
+        self._cursor.execute(SQL["remove_sessions"], (token,))
+
+    async def touch(self, used: Mapping[str, int]) -> None:
+        """Set the times at which tokens were last used."""
+        self._cursor.executemany(SQL["touch_token"], used.items())
+
+    async def revoked(self) -> None:
+        """Increase the number of revocations."""
+        self._cursor.execute(SQL["revoked"])
+
+    async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
+        """Delete expired credentials and old acts."""
+        number = 0
+        for name, before_us in (("sweep_credentials", expired_us), ("sweep_acts", acts_us)):
+            self._cursor.execute(SQL[name], (before_us, rows))
+            number += self._cursor.connection.changes()
+        return number
+
+
+def _first(rows: Iterable[tuple[bytes, int]]) -> store.Credential | None:
+    return next((store.credential_of(*row) for row in rows), None)
+
+
+def _change(tx: Transaction, operations: Sequence[store.AccessOperation]) -> list[object]:
+    return [run_synchronously(operation.run(_Credentials(tx))) for operation in operations]
+
+
+def record(tx: Transaction, acts: Iterable[Act]) -> None:
+    """Write acts to the audit."""
+    tx.cursor.executemany(SQL["record_act"], [(act.namespace, act.what, encode_act(act)) for act in acts])
+
+
+def _record_all(tx: Transaction, operations: Sequence[RecordActs]) -> list[None]:
+    record(tx, [act for operation in operations for act in operation.more])
+    return [None] * len(operations)
+
+
+# ---- reading ----
+
+
+async def _find(tx: Transaction, query: store.FindCredential, _: Meter) -> store.Credential | None:
+    return await _Credentials(tx).find(query.digest)
+
+
+async def _find_token(tx: Transaction, query: store.FindToken, _: Meter) -> store.Credential | None:
+    return await _Credentials(tx).token(query.token)
+
+
+async def _tokens(tx: Transaction, query: store.ListTokens, meter: Meter) -> Page[store.Credential]:
+    async def behind(after: str | None, most: int) -> list[tuple[str, store.Credential]]:
+        found = tx.cursor.execute(SQL["tokens"], (after or "", most))
+        return [(token, store.credential_of(data, used_us)) for token, data, used_us in found]
+
+    return await in_parts(query, meter, behind)
+
+
+async def _revocations(tx: Transaction, _: store.CountRevocations, __: Meter) -> int:
+    ((number,),) = tx.cursor.execute(SQL["revocations"])
+    return int(number)
+
+
+async def _acts(tx: Transaction, query: ListActs, meter: Meter) -> Page[Recorded]:
+    async def before(number: int | None, most: int) -> list[Recorded]:
+        statement, key = query.index
+        found = tx.cursor.execute(SQL[statement], (LARGEST_ID if number is None else number, most, *key))
+        return [Recorded(place, at_us, decode_act(act)) for place, at_us, act in found]
+
+    return await list_acts(query, meter, before)
+
+
+HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Any], Sequence[Any]]]] = {
+    **dict.fromkeys(store.OPERATIONS, _change),
+    RecordActs: _record_all,
+}
+READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+    store.FindCredential: _find,
+    store.FindToken: _find_token,
+    store.ListTokens: _tokens,
+    store.CountRevocations: _revocations,
+    ListActs: _acts,
+}
