@@ -118,6 +118,7 @@ class App(AppClient):
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
+        tags: Iterable[str] | None = None,
     ) -> Define: ...
     def task(
         self,
@@ -142,6 +143,7 @@ class App(AppClient):
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
+        tags: Iterable[str] | None = None,
     ) -> Any:
         """Define a task.
 
@@ -170,6 +172,7 @@ class App(AppClient):
             schedule_to_start=schedule_to_start,
             schedule_to_close=schedule_to_close,
             cancel=cancel,
+            tags=tags,
         )
         self._check(
             {

@@ -23,5 +23,6 @@ class JobCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     workflow: str | None = None
     """A run of a workflow, by its handle or workflow id."""
     error_type: str | None = None
+    tag: str | None = None
     created_from: Time | None = None
     created_to: Time | None = None

@@ -51,6 +51,7 @@ class JobDetails(JobInfo):
     numerator: int
     """The former name of ``done``; ``denominator`` is that of ``total``."""
     denominator: int
+    tags: list[str]
 
 
 class Listed(msgspec.Struct):
@@ -101,6 +102,7 @@ class List(Request[Listed]):
     error_type: str | None = None
     created_from: Time | None = None
     created_to: Time | None = None
+    tag: str | None = None
 
 
 class Show(Request[JobDetails]):

@@ -14,6 +14,7 @@ from mainspring.errors import UsageError
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
+from mainspring.jobs.tags import check_tags
 from mainspring.resources.limit_specs import key_of
 from mainspring.workflows.model import decision_function
 
@@ -39,6 +40,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     keep_unique: float | None = None
     concurrency_key: str = ""
     version: str = ""
+    tags: tuple[str, ...] = ()
 
     def apply_to(self, job: Job, now: float) -> None:
         """Set these options on a new job. Raises UsageError for an invalid one."""
@@ -61,6 +63,8 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         if self.version:
             check_version(job.function, self.version)
             job.options = msgspec.structs.replace(job.options or Options(), version=self.version)
+        if self.tags:
+            job.options = msgspec.structs.replace(job.options or Options(), tags=check_tags(self.tags))
         job.priority = PRIORITY_BY_NAME[self.priority]
 
 

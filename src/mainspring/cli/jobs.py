@@ -85,6 +85,7 @@ def list_jobs(
     created_before: Annotated[
         float | None, plain("--created-before", "List only jobs that were submitted before this time.", **TIME_OPTION)
     ] = None,
+    tag: Annotated[str | None, plain("--tag", "List only jobs with this tag.")] = None,
     limit: Annotated[int, Parameter(name="--limit", help="The most jobs to list, up to 1000.")] = 100,
     before: Annotated[
         str | None, plain("--before", "List only jobs older than the job with this handle: the next page.")
@@ -117,6 +118,7 @@ def list_jobs(
         error_type=error,
         created_from=_utc(created_after),
         created_to=_utc(created_before),
+        tag=tag,
     )
     search = JobSearch(server.client(), request)
     try:

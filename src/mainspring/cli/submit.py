@@ -17,6 +17,7 @@ from mainspring.client.options import Options, Retry
 from mainspring.client.outcomes import failure
 from mainspring.client.session import Request
 from mainspring.errors import JobFailed, SettingsError, UsageError
+from mainspring.jobs.tags import check_tags
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def submit(
         float | None,
         plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
     ] = None,
+    tag: Annotated[
+        list[str] | None,
+        plain("--tag", "A tag of the job, by which mainspring jobs list --tag finds it; may be repeated.", negative=""),
+    ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -130,6 +135,7 @@ def submit(
         timeout=run_timeout,
         expires=expires,
         retry=None if max_attempts is None else Retry(max_attempts=max_attempts),
+        tags=None if tag is None else check_tags(tag, "--tag"),
     )
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode("utf-8", "surrogateescape")
     client = server.client()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -10,6 +11,7 @@ import msgspec
 
 from mainspring.client.validation import check_number, check_whole, refusal
 from mainspring.errors import SettingsError, UsageError
+from mainspring.jobs.tags import check_tags
 from mainspring.quantities import format_duration, parse_duration
 from mainspring.resources.limit_specs import LimitSpec, RateSpec, limits_of
 
@@ -183,6 +185,8 @@ class Options:
     """Of a run: the version of its workflow."""
     child_policy: ChildPolicy | None = None
     """Of a child."""
+    tags: tuple[str, ...] | None = None
+    """Sorted."""
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
@@ -234,6 +238,12 @@ def check_retry(retry: object) -> None:
         raise refusal("retry", "a Retry, such as Retry(max_attempts=3)", retry)
 
 
+def _listed(tags: object) -> Iterable[object]:
+    if isinstance(tags, (str, bytes)) or not isinstance(tags, Iterable):
+        raise refusal("tags", "several texts, such as ['nightly', 'customer-7']", tags)
+    return tags
+
+
 def build_options(
     *,
     priority: Priority | None = None,
@@ -250,6 +260,7 @@ def build_options(
     cancel: CancelMode | None = None,
     version: str | None = None,
     child_policy: ChildPolicy | None = None,
+    tags: Iterable[str] | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -275,4 +286,5 @@ def build_options(
         cancel=cancel,
         version=version,
         child_policy=child_policy,
+        tags=None if tags is None else check_tags(_listed(tags)),
     )

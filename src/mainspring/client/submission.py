@@ -147,6 +147,7 @@ class Submission(Generic[P, R]):
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
+        tags: Iterable[str] | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
     ) -> Submission[P, R]:
@@ -158,7 +159,7 @@ class Submission(Generic[P, R]):
         the latest. ``run_timeout`` limits an attempt; ``timeout`` is its older name.
         ``heartbeat``: an attempt whose worker is silent for that time is lost. ``retry`` is the policy after failed attempts.
         ``concurrency_key`` is the key whose limits the job shares, or a function that computes it from the arguments. Keys
-        take turns.
+        take turns. ``tags`` are texts by which `jobs list --tag` finds the job.
 
         ``schedule_to_start``, ``schedule_to_close`` and ``cancel`` are for activities of workflows: the time in which one must
         start, and in which it must end, over all attempts; and what its cancellation does. ``"try"``, the default, requests the
@@ -186,6 +187,7 @@ class Submission(Generic[P, R]):
             schedule_to_start=schedule_to_start,
             schedule_to_close=schedule_to_close,
             cancel=cancel,
+            tags=tags,
         )
         if retry is not None and (retry.on != (Exception,) or retry.never):
             raise UsageError("Retry's on and never belong to the task's definition: @app.task(retry=Retry(on=…))")

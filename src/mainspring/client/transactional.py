@@ -70,6 +70,8 @@ def _values(request: Request, options: Options) -> tuple[Any, ...]:
     kept: dict[str, Any] = {
         name: value for name in ("timeout", "heartbeat", "keep_unique") if (value := getattr(options, name)) is not None
     }
+    if options.tags:
+        kept["tags"] = options.tags
     if options.retry is not None:
         kept["retry"] = options.retry.wire()
     # The key may be computed from the arguments, so only the request has it.

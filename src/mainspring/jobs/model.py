@@ -96,6 +96,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The row is deleted when the job ends, however it ends, and no ended job is counted: its owner keeps the outcome."""
     version: str = ""
     """Of a job that starts a run of a workflow: the version of the run; empty: that for new runs."""
+    tags: tuple[str, ...] = ()
+    """Sorted; see ``tags``."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -10,6 +10,7 @@ import msgspec
 
 from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import Job, Options, State
+from mainspring.jobs.tags import indexed_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +39,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The run of a workflow to which the job belongs."""
     error_type: str | None = None
     """The type of the last failure."""
+    tag: str | None = None
+    """The only criterion that has an index of its own."""
     created_from_us: int = 0
     """The earliest time of submission; 0 for any."""
     created_to_us: int = 0
@@ -54,6 +57,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             and (self.key is None or job.key == self.key)
             and (not self.functions or matches_pattern(job.function, self.functions))
             and self._matches_options(job.options or _NO_OPTIONS)
+            and (self.tag is None or self.tag in indexed_tags(job))
             and (self.error_type is None or (bool(job.error) and decode_failure(job.error).type == self.error_type))
         )
 

@@ -28,7 +28,7 @@ class Mark(NamedTuple):
 
 
 class SearchableJobs(Protocol):
-    """The jobs of a store at one moment, as `search` reads them."""
+    """The jobs of a store at one moment, as `search` reads them; if the query has a tag, only the jobs with this tag."""
 
     async def few(self, most: int) -> list[Job] | None:
         """Return the matching jobs, newest first, by an index that reads at most ``most`` entries; None: no index does."""

@@ -13,7 +13,7 @@ from mainspring import App
 from mainspring.client import transactional
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Options, Priority, State
+from mainspring.jobs.model import Options, Priority, State, encode_options
 from mainspring.jobs.rules import Event, Settlement
 
 from .a_fleet import NOW, Node, node, session
@@ -99,6 +99,19 @@ def test_unreadable_options_delay_no_other_submission(database: str, options: by
             await insert(other, options=options)
             await insert(other)
             assert await take(one) == ({(b"f", Priority.NORMAL): 2}, 0, False)
+
+    asyncio.run(test())
+
+
+def test_submissions_have_tags_and_invalid_ones_are_left_out(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            tagged = await insert(other, options=encode_options(Options(timeout=5.0, tags=("b", "a", "b"))))
+            await insert(other, options=encode_options(Options(tags=("a\x1fb",))))
+            assert (await take(one))[0] == {(b"f", Priority.NORMAL): 2}
+            assert (await one.find(tagged))[tagged].options == Options(timeout=5.0, tags=("a", "b"))
+            rows = await other.fetch("SELECT namespace, tag, job FROM tags ORDER BY 2")
+            assert [tuple(row) for row in rows] == [("default", "a", tagged), ("default", "b", tagged)]
 
     asyncio.run(test())
 

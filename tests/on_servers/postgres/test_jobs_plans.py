@@ -119,6 +119,8 @@ INDEXES = {
     "few_held": {"held"},
     "list_these": {"jobs_pkey"},
     "list_jobs": {"jobs_pkey"},
+    "mark_tagged": {"tags_pkey"},
+    "tagged": {"tags_pkey"},
     "mark_jobs": {"jobs_pkey"},
     "drop_foreground": {"jobs_pkey", "waits_pkey"},
     "leave": {"waits_pkey"},

@@ -10,8 +10,9 @@ import pytest
 
 from mainspring.engines.postgres import partitions
 from mainspring.engines.postgres.partitions import DAY_US, DEAD, ENDED, Kind, Retired
+from mainspring.engines.postgres.tags import TagSweep
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import State
+from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement
 
 from .a_fleet import Node, eventually, node, session
@@ -178,5 +179,28 @@ def test_a_reader_of_ended_jobs_postpones_the_drop_and_blocks_no_group(database:
             assert not memory.left
             assert await one.states(job) == [None]
             assert await one.counts() == {}
+
+    asyncio.run(test())
+
+
+def test_the_tags_of_dropped_jobs_are_deleted(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            await partitions.attach(other, ENDED, OLD)
+            tagged = Options(tags=("a", "b"))
+            old = await one.submitted(3, state=State.LEASED, options=tagged)
+            live = await one.submitted(1, options=tagged)
+            dead = await one.submitted(1, state=State.LEASED, options=tagged)
+            await one.group(ops.Settle([Settlement(job, Event.SUCCEED, 1, ended_us=OLD * DAY_US) for job in old]))
+            await one.group(ops.Settle([Settlement(dead[0], Event.FAIL, 1, ended_us=OLD * DAY_US)]))
+            sweep_of_tags = TagSweep()
+            await sweep_of_tags.run(other)
+            assert await other.fetchval("SELECT count(*) FROM tags") == 10
+            await partitions.detach(other, ENDED, ENDED.name(OLD))
+            for _ in range(2):  # no time: one statement
+                await sweep_of_tags.run(other, budget=0.0)
+            rows = await other.fetch("SELECT tag, job FROM tags ORDER BY 1, 2")
+            kept = sorted(job.id for job in (*live, *dead))
+            assert [tuple(row) for row in rows] == [(tag, job_id) for tag in "ab" for job_id in kept]
 
     asyncio.run(test())

@@ -22,6 +22,7 @@ COLUMNS = {
     " priority smallint, slot smallint, keep boolean?, foreground boolean?, waited boolean?, uniq bytea?, options bytea?,"
     " error bytea?, payload bytea, key bytea?",
     "retired": "name text, block bigint",
+    "tags": "namespace text, tag text, job bigint, created_us bigint",
     "waits": "job_id bigint, term bigint",
 }
 INDEXES = {
@@ -41,6 +42,7 @@ INDEXES = {
     "queue": "jobs USING btree (function, priority, place) WHERE (state = 1)",
     "queue_by_key": "jobs USING btree (function, priority, key, place) WHERE ((state = 1) AND (key IS NOT NULL))",
     "retired_pkey": "retired USING btree (name) UNIQUE",
+    "tags_pkey": "tags USING btree (namespace, tag, job) UNIQUE",
     "waits_of": "waits USING btree (term)",
     "waits_pkey": "waits USING btree (job_id, term) UNIQUE",
 }

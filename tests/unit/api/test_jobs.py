@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.api import jobs
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import Run
+from mainspring.api.submitting import JobOptions, Run, Submit
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
 
@@ -33,6 +33,21 @@ def test_a_job_is_shown_listed_cancelled_and_retried() -> None:
             assert (await node.api.call(jobs.Show(handle))).error == "Cancelled: no"
             assert (await node.api.call(jobs.Retry(handle))).state == "pending"
             assert await node.code(jobs.Retry(handle)) is Code.CONFLICT
+
+    run(test())
+
+
+def test_jobs_are_listed_by_tag() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.submit()
+            tagged = (await node.api.call(Submit(b"f", b"", options=JobOptions(tags=("b", "a"))))).handle
+            node.worker(b"g")
+            held = (await node.api.call(Submit(b"g", b"", options=JobOptions(tags=("a",))))).handle
+            assert (await node.api.call(jobs.Show(tagged))).tags == ["a", "b"]
+            assert [job.handle for job in (await node.api.call(jobs.List(tag="a"))).jobs] == [held, tagged]
+            assert [job.handle for job in (await node.api.call(jobs.List(tag="b"))).jobs] == [tagged]
+            assert (await node.api.call(jobs.List(tag="c"))).jobs == []
 
     run(test())
 

@@ -201,6 +201,7 @@ def test_a_submission_has_a_readable_repr(app: App) -> None:
     assert repr(later) == (
         "Submission('resize', delay='1m30s', heartbeat='500ms', expires='1h30m', keep_unique='1d', unique='u')"
     )
+    assert repr(fetch.options(tags=["b", "a"])) == "Submission('fetch', priority='low', tags=('a', 'b'))"
     shown = fetch.options(unique="u", run_timeout="5m", retry=Retry(max_attempts=2), concurrency_key="k")
     assert repr(shown) == (
         "Submission('fetch', priority='low', run_timeout='5m', retry=Retry(max_attempts=2, initial=1.0, factor=2.0, "

@@ -161,6 +161,7 @@ GOLDEN = {
         ("history_bytes", "INTEGER", 1, None, 0),
         ("state", "BLOB", 1, None, 0),
     ],
+    "tags": [("namespace", "TEXT", 1, None, 1), ("tag", "TEXT", 1, None, 2), ("job", "INTEGER", 1, None, 3)],
     "terms": [("term", "INTEGER", 0, None, 1), ("node", "TEXT", 1, None, 0)],
 }
 INDEXES = {
@@ -191,6 +192,7 @@ INDEXES = {
     "schedules_due": "CREATE INDEX schedules_due ON schedules (next_us, name) WHERE next_us IS NOT NULL",
     "schedules_queued": "CREATE INDEX schedules_queued ON schedules (name) WHERE queued > 0",
     "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4 AND term >= 0",
+    "tags_of_job": "CREATE INDEX tags_of_job ON tags (job)",
     "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4 AND term >= 0",
 }
 

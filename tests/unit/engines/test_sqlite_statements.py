@@ -44,6 +44,12 @@ PLANS = {
     "stuck": ["SEARCH fires USING INDEX fires_to_mend (standing=?)"],
     "mark": ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)"],
     "list": ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
+    "mark_tagged": [
+        "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)",
+        "SCALAR SUBQUERY 1",
+        "SEARCH tags USING PRIMARY KEY (namespace=? AND tag=? AND job<?)",
+    ],
+    "list_tagged": ["SEARCH t USING PRIMARY KEY (namespace=? AND tag=? AND job>? AND job<?)", BY_ID],
     "few_scheduled": ["SCAN jobs USING COVERING INDEX due"],
     "few_queued": [f"{PARTIAL} queue (state=?)"],
     "few_queued_of": [f"{PARTIAL} queue (state=? AND function=?)"],

@@ -35,6 +35,8 @@ class Criteria(Protocol):
     @property
     def error_type(self) -> str | None: ...  # noqa: D102
     @property
+    def tag(self) -> str | None: ...  # noqa: D102
+    @property
     def created_from(self) -> datetime | None: ...  # noqa: D102
     @property
     def created_to(self) -> datetime | None: ...  # noqa: D102
@@ -51,6 +53,7 @@ async def filter_of(criteria: Criteria, find_run: Callable[[str], Awaitable[int]
         schedule=criteria.schedule,
         run=None if criteria.workflow is None else await find_run(criteria.workflow),
         error_type=criteria.error_type,
+        tag=criteria.tag,
         created_from_us=_time_us(criteria.created_from),
         created_to_us=_time_us(criteria.created_to),
     )

@@ -206,6 +206,7 @@ class JobCalls:
             total=total,
             numerator=done,
             denominator=total,
+            tags=list(options.tags),
         )
 
 

@@ -11,6 +11,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
+from mainspring.jobs.tags import indexed_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,6 +48,9 @@ def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
             heapq.heappush(tables.expiring, (job.expires_us, job.id))
         if waiter:
             tables.waits.setdefault(job.id, set()).add(waiter)
+        if job.options is not None:
+            for tag in indexed_tags(job):
+                tables.tagged.setdefault((job.namespace, tag), set()).add(job.id)
         counts.add(job.function, state, job.priority)
     return joined
 
@@ -112,7 +116,7 @@ def enter_end(tables: Tables, job: Job, before: int, worker: str) -> None:
 
 def delete(tables: Tables, job: Job, counted: int) -> None:
     """Delete a live job that is counted under a state."""
-    del tables.jobs[job.id]
+    _remove(tables, job)
     tables.waits.pop(job.id, None)
     tables.stopping.pop(job.id, None)
     if job.unique != NO_UNIQUE:
@@ -301,9 +305,18 @@ def sweep(tables: Tables, operation: ops.Sweep) -> int:
     return forgotten
 
 
+def _remove(tables: Tables, job: Job) -> None:
+    del tables.jobs[job.id]
+    for tag in indexed_tags(job):
+        tagged = tables.tagged[job.namespace, tag]
+        tagged.discard(job.id)
+        if not tagged:
+            del tables.tagged[job.namespace, tag]
+
+
 def forget_ended(tables: Tables, job: Job) -> None:
     """Delete an ended job."""
-    del tables.jobs[job.id]
+    _remove(tables, job)
     tables.counts.add(job.function, job.state, job.priority, -1)
     if tables.kept.get((job.function, job.unique)) == job.id:
         del tables.kept[job.function, job.unique]

@@ -29,7 +29,9 @@ class _Jobs:
 
     def __init__(self, tables: Tables, query: ListJobs) -> None:
         self._jobs = tables.jobs
-        self._order = sorted(tables.jobs)
+        self._order = sorted(
+            tables.jobs if query.where.tag is None else tables.tagged.get(("default", query.where.tag), ())
+        )
         self._query = query
 
     async def few(self, most: int) -> list[Job] | None:

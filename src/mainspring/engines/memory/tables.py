@@ -37,6 +37,8 @@ class Tables:
         """By function and unique: the last job submitted with ``keep_unique`` that has succeeded."""
         self.pending: dict[bytes, tuple[Pending, Pending, Pending]] = {}
         """The pending jobs of each priority, by function."""
+        self.tagged: dict[tuple[str, str], set[int]] = {}
+        """Jobs by namespace and tag."""
         self.due: list[tuple[int, int]] = []
         """Heap of (due, id) of scheduled jobs."""
         self.expiring: list[tuple[int, int]] = []

@@ -104,6 +104,8 @@ def _new_jobs(tx: Transaction, plan: Plan) -> list[New] | None:
         if operation.waiter:
             return None
         jobs += operation.jobs
+    if any(job.options is not None and job.options.tags for job in jobs):
+        return None
     if not all((job.namespace, job.function) in tx.functions.numbers for job in jobs):
         return None
     new_jobs = submitting.new_jobs_of(tx, jobs, [0] * len(jobs))

@@ -10,13 +10,16 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec.structs import replace
 
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import SQL, decode_stored_options
 from mainspring.engines.postgres.submitting import store
+from mainspring.errors import UsageError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Job, State
+from mainspring.jobs.tags import check_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -105,8 +108,11 @@ def _options(job_id: int, data: bytes | None) -> tuple[Options | None, bytes]:
     Unreadable options are left out, so that the job blocks neither itself nor the rows behind it.
     """
     try:
-        return decode_stored_options(data)
-    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
+        options, key = decode_stored_options(data)
+        if options is not None and options.tags:
+            options = replace(options, tags=check_tags(options.tags))
+        return options, key  # noqa: TRY300 - both lines above may fail
+    except (ValueError, UsageError) as error:  # a MsgspecError, text that is not UTF-8, or invalid tags
         log.warning("the options of a submission cannot be read: it runs without them", id=job_id, error=str(error))
         return None, b""
 

@@ -63,6 +63,10 @@ RETURNING jobs.id;
 INSERT INTO waits (job_id, term) SELECT job_id, term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term)
 ON CONFLICT DO NOTHING;
 
+-- name: tag
+INSERT INTO tags (namespace, tag, job, created_us)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]);
+
 -- ---- the ends of leases ----
 
 -- A job that no node holds has the term 0, and no settlement names it: `term` alone is the guard.
@@ -443,7 +447,49 @@ WHERE id < $1 AND id >= $3
     AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
 ORDER BY id DESC LIMIT $2;
 
+-- The jobs with a tag. Some may be deleted already.
+-- name: mark_tagged
+SELECT job, created_us FROM tags WHERE namespace = $3 AND tag = $4 AND job < $1 ORDER BY job DESC LIMIT 1 OFFSET $2;
+
+-- name: tagged
+SELECT job FROM tags WHERE namespace = $1 AND tag = $2 AND job >= $3 AND job < $4 ORDER BY job DESC;
+
+-- name: list_tagged
+SELECT * FROM (
+    SELECT id, function, state AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+        input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+    FROM jobs WHERE id = ANY ($3::bigint[])
+    UNION ALL
+    SELECT id, function, 4 AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+        input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground
+    FROM ended WHERE id = ANY ($3::bigint[])
+    UNION ALL
+    SELECT id, function, state AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+        input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+    FROM dead WHERE id = ANY ($3::bigint[])
+) AS found
+WHERE id < $1
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
+    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
+    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
+    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
+    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+ORDER BY id DESC LIMIT $2;
+
 -- ---- retention ----
+
+-- Rows of jobs that are deleted, among the next ones behind a row.
+-- name: sweep_tags
+WITH next AS MATERIALIZED (
+    SELECT namespace, tag, job FROM tags WHERE (namespace, tag, job) > ($1, $2, $3) ORDER BY namespace, tag, job LIMIT $4
+), gone AS (
+    DELETE FROM tags USING next
+    WHERE tags.namespace = ANY (ARRAY[next.namespace]) AND tags.tag = ANY (ARRAY[next.tag]) AND tags.job = ANY (ARRAY[next.job])
+        AND NOT EXISTS (SELECT FROM jobs WHERE id = ANY (ARRAY[next.job]))
+        AND NOT EXISTS (SELECT FROM ended WHERE id = ANY (ARRAY[next.job]))
+        AND NOT EXISTS (SELECT FROM dead WHERE id = ANY (ARRAY[next.job]))
+)
+SELECT namespace, tag, job FROM next ORDER BY namespace DESC, tag DESC, job DESC LIMIT 1;
 
 -- Whole partitions are dropped elsewhere. This deletes other rows one by one: cancelled and expired jobs have another retention
 -- than the failed ones in the same partition, and jobs that ended at odd times are in the partitions for all other times.

@@ -27,6 +27,8 @@ _BY_STATE: Final = {
     State.RUNNING: "few_held",
 }
 """The statement that reads a state by its index."""
+TAGGED_AT_ONCE: Final = 200
+"""Jobs with a tag that are looked up in one statement."""
 _ALL: Final = ("mark_all", "list_jobs", "list_ended", "list_dead")
 _LIVE: Final = ("mark_jobs", "list_jobs")
 _DEAD: Final = ("mark_dead", "list_dead")
@@ -63,6 +65,8 @@ class _Jobs:
     async def few(self, most: int) -> list[Job] | None:
         """Return the jobs of the requested states by their indexes; None if there are more than ``most``."""
         ids: list[int] = []
+        if self._where.tag is not None:
+            return None
         for state in self._where.states:
             found = await self._of_state(state, most + 1 - len(ids))
             if found is None or len(ids) + len(found) > most:
@@ -83,7 +87,11 @@ class _Jobs:
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the end of a part, with the node of that job loaded."""
-        found = await self._tx.connection.fetchrow(SQL[self._mark], _id(before), rows - 1)
+        tag = self._where.tag
+        if tag is None:
+            found = await self._tx.connection.fetchrow(SQL[self._mark], _id(before), rows - 1)
+        else:
+            found = await self._tx.connection.fetchrow(SQL["mark_tagged"], _id(before), rows - 1, "default", tag)
         if found is None:
             return None
         await self._tx.nodes.load([found[0]])
@@ -91,8 +99,21 @@ class _Jobs:
 
     async def between(self, low: int, before: int | None, most: int) -> list[Job]:
         """Return the matching jobs of a part."""
+        if self._where.tag is not None:
+            return await self._tagged(self._where.tag, low, before, most)
         found = [job for statement in self._lists for job in await self._list(statement, before, most, low)]
         return sorted(found, key=lambda job: -job.id)[:most]
+
+    async def _tagged(self, tag: str, low: int, before: int | None, most: int) -> list[Job]:
+        """Return the matching jobs of a part of those with a tag, and look up no more of them than needed."""
+        records = await self._tx.connection.fetch(SQL["tagged"], "default", tag, low, _id(before))
+        ids = [record[0] for record in records]
+        found: list[Job] = []
+        for start in range(0, len(ids), TAGGED_AT_ONCE):
+            found += await self._list("list_tagged", before, most - len(found), ids[start : start + TAGGED_AT_ONCE])
+            if len(found) == most:
+                break
+        return found
 
     async def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
         """Return matching jobs. The statement finds candidates, of which nearly all match."""

@@ -16,6 +16,7 @@ import asyncpg
 
 from mainspring.engines.postgres.migrate import quoted
 from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres.tags import TagSweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -137,6 +138,7 @@ async def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
     memory = tx.memory(Retired)
     if memory.days != days or memory.left:
         tx.later(lambda connection: retire(connection, days, memory))
+    tx.later(tx.memory(TagSweep).run)
     return sum(row[3] for row in gone)
 
 

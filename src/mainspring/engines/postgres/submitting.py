@@ -12,6 +12,7 @@ from mainspring.errors import StoreError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.tags import indexed_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,7 +123,7 @@ def columns_of(tx: Transaction, new_jobs: Sequence[New]) -> rows.Columns:
 
 
 async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
-    """Count stored jobs, and record their waiters."""
+    """Count stored jobs, and record their waiters and tags."""
     numbers = Counter([(new.function, new.job.state, new.job.priority) for new in new_jobs])
     for (function, state, priority), number in numbers.items():
         tx.count(function, state, priority, number)
@@ -135,6 +136,14 @@ async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
         if new.job.expires_us:
             floors.expiring.lower(new.job.expires_us)
     await note_waiting(tx, [(new.job.id, new.waiter) for new in new_jobs if new.waiter])
+    tagged = [new.job for new in new_jobs if new.job.options is not None and new.job.options.tags]
+    if tagged:
+        await _store_tags(tx, tagged)
+
+
+async def _store_tags(tx: Transaction, jobs: Sequence[Job]) -> None:
+    found = [(job.namespace, tag, job.id, job.created_us) for job in jobs for tag in indexed_tags(job)]
+    await tx.connection.fetch(SQL["tag"], *([row[at] for row in found] for at in range(4)))
 
 
 async def note_waiting(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> None:

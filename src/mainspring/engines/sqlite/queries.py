@@ -55,10 +55,13 @@ class _Jobs:
             where.created_from_us,
             where.created_to_us,
         )
+        self._tagged = () if where.tag is None else ("default", where.tag)
 
     async def few(self, most: int) -> list[Job] | None:
         """Return the jobs of the requested states by their indexes; None if there are more than ``most``."""
         ids: list[int] = []
+        if self._tagged:
+            return None
         for state in self._where.states:
             found = self._of_state(state, most + 1 - len(ids))
             if found is None or len(ids) + len(found) > most:
@@ -86,19 +89,20 @@ class _Jobs:
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the end of a part."""
-        for found in self._tx.cursor.execute(SQL["mark"], (_id(before), rows - 1)):
+        statement = "mark_tagged" if self._tagged else "mark"
+        for found in self._tx.cursor.execute(SQL[statement], (_id(before), rows - 1, *self._tagged)):
             return Mark(*found)
         return None
 
     async def between(self, low: int, before: int | None, most: int) -> list[Job]:
         """Return the matching jobs of a part."""
-        return self._list("list", before, most, low)
+        return self._list("list_tagged" if self._tagged else "list", before, most, low)
 
     def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
         """Return matching jobs. The statement finds candidates, of which nearly all match."""
         found: list[Job] = []
         while len(found) < most:
-            values = (_id(before), most, among, *self._criteria)
+            values = (_id(before), most, among, *self._criteria, *self._tagged)
             candidates = rows.stored(self._tx.cursor.execute(SQL[statement], values), self._tx.functions)
             found += filter(self._where.matches, candidates)
             if len(candidates) < most:

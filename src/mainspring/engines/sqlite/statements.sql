@@ -31,6 +31,9 @@ INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us,
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL AND state < 4 DO NOTHING;
 
+-- name: tag
+INSERT INTO tags (namespace, tag, job) VALUES (?, ?, ?);
+
 -- name: live
 SELECT id, state, attempt FROM jobs WHERE function = ? AND uniq = ? AND state < 4;
 
@@ -146,6 +149,21 @@ WHERE id < ?1 AND id >= ?3
     AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
     AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
 ORDER BY id DESC LIMIT ?2;
+
+-- The same among the jobs with a tag, newest first.
+-- name: mark_tagged
+SELECT id, created_us FROM jobs
+WHERE id = (SELECT job FROM tags WHERE namespace = ?3 AND tag = ?4 AND job < ?1 ORDER BY job DESC LIMIT 1 OFFSET ?2);
+
+-- name: list_tagged
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL, key
+FROM tags AS t CROSS JOIN jobs ON jobs.id = t.job
+WHERE t.namespace = ?13 AND t.tag = ?14 AND t.job < ?1 AND t.job >= ?3
+    AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
+    AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
+    AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+ORDER BY t.job DESC LIMIT ?2;
 
 -- If few jobs are in a state, its partial index returns all of them sooner.
 -- name: few_scheduled

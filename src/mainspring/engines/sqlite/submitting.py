@@ -9,6 +9,7 @@ from mainspring.engines.sqlite.finding import first
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.tags import indexed_tags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, 
     """Store new jobs; see ``Submit``. Jobs without a unique cannot conflict and are stored in one batch."""
     plain: list[rows.Row] = []
     named: list[Job] = []
+    tagged: list[Job] = []
     number = tx.functions.number
     numbers: dict[tuple[int, int, int], int] = {}
     for operation in operations:
@@ -32,10 +34,14 @@ def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, 
                 plain.append(rows.submitted(job, function))
                 key = (function, job.state, job.priority)
                 numbers[key] = numbers.get(key, 0) + 1
+                if job.options is not None and job.options.tags:
+                    tagged.append(job)
     for (function, state, priority), count in numbers.items():
         tx.count(function, state, priority, count)
     if plain:
         tx.cursor.executemany(SQL["submit"], plain)
+        if tagged:
+            _store_tags(tx, tagged)
     joined = _submit_named(tx, named) if named else {}
     if not joined:
         return [{} for _ in operations]
@@ -72,6 +78,12 @@ def _store_named(tx: Transaction, fresh: list[Job], joined: dict[int, ops.Found]
                 joined[job.id] = ops.Found(*live)
                 continue
         tx.count(function, job.state, job.priority, 1)
+        if job.options is not None and job.options.tags:
+            _store_tags(tx, [job])
+
+
+def _store_tags(tx: Transaction, stored: list[Job]) -> None:
+    tx.cursor.executemany(SQL["tag"], [(job.namespace, tag, job.id) for job in stored for tag in indexed_tags(job)])
 
 
 def _kept(tx: Transaction, job: Job) -> ops.Found | None:

@@ -39,6 +39,12 @@ class Forgetting:
         leaves_nothing(store, job)
         assert store.submit(store.job(unique=b"u")) == {}, "its unique is free again"
 
+    def test_lists_by_tag_leave_it_out(self, store: Store) -> None:
+        job = store.leased(options=Options(forget=True, tags=("t",)))
+        assert store.list(tag="t") == []
+        store.end(job)
+        leaves_nothing(store, job)
+
     def test_a_running_job_is_deleted_too(self, store: Store) -> None:
         job = store.leased(options=FORGET)
         store.assign(job)

@@ -15,13 +15,14 @@ from mainspring.testing.conformance.limiting import Limiting
 from mainspring.testing.conformance.reading import Reading
 from mainspring.testing.conformance.searching import Searching
 from mainspring.testing.conformance.submitting import Submitting
+from mainspring.testing.conformance.tagging import Tagging
 from mainspring.testing.conformance.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Lifetime):
+class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Lifetime):
     """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are verified."""
 
     @pytest.fixture
