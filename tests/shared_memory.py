@@ -64,6 +64,7 @@ class SharedMemoryEngine:
     lines = True
     logs = True
     workflows = False
+    changes_jobs = True
 
     def __init__(self, content: SharedTables) -> None:
         self._lifecycle: JobLifecycle | None = None

@@ -33,6 +33,8 @@ _CAUSES = {
     Event.CANCEL: "a client, an operator or its schedule cancels it",
     Event.EXPIRE: "the time in which it had to start is over",
     Event.REDRIVE: "an operator or a client tries it again, and its attempts count from zero",
+    Event.REDRIVE_LATER: "the same, but it runs no earlier than at a given time",
+    Event.POSTPONE: "a client changes the time at which it runs",
     Event.BEGIN: "its function is a workflow, and a run of the workflow begins",
 }
 

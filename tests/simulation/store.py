@@ -103,6 +103,7 @@ class SlowStore:
         self.max_value = engine.max_value
         self.shared, self.whole = engine.shared, engine.whole
         self.limits, self.lines, self.workflows = engine.limits, engine.lines, engine.workflows
+        self.changes_jobs = engine.changes_jobs
         self.full = False
         """Whether every group fails."""
         self.away = False

@@ -42,6 +42,8 @@ class Event(StrEnum):
     CANCEL = "cancel"
     EXPIRE = "expire"
     REDRIVE = "redrive"
+    REDRIVE_LATER = "redrive later"
+    POSTPONE = "postpone"
     BEGIN = "begin"
 
 
@@ -76,6 +78,11 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (_S.FAILED, _E.REDRIVE): _S.PENDING,
     (_S.CANCELLED, _E.REDRIVE): _S.PENDING,
     (_S.EXPIRED, _E.REDRIVE): _S.PENDING,
+    (_S.FAILED, _E.REDRIVE_LATER): _S.SCHEDULED,
+    (_S.CANCELLED, _E.REDRIVE_LATER): _S.SCHEDULED,
+    (_S.EXPIRED, _E.REDRIVE_LATER): _S.SCHEDULED,
+    (_S.SCHEDULED, _E.POSTPONE): _S.SCHEDULED,
+    (_S.PENDING, _E.POSTPONE): _S.SCHEDULED,
     # The job of a workflow becomes a root job (``model.RUNS``), which no node holds.
     (_S.SCHEDULED, _E.BEGIN): _S.RUNNING,
     (_S.PENDING, _E.BEGIN): _S.RUNNING,
@@ -115,6 +122,20 @@ _TARGETS = {event: after for (_, event), after in TRANSITIONS.items()}
 def target(event: Event) -> State:
     """Return the target state of an event: it is the same from every state in which the event is legal."""
     return _TARGETS[event]
+
+
+def rescheduled(state: State, due_us: int | None, now_us: int) -> State:
+    """Return the state of a waiting job after a change of its due time; None leaves the time unchanged."""
+    if due_us is None:
+        return state
+    if due_us > now_us:
+        return step(state, Event.POSTPONE)
+    return state if state is State.PENDING else step(state, Event.DUE)
+
+
+def redriven(state: State, due_us: int) -> State:
+    """Return the state of an ended job that is redriven, to run at once or, if ``due_us`` is given, then."""
+    return step(state, Event.REDRIVE_LATER if due_us else Event.REDRIVE)
 
 
 # The lookup of an enumeration's member would take longer than the rest of a settlement.

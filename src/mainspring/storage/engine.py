@@ -92,6 +92,10 @@ class Engine(QueryPort, GroupPort, Protocol):
     """Whether it keeps runs of workflows: it has `jobs.slices.RunGround`, deletes jobs with `Options.forget` at their end,
     and stores requests to stop held jobs (`jobs.store.RequestStop`)."""
 
+    changes_jobs: bool
+    """Whether it reschedules waiting jobs, deletes ended ones, redrives jobs later or with other arguments, and returns the
+    arguments of jobs (`jobs.store.Reschedule`, `DeleteEnded`, `Redrive`, `queries.jobs.ReadArguments`)."""
+
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: Any = None
     ) -> Opened:

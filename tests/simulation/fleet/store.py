@@ -45,6 +45,7 @@ class Way:
     lines = True
     logs = True
     workflows = False
+    changes_jobs = True
 
     def __init__(
         self,

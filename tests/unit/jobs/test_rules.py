@@ -48,7 +48,28 @@ def test_a_success_is_final() -> None:
 
 
 def test_ended_jobs_can_only_be_redriven() -> None:
-    assert {event for before, event in TRANSITIONS if before.ended} == {Event.REDRIVE}
+    assert {event for before, event in TRANSITIONS if before.ended} == {Event.REDRIVE, Event.REDRIVE_LATER}
+
+
+@pytest.mark.parametrize(
+    ("before", "due_us", "after"),
+    [
+        (State.PENDING, None, State.PENDING),
+        (State.SCHEDULED, None, State.SCHEDULED),
+        (State.PENDING, 10, State.PENDING),
+        (State.SCHEDULED, 10, State.PENDING),
+        (State.PENDING, 11, State.SCHEDULED),
+        (State.SCHEDULED, 11, State.SCHEDULED),
+    ],
+)
+def test_a_waiting_job_is_rescheduled(before: State, due_us: int | None, after: State) -> None:
+    assert rules.rescheduled(before, due_us, 10) is after
+
+
+def test_a_job_that_does_not_wait_is_not_postponed() -> None:
+    for state in set(State) - {State.SCHEDULED, State.PENDING}:
+        with pytest.raises(IllegalTransitionError):
+            rules.rescheduled(state, 11, 10)
 
 
 def test_whatever_ends_a_lease_is_legal_from_both_held_states() -> None:

@@ -26,9 +26,9 @@ def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
 
 def _claim(tables: Tables, term: int, want: ops.ClaimRequest) -> list[Job]:
     claimed: list[Job] = []
-    for pending in tables.pending.get(want.function, ()):
+    for priority, pending in enumerate(tables.pending.get(want.function, ())):
         most = want.limit - len(claimed)
-        claimed += _lease(tables, pending, pending.pop, most, term, want.slots, want.overdue_us)
+        claimed += _lease(tables, (priority, pending), pending.pop, most, term, want.slots, want.overdue_us)
     return claimed
 
 
@@ -45,7 +45,7 @@ def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
             if key not in operation.enough:
                 most = min(operation.limit - len(claimed), operation.per_key)
                 pop, slots = partial(pending.pop_of, key), operation.slots
-                claimed += _lease(tables, pending, pop, most, operation.term, slots, operation.overdue_us)
+                claimed += _lease(tables, (priority, pending), pop, most, operation.term, slots, operation.overdue_us)
             pending.forget(key)
             after[priority] = key
     more = more or len(claimed) >= operation.limit
@@ -54,19 +54,20 @@ def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
 
 def _lease(
     tables: Tables,
-    pending: Pending,
+    line: tuple[int, Pending],
     pop: Callable[[], tuple[bytes, int] | None],
     most: int,
     term: int,
     slots: frozenset[int] | None,
     overdue_us: int,
 ) -> list[Job]:
-    """Lease up to ``most`` of the jobs that ``pop`` returns; put jobs of other slots back."""
+    """Lease up to ``most`` of the jobs that ``pop`` returns from the queue of a priority; put jobs of other slots back."""
+    priority, pending = line
     leased: list[Job] = []
     others = []
     while len(leased) < most and (entry := pop()) is not None:
         job = tables.jobs.get(entry[1])
-        if job is None or job.state != PENDING:
+        if job is None or job.state != PENDING or job.priority != priority:
             continue
         if slots is not None and not _fits(job, slots, overdue_us):
             others.append(entry)

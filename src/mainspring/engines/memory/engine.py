@@ -48,6 +48,7 @@ class MemoryEngine:
     lines = True
     logs = True
     workflows = True
+    changes_jobs = True
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._lifecycle: JobLifecycle | None = None

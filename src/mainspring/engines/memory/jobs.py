@@ -256,8 +256,47 @@ def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
         tables.live[job.function, job.unique] = job.id
     job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = 0
     job.foreground = False
-    enter(tables, job, Event.REDRIVE)
+    if operation.payload is not None:
+        job.payload, job.input_size = operation.payload, len(operation.payload)
+    if operation.due_us:
+        job.due_us = operation.due_us
+    enter(tables, job, Event.REDRIVE_LATER if operation.due_us else Event.REDRIVE)
     return ops.Redriven(copy(job), redriven=True)
+
+
+def reschedule(tables: Tables, operation: ops.Reschedule) -> ops.Rescheduled:
+    """Reschedule a waiting job; see ``Reschedule``."""
+    job = tables.jobs.get(operation.id)
+    if job is None:
+        return ops.Rescheduled(None, 0, 0)
+    before, priority = job.state, job.priority
+    if before > PENDING:
+        return ops.Rescheduled(copy(job), before, priority)
+    tables.counts.add(job.function, before, priority, -1)
+    if operation.due_us is not None:
+        job.due_us = operation.due_us
+    if operation.priority is not None:
+        job.priority = operation.priority
+    if operation.expires_us is not None:
+        job.expires_us = operation.expires_us
+        if job.expires_us:
+            heapq.heappush(tables.expiring, (job.expires_us, job.id))
+    job.state = int(rules.rescheduled(State(before), operation.due_us, operation.now_us))
+    tables.counts.add(job.function, job.state, job.priority)
+    if job.state == _SCHEDULED:
+        heapq.heappush(tables.due, (job.due_us, job.id))
+    elif (job.state, job.priority) != (before, priority):
+        _put_pending(tables, job)
+    return ops.Rescheduled(copy(job), before, priority)
+
+
+def delete_ended(tables: Tables, operation: ops.DeleteEnded) -> ops.Deleted:
+    """Delete an ended job; see ``DeleteEnded``."""
+    job = tables.jobs.get(operation.id)
+    if job is None or not State(job.state).ended or job.term == RUNS:
+        return ops.Deleted(job and copy(job), deleted=False)
+    forget_ended(tables, job)
+    return ops.Deleted(job, deleted=True)
 
 
 def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
@@ -329,6 +368,8 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Cancel: cancel,
     ops.Redrive: redrive,
     ops.RequestStop: request_stop,
+    ops.Reschedule: reschedule,
+    ops.DeleteEnded: delete_ended,
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine
 from copy import copy
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -71,16 +72,16 @@ async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[by
     """Return since when the first job of each function waits; see ``FirstInLine``."""
     jobs = tables.jobs
 
-    def is_pending(job_id: int) -> bool:
+    def is_pending(priority: int, job_id: int) -> bool:
         job = jobs.get(job_id)
-        return job is not None and job.state == State.PENDING
+        return job is not None and job.state == State.PENDING and job.priority == priority
 
     found = {}
     for function in query.functions:
         firsts = [
             jobs[job_id]
-            for pending in tables.pending.get(function, ())
-            for job_id in pending.firsts(is_pending, MAX_KEYS)
+            for priority, pending in enumerate(tables.pending.get(function, ()))
+            for job_id in pending.firsts(partial(is_pending, priority), MAX_KEYS)
         ]
         if firsts:
             found[function] = min(max(job.created_us, job.due_us) for job in firsts)

@@ -9,9 +9,11 @@ from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.queries import look_up
 from mainspring.engines.postgres.rows import SQL
 from mainspring.errors import StoreError
+from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended, note
+from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
 
-_PENDING, _CANCELLED = int(State.PENDING), int(State.CANCELLED)
+_CANCELLED = int(State.CANCELLED)
 _BEFORE, _WAITED = 20, 21
 """The indexes of these columns in the rows of the statements ``cancel`` and ``expire``."""
 RACE_ROUNDS = 20
@@ -79,7 +81,10 @@ async def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[op
     ids = list(dict.fromkeys(aliases.get(job_id, job_id) for job_id in wanted))
     stored_ids = rows.known_ids(ids)
     dead = {row[0]: row for row in await tx.connection.fetch(SQL["lock_dead"], stored_ids)} if stored_ids else {}
-    redriven, rivals = await _redrive(tx, [job_id for job_id in ids if job_id in dead], dead)
+    first: dict[int, ops.Redrive] = {}
+    for operation in operations:
+        first.setdefault(aliases.get(operation.id, operation.id), operation)
+    redriven, rivals = await _redrive(tx, [job_id for job_id in ids if job_id in dead], dead, first)
     found = await look_up(tx, stored_ids)
     await tx.nodes.load(rivals.values())
     outcomes = []
@@ -90,7 +95,9 @@ async def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[op
     return outcomes
 
 
-async def _redrive(tx: Transaction, ids: list[int], dead: dict[int, Record]) -> tuple[set[int], dict[int, int]]:
+async def _redrive(
+    tx: Transaction, ids: list[int], dead: dict[int, Record], requests: dict[int, ops.Redrive]
+) -> tuple[set[int], dict[int, int]]:
     """Redrive jobs whose rows are locked; return their ids, and the live rivals of the others."""
     redriven: set[int] = set()
     rivals: dict[int, int] = {}
@@ -98,19 +105,32 @@ async def _redrive(tx: Transaction, ids: list[int], dead: dict[int, Record]) -> 
         left = [job_id for job_id in ids if job_id not in redriven and job_id not in rivals]
         if not left:
             return redriven, rivals
-        revived = [row[0] for row in await tx.connection.fetch(SQL["redrive"], left)]
+        revived = []
+        for portion in rows.portions(left, lambda job_id: requests[job_id].size):
+            revived += [row[0] for row in await tx.connection.fetch(SQL["redrive"], *_columns(portion, requests))]
         await tx.connection.fetch(SQL["delete_dead"], revived)
         redriven.update(revived)
         await tx.functions.load_names({dead[job_id][1] for job_id in revived})
         for job_id in revived:
             _, function, state, priority, place, _ = dead[job_id]
             tx.count(function, state, priority, -1)
-            tx.count(function, _PENDING, priority, 1)
+            due_us = requests[job_id].due_us
+            tx.count(function, rules.redriven(State(state), due_us), priority, 1)
+            if due_us:
+                tx.memory(Floors).due.lower(due_us)
+                continue
             tx.memory(Floors).note_returned(function, priority, place)
             tx.pending(tx.functions.names[function][1])
         refused = [dead[job_id] for job_id in left if job_id not in redriven]
         if refused:
-            columns = [row[1] for row in refused], [row[5] for row in refused]
-            live = {(row[0], row[1]): row[2] for row in await tx.connection.fetch(SQL["live"], *columns)}
+            keys = [row[1] for row in refused], [row[5] for row in refused]
+            live = {(row[0], row[1]): row[2] for row in await tx.connection.fetch(SQL["live"], *keys)}
             rivals.update((row[0], live[row[1], row[5]]) for row in refused if (row[1], row[5]) in live)
     raise StoreError("live jobs with the uniques of redriven jobs came and went too fast; try again")
+
+
+def _columns(ids: Sequence[int], requests: dict[int, ops.Redrive]) -> rows.Columns:
+    """Return the columns of the statement ``redrive``."""
+    after = [int(rules.target(Event.REDRIVE_LATER if requests[job_id].due_us else Event.REDRIVE)) for job_id in ids]
+    due = rows.sparse([requests[job_id].due_us or None for job_id in ids])
+    return [ids, after, due, rows.sparse([requests[job_id].payload for job_id in ids])]

@@ -71,6 +71,7 @@ class PostgresEngine:
     lines = True
     logs = True
     workflows = False
+    changes_jobs = True
     max_value = 256 * 2**20
 
     def __init__(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.postgres import (
     cancelling,
+    changing,
     claiming,
     inbox,
     keys,
@@ -32,6 +33,8 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     ops.Assign: claiming.assign,
     ops.Cancel: cancelling.cancel,
     ops.Redrive: cancelling.redrive,
+    ops.Reschedule: changing.reschedule,
+    ops.DeleteEnded: changing.delete_ended,
     ops.Sweep: partitions.sweep,
     ops.Wake: timing.wake,
     ops.DrainInbox: inbox.drain_inbox,

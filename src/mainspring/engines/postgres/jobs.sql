@@ -247,13 +247,36 @@ SELECT id, function, 6, priority, uniq, created_us, due_us, expires_us, started_
     options, error, NULL::bytea, NULL::bytea, foreground, state, waited
 FROM gone;
 
+-- name: reschedule
+WITH waiting AS MATERIALIZED (
+    SELECT id, state, priority FROM jobs WHERE id = ANY ($1::bigint[]) AND state < 2 ORDER BY id FOR UPDATE
+)
+UPDATE jobs
+SET state = s.state, due_us = coalesce(s.due_us, jobs.due_us), priority = coalesce(s.priority, jobs.priority),
+    expires_us = coalesce(s.expires_us, jobs.expires_us)
+FROM waiting, unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::smallint[], $5::bigint[])
+AS s (id, state, due_us, priority, expires_us)
+WHERE jobs.id = ANY (ARRAY[s.id]) AND waiting.id = s.id
+RETURNING jobs.id, function, jobs.state, jobs.priority, uniq, created_us, jobs.due_us, jobs.expires_us, started_us, ended_us, term,
+    attempt, suspects, input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground, waiting.state, waiting.priority, place;
+
+-- name: delete_ended
+WITH succeeded AS (
+    DELETE FROM ended WHERE id = ANY ($1::bigint[]) RETURNING id, function, 4::smallint AS state, priority
+), others AS (
+    DELETE FROM dead WHERE id = ANY ($1::bigint[]) RETURNING id, function, state, priority
+)
+SELECT * FROM succeeded UNION ALL SELECT * FROM others;
+
 -- name: lock_dead
 SELECT id, function, state, priority, place, uniq FROM dead WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE;
 
 -- name: redrive
 INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, uniq, options, error, payload)
-SELECT d.id, place, created_us, due_us, function, input_size, 1, priority, slot, keep, uniq, options, error, payload
-FROM unnest($1::bigint[]) WITH ORDINALITY AS s (id, rank) JOIN dead AS d ON d.id = ANY (ARRAY[s.id])
+SELECT d.id, place, created_us, coalesce(s.due_us, d.due_us), function, coalesce(length(s.payload), input_size), s.state, priority,
+    slot, keep, uniq, options, error, coalesce(s.payload, d.payload)
+FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::bytea[]) WITH ORDINALITY AS s (id, state, due_us, payload, rank)
+JOIN dead AS d ON d.id = ANY (ARRAY[s.id])
 ORDER BY function, uniq, rank
 ON CONFLICT DO NOTHING
 RETURNING id;

@@ -65,6 +65,7 @@ class SqliteEngine:
     lines = True
     logs = True
     workflows = True
+    changes_jobs = True
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 

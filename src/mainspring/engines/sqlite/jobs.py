@@ -239,19 +239,58 @@ def request_stop(tx: Transaction, operations: Sequence[ops.RequestStop]) -> list
 
 def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
     """Redrive ended jobs; see ``Redrive``."""
-    return [_redrive(tx, operation.id) for operation in operations]
+    return [_redrive(tx, operation) for operation in operations]
 
 
-def _redrive(tx: Transaction, job_id: int) -> ops.Redriven:
+def _redrive(tx: Transaction, operation: ops.Redrive) -> ops.Redriven:
+    job_id, payload = operation.id, operation.payload
     job = find_job(tx, job_id)
     if job is None or State(job.state) not in rules.sources(Event.REDRIVE) or job.term == RUNS:
         return ops.Redriven(job, redriven=False)
-    if not list(tx.cursor.execute(SQL["redrive"], (job_id,))):
+    after = rules.redriven(State(job.state), operation.due_us)
+    values = (job_id, after, operation.due_us, payload, 0 if payload is None else len(payload))
+    if not list(tx.cursor.execute(SQL["redrive"], values)):
         function = tx.functions.number(job.namespace, job.function)
         (rival,) = tx.cursor.execute(SQL["live"], (function, job.unique))
         return ops.Redriven(job, redriven=False, rival=rival[0])
-    _count_move(tx, job, State.PENDING)
+    _count_move(tx, job, after)
     return ops.Redriven(find_job(tx, job_id), redriven=True)
+
+
+def reschedule(tx: Transaction, operations: Sequence[ops.Reschedule]) -> list[ops.Rescheduled]:
+    """Reschedule waiting jobs; see ``Reschedule``."""
+    return [_reschedule(tx, operation) for operation in operations]
+
+
+def _reschedule(tx: Transaction, operation: ops.Reschedule) -> ops.Rescheduled:
+    job = find_job(tx, operation.id)
+    if job is None:
+        return ops.Rescheduled(None, 0, 0)
+    before, priority = State(job.state), job.priority
+    if before > State.PENDING:
+        return ops.Rescheduled(job, before, priority)
+    after = rules.rescheduled(before, operation.due_us, operation.now_us)
+    tx.cursor.execute(
+        SQL["reschedule"], (operation.id, after, operation.due_us, operation.priority, operation.expires_us)
+    )
+    changed = find_job(tx, operation.id)
+    assert changed is not None, "its row is in this transaction"
+    function = tx.functions.number(job.namespace, job.function)
+    tx.count(function, before, priority, -1)
+    tx.count(function, changed.state, changed.priority, 1)
+    return ops.Rescheduled(changed, before, priority)
+
+
+def delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
+    """Delete ended jobs; see ``DeleteEnded``."""
+    return [_delete_ended(tx, find_job(tx, operation.id)) for operation in operations]
+
+
+def _delete_ended(tx: Transaction, job: Job | None) -> ops.Deleted:
+    if job is None or not State(job.state).ended or job.term == RUNS:
+        return ops.Deleted(job, deleted=False)
+    delete(tx, job)
+    return ops.Deleted(job, deleted=True)
 
 
 def wake(tx: Transaction, operations: Sequence[ops.Wake]) -> list[ops.Woken]:
@@ -310,6 +349,8 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Cancel: cancel,
     ops.Redrive: redrive,
     ops.RequestStop: request_stop,
+    ops.Reschedule: reschedule,
+    ops.DeleteEnded: delete_ended,
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submitting.submit,

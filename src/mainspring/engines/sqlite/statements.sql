@@ -90,10 +90,15 @@ SELECT id, stopping FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND s
 
 -- name: redrive
 UPDATE OR IGNORE jobs
-SET state = 1, attempt = 0, suspects = 0, started_us = 0, ended_us = 0, expires_us = 0, term = 0,
-    stopping = NULL
-WHERE id = ? AND state > 4 AND term >= 0
+SET state = ?2, attempt = 0, suspects = 0, started_us = 0, ended_us = 0, expires_us = 0, term = 0, due_us = iif(?3, ?3, due_us),
+    stopping = NULL, payload = ifnull(?4, payload), input_size = iif(?4 IS NULL, input_size, ?5)
+WHERE id = ?1 AND state > 4 AND term >= 0
 RETURNING id;
+
+-- name: reschedule
+UPDATE jobs
+SET state = ?2, due_us = ifnull(?3, due_us), priority = ifnull(?4, priority), expires_us = ifnull(?5, expires_us)
+WHERE id = ?1 AND state < 2;
 
 -- name: expire
 UPDATE jobs SET state = 7, ended_us = ? WHERE id = ?;

@@ -67,6 +67,7 @@ class ZookeeperEngine:
     lines = False
     logs = False
     workflows = False
+    changes_jobs = False
     max_value = MAX_VALUE
 
     def __init__(

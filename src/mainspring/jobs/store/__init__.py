@@ -4,6 +4,7 @@ An engine runs them in the order of their phases (``storage.phases``). Every ope
 stays unchanged and is listed in the outcome; the operation's other rows are not affected.
 """
 
+from mainspring.jobs.store.changes import Deleted, DeleteEnded, Reschedule, Rescheduled
 from mainspring.jobs.store.claims import KEYS_PER_CLAIM, After, Claim, ClaimByKey, ClaimedByKey, ClaimRequest
 from mainspring.jobs.store.counts import Count, Counted, CountLive, ShowLive, numbered
 from mainspring.jobs.store.life import (
@@ -51,6 +52,8 @@ __all__ = [
     "Count",
     "CountLive",
     "Counted",
+    "DeleteEnded",
+    "Deleted",
     "DrainInbox",
     "DrainedInbox",
     "Find",
@@ -65,6 +68,8 @@ __all__ = [
     "Redrive",
     "Redriven",
     "RequestStop",
+    "Reschedule",
+    "Rescheduled",
     "Settle",
     "ShowLive",
     "Submit",

@@ -164,12 +164,13 @@ class Cancelled(NamedTuple):
 class Redrive(Operation):
     """Put an ended, unsuccessful job back to pending and reset its attempts.
 
-    It becomes a background job: the clients of a foreground job have received their answer.
+    It becomes a background job: the clients of a foreground job have received their answer. With a ``payload``, it gets these
+    arguments in place of its own; with ``due_us``, it is SCHEDULED until then.
     Guard: FAILED, CANCELLED or EXPIRED, no root job (``model.RUNS``), and its unique is not live. Outcome: ``Redriven``.
     ``function`` is the job's, for the node's own counts.
     """
 
-    __slots__ = ("function", "id")
+    __slots__ = ("due_us", "function", "id", "payload")
 
     phase = Phase.REDRIVE
 
@@ -177,10 +178,16 @@ class Redrive(Operation):
         self,
         job_id: int,
         function: bytes = b"",
+        *,
+        payload: bytes | None = None,
+        due_us: int = 0,
     ) -> None:
         super().__init__()
         self.id = job_id
         self.function = function
+        self.payload = payload
+        self.due_us = due_us
+        self.size += len(payload or b"")
 
 
 class Redriven(NamedTuple):

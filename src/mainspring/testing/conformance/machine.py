@@ -32,8 +32,13 @@ _FUNCTIONS = st.sampled_from([b"f", b"g", b"\0\xff"])
 _UNIQUES = st.sampled_from([b"", b"", b"u", b"v", b"\0"])
 _TIMES = st.integers(0, 12)
 _PICKS = st.integers(0, 1000)
+_CHANGES = st.one_of(st.none(), st.integers(-3, 12))
+"""Changed times, from now on; None leaves a time unchanged."""
 _LIMITS = st.sampled_from([1, 2, 1000])
 _ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event is not Event.ASSIGN]
+
+
+Outcome = ops.Cancelled | ops.Redriven | ops.Rescheduled | ops.Deleted
 
 
 class NewJob(NamedTuple):
@@ -83,6 +88,11 @@ _PARTS = st.one_of(
     st.tuples(st.just("assign"), st.lists(_PICKS, max_size=3)),
     st.tuples(st.just("cancel"), _PICKS),
     st.tuples(st.just("redrive"), _PICKS),
+    st.tuples(st.just("redrive_changed"), st.tuples(_PICKS, _TIMES, st.sampled_from([None, b"", b"changed"]))),
+    st.tuples(
+        st.just("reschedule"), st.tuples(_PICKS, _CHANGES, st.one_of(st.none(), st.sampled_from(Priority)), _CHANGES)
+    ),
+    st.tuples(st.just("delete_ended"), _PICKS),
     st.tuples(st.just("request_stop"), st.tuples(_PICKS, _SOMETIMES)),
     st.tuples(st.just("wake"), _LIMITS),
     st.tuples(st.just("sweep"), st.tuples(_TIMES, _TIMES)),
@@ -250,6 +260,28 @@ class EngineMachine(RuleBasedStateMachine):
     def _redrive(self, pick: int) -> Operation:
         return ops.Redrive(self._pick(pick).id)
 
+    def _redrive_changed(self, change: tuple[int, int, bytes | None]) -> Operation:
+        """Redrive a job with other arguments, later, or both; an engine that cannot change jobs redrives it as it is."""
+        pick, delay, payload = change
+        if not self.store.engine.changes_jobs:
+            return self._redrive(pick)
+        return ops.Redrive(self._pick(pick).id, payload=payload, due_us=self.now + delay if delay else 0)
+
+    def _reschedule(self, change: tuple[int, int | None, Priority | None, int | None]) -> Operation:
+        if not self.store.engine.changes_jobs:
+            return ops.Count()
+        pick, due, priority, expires = change
+        return ops.Reschedule(
+            self._pick(pick).id,
+            self.now,
+            due_us=None if due is None else self.now + due,
+            priority=None if priority is None else int(priority),
+            expires_us=None if expires is None else max(expires, 0) and self.now + expires,
+        )
+
+    def _delete_ended(self, pick: int) -> Operation:
+        return ops.DeleteEnded(self._pick(pick).id) if self.store.engine.changes_jobs else ops.Count()
+
     def _request_stop(self, which: tuple[int, bool]) -> Operation:
         """Request the end of a held job, or sometimes of any; only an engine that keeps runs of workflows keeps requests."""
         if not self.store.engine.workflows:
@@ -289,7 +321,7 @@ class EngineMachine(RuleBasedStateMachine):
             for (function, _), found, any_found in zip(operation.keys, outcome, wanted, strict=True):
                 # Without a function it may be any job that has the unique.
                 assert found == any_found if function is not None else (found is None) == (any_found is None)
-        elif isinstance(operation, (ops.Cancel, ops.Redrive)):
+        elif isinstance(operation, (ops.Cancel, ops.Redrive, ops.Reschedule, ops.DeleteEnded)):
             # Neither promises the result: engines do not read it.
             assert _without_result(outcome) == _without_result(wanted)
         else:
@@ -315,8 +347,8 @@ def _bare(outcome: Any) -> Any:
     return outcome
 
 
-def _without_result(outcome: ops.Cancelled | ops.Redriven) -> ops.Cancelled | ops.Redriven:
-    """Return the promised part of a cancel's or a redrive's outcome."""
+def _without_result(outcome: Outcome) -> Outcome:
+    """Return the promised part of the outcome of a client's change."""
     return outcome if outcome.job is None else outcome._replace(job=_listed(outcome.job))
 
 

@@ -164,8 +164,31 @@ class Model:
         if rival is not None:
             return ops.Redriven(copy(job), redriven=False, rival=rival.id)
         job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = 0
-        self._enter(job, Event.REDRIVE)
+        if operation.payload is not None:
+            job.payload, job.input_size = operation.payload, len(operation.payload)
+        job.due_us = operation.due_us or job.due_us
+        self._enter(job, Event.REDRIVE_LATER if operation.due_us else Event.REDRIVE)
         return ops.Redriven(copy(job), redriven=True)
+
+    def reschedule(self, operation: ops.Reschedule) -> ops.Rescheduled:
+        """Reschedule a waiting job."""
+        job = self.jobs.get(operation.id)
+        if job is None:
+            return ops.Rescheduled(None, 0, 0)
+        before, priority = job.state, job.priority
+        if before < State.LEASED:
+            job.state = int(rules.rescheduled(State(before), operation.due_us, operation.now_us))
+            job.due_us = job.due_us if operation.due_us is None else operation.due_us
+            job.priority = job.priority if operation.priority is None else operation.priority
+            job.expires_us = job.expires_us if operation.expires_us is None else operation.expires_us
+        return ops.Rescheduled(copy(job), before, priority)
+
+    def delete_ended(self, operation: ops.DeleteEnded) -> ops.Deleted:
+        """Delete an ended job."""
+        job = self.jobs.get(operation.id)
+        if job is None or not State(job.state).ended:
+            return ops.Deleted(job and copy(job), deleted=False)
+        return ops.Deleted(self.jobs.pop(operation.id), deleted=True)
 
     def wake(self, operation: ops.Wake) -> ops.Woken:
         """Make due jobs pending, and expire late ones."""
@@ -264,6 +287,8 @@ _HANDLERS: dict[type[Operation], Callable[[Model, Any], Any]] = {
     ops.Cancel: Model.cancel,
     ops.Redrive: Model.redrive,
     ops.RequestStop: Model.request_stop,
+    ops.Reschedule: Model.reschedule,
+    ops.DeleteEnded: Model.delete_ended,
     ops.Sweep: Model.sweep,
     ops.Wake: Model.wake,
     ops.Submit: Model.submit,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.testing.conformance.accessing import Accessing
+from mainspring.testing.conformance.changing import Changing
 from mainspring.testing.conformance.driver import Make, Store
 from mainspring.testing.conformance.filtering import Filtering
 from mainspring.testing.conformance.holding import Holding
@@ -41,5 +42,5 @@ class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tag
             store.close()
 
 
-class EngineSuite(JobsSuite, Limiting, Accessing):
-    """The same for an engine with limits of functions, credentials and an audit."""
+class EngineSuite(JobsSuite, Limiting, Accessing, Changing):
+    """The same for an engine with limits of functions, credentials, an audit, and changes of single jobs."""

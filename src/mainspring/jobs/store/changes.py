@@ -1,0 +1,69 @@
+"""Operations that clients request for single jobs, beside their cancel and redrive: reschedule and delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+
+
+class Reschedule(Operation):
+    """Change when a waiting job starts, its priority, or when it expires; None leaves a value unchanged.
+
+    With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise. An ``expires_us`` of 0 means that it
+    does not expire. Guard: SCHEDULED or PENDING. Outcome: ``Rescheduled``.
+    """
+
+    __slots__ = ("due_us", "expires_us", "id", "now_us", "priority")
+
+    phase = Phase.CANCEL
+
+    def __init__(
+        self,
+        job_id: int,
+        now_us: int,
+        *,
+        due_us: int | None = None,
+        priority: int | None = None,
+        expires_us: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.id = job_id
+        self.now_us = now_us
+        self.due_us = due_us
+        self.priority = priority
+        self.expires_us = expires_us
+
+
+class Rescheduled(NamedTuple):
+    """The outcome of Reschedule: the job after it, without payload and result, and its state and priority before.
+
+    The guard held if the state before is SCHEDULED or PENDING.
+    """
+
+    job: Job | None
+    before: int
+    priority: int
+
+
+class DeleteEnded(Operation):
+    """Delete an ended job. Guard: ended, and no root job (``model.RUNS``). Outcome: ``Deleted``."""
+
+    __slots__ = ("id",)
+
+    phase = Phase.SWEEP
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__()
+        self.id = job_id
+
+
+class Deleted(NamedTuple):
+    """The outcome of DeleteEnded: the job as it was, without payload and result, and whether it was deleted."""
+
+    job: Job | None
+    deleted: bool
