@@ -6,10 +6,11 @@ import math
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.bulk.store import StepBulk
 from mainspring.errors import StoreError, StoreFullError, StoreUnavailableError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import State
+from mainspring.jobs.model import Job, State
 from mainspring.storage.query import Budget
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.ids import NodeId
-    from mainspring.jobs.model import Job
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Answer, Answered, Committed, Engine, Opened
     from mainspring.storage.operation import Operation
@@ -73,6 +73,9 @@ class History:
                     del self.ended[operation.id]
                     self.redriven.add(operation.id)
                     self.live.add(operation.id)
+            case StepBulk():
+                for one in outcome.outcomes:
+                    self._note_step(one)
             case ops.Claim():
                 for job in outcome[0]:
                     assert job.id in self.live, f"{job.id} is claimed although it has ended"
@@ -86,6 +89,16 @@ class History:
             assert job is not None, f"{job_id} is lost"
             assert job.state == State.CANCELLED, f"{job_id} runs again although its cancel was stored"
             self._end(job_id, State.CANCELLED)
+
+    def _note_step(self, outcome: ops.Cancelled | ops.Redriven) -> None:
+        """Note the result for one job of an operation on many jobs."""
+        match outcome:
+            case ops.Cancelled(job=Job(id=job_id), before=before) if before <= State.PENDING:
+                self._end(job_id, State.CANCELLED)
+            case ops.Redriven(job=Job(id=job_id), redriven=True):
+                del self.ended[job_id]
+                self.redriven.add(job_id)
+                self.live.add(job_id)
 
     def _end(self, job_id: int, state: State) -> None:
         assert job_id in self.live, f"{job_id} ends a second time, as {state.name}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
+from mainspring.jobs.bulk_changes import BulkChanges
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import RUNS, State, StopRequest
 from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive, RequestStop
@@ -68,6 +69,7 @@ class Clients:
         self._slices = context.slices
         self._subscriptions = subscriptions
         self._remote_jobs = remote_jobs
+        self.bulk_changes = BulkChanges(context, serving, due_jobs)
 
     # ---- waiting ----
 

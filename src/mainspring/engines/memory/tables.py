@@ -9,6 +9,7 @@ from mainspring.jobs.counts import Counts
 if TYPE_CHECKING:
     from mainspring.access.audit import Recorded
     from mainspring.access.store import Credential
+    from mainspring.bulk.model import BulkOperation
     from mainspring.engines.memory.pending import Pending
     from mainspring.job_logs.model import Chunk
     from mainspring.jobs.model import Job, StopRequest
@@ -103,3 +104,7 @@ class Tables:
         """By namespace, name and version."""
         self.logs: dict[int, dict[int, Chunk]] = {}
         """The chunks of the logs of jobs, by job and id."""
+        self.operations: dict[int, BulkOperation] = {}
+        """Operations on many jobs."""
+        self.operation_steps: dict[int, dict[int, bytes]] = {}
+        """The jobs of each step, by operation and revision."""

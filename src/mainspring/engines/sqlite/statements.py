@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-SQL_FILES = ("statements.sql", "schedules.sql", "resources.sql", "workflows.sql", "logs.sql", "access.sql")
+SQL_FILES = (
+    "statements.sql",
+    "schedules.sql",
+    "resources.sql",
+    "workflows.sql",
+    "logs.sql",
+    "access.sql",
+    "bulk.sql",
+)
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)
 
 

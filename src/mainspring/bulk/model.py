@@ -1,0 +1,134 @@
+"""The values of operations on many jobs: the request, the progress and the result."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mainspring.access.caller import LOCAL, Caller
+from mainspring.queries.filters import JobFilter  # noqa: TC001 - msgspec reads the annotation
+
+
+class Action(StrEnum):
+    """The change that an operation makes to each of its jobs."""
+
+    CANCEL = "cancel"
+    RETRY = "retry"
+
+
+class Status(IntEnum):
+    """The state of an operation. The numbers are stored."""
+
+    RUNNING = 0
+    DONE = 1
+    """It has had its turn with every job."""
+    ABORTED = 2
+    """A user ended it."""
+    STOPPED = 3
+    """It ended early, because more jobs match than its limit, or because its caller may not change them any more."""
+
+
+class Outcome(StrEnum):
+    """The result of an operation for one job. The names are stored, and shown to users."""
+
+    CANCELLED = "cancelled"
+    STOPPING = "stopping"
+    """The job ran, and its worker was asked to stop."""
+    RETRIED = "retried"
+    NO_MATCH = "no_match"
+    """The job did not match any more when its turn came."""
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    """Its state does not allow the action, or its unique is live again."""
+    FORBIDDEN = "forbidden"
+    """The caller may not change jobs of its function."""
+
+
+SUCCESSES: Final = frozenset({Outcome.CANCELLED, Outcome.STOPPING, Outcome.RETRIED})
+"""Outcomes of jobs that were changed."""
+FAILURES: Final = frozenset({Outcome.NOT_FOUND, Outcome.CONFLICT, Outcome.FORBIDDEN})
+"""Outcomes that users have to look at."""
+FAILURES_KEPT: Final = 20
+"""The first failures of an operation, which are kept with their reasons."""
+LARGEST_STEP: Final = 1000
+"""The most jobs in one step, and in a list of handles."""
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The request for an operation. It never changes. Stored as MessagePack, so a field is never renamed."""
+
+    action: Action
+    where: JobFilter | None = None
+    """The jobs, by criteria whose times are absolute; None: by ``ids``."""
+    ids: tuple[int, ...] = ()
+    reason: str = ""
+    caller: Caller = LOCAL
+    """Its rights count as they are at each step."""
+    rate: float | None = None
+    """The most jobs per second; None: as fast as other work allows."""
+    most: int | None = None
+    """The most jobs that it may change. It stops before it changes another one."""
+
+
+class Result(NamedTuple):
+    """The result for one job."""
+
+    job: int
+    outcome: Outcome
+    message: str = ""
+    """The reason of a failure."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A job that an operation could not change."""
+
+    job: int
+    outcome: Outcome
+    message: str
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far an operation is. Stored as MessagePack, so a field is never renamed."""
+
+    after: int | None = None
+    """The last job that has had its turn: an id for criteria, a number of ids for a list of them. None: no job has."""
+    counts: dict[Outcome, int] = {}
+    """The number of jobs by outcome."""
+    failures: tuple[Failure, ...] = ()
+    """The first failures."""
+    stopping: tuple[int, ...] = ()
+    """Jobs of the last step that a node held: its workers are asked to stop after the commit."""
+    why: str = ""
+    """Why it was aborted or stopped."""
+
+    @property
+    def changed(self) -> int:
+        """The number of jobs that were changed."""
+        return sum(number for outcome, number in self.counts.items() if outcome in SUCCESSES)
+
+
+class BulkOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation on many jobs, as it is stored."""
+
+    id: int
+    namespace: str = "default"
+    status: Status = Status.RUNNING
+    term: int = 0
+    """The term of the node that works on it, also after its end."""
+    revision: int = 0
+    """Incremented with each write."""
+    created_us: int
+    ended_us: int = 0
+    spec: Spec
+    progress: Progress = Progress()
+
+
+Touched = dict[Outcome, list[int]]
+"""The jobs of one step by outcome."""
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_spec: Final = msgspec.msgpack.Decoder(Spec).decode
+decode_progress: Final = msgspec.msgpack.Decoder(Progress).decode
+decode_touched: Final = msgspec.msgpack.Decoder(Touched).decode

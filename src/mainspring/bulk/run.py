@@ -1,0 +1,289 @@
+"""One operation on many jobs, on the node that works on it: it reads the next jobs and gives them their turns."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.access.roles import Permission
+from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status
+from mainspring.bulk.pace import Pace
+from mainspring.bulk.store import EndBulk, StepBulk, Stepped
+from mainspring.clock import to_us
+from mainspring.jobs.store import Find
+from mainspring.namespaces import split
+from mainspring.queries.jobs import ListJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mainspring.access.caller import Caller
+    from mainspring.clock import Clock
+    from mainspring.errors import MainspringError, StoreError
+    from mainspring.jobs.bulk_changes import BulkChanges, Redriving
+    from mainspring.jobs.model import Job
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.query import Page
+    from mainspring.storage.reads import Reads
+
+    Cancel = Callable[[int, str, Callable[[str], None], Callable[[MainspringError], None]], object]
+    Rights = Callable[[Caller, Callable[[Caller | None], None], Callable[[StoreError], None]], object]
+
+READ_AHEAD: Final = 500
+"""Jobs that are read at once."""
+RETRY_DELAY: Final = 1.0
+"""Seconds after which a read or a step that the store refused is repeated."""
+
+
+class Node(NamedTuple):
+    """The services of the node on which operations run."""
+
+    commits: CommitQueue
+    reads: Reads
+    clock: Clock
+    changes: BulkChanges
+    later: Callable[[float, Callable[[], None]], object]
+    """Calls a function after some seconds."""
+    cancel: Cancel
+    """``JobService.cancel``: for jobs that some node holds."""
+    rights: Rights
+    """Calls its second argument with the caller as it is now, or with None if its token has ended."""
+
+
+class BulkRun:
+    """An operation under way. `prepare` makes its next step possible, `step` takes it; the service calls them in turn.
+
+    ``ready`` is called when the next step can be taken, ``over`` when there is none on this node.
+    """
+
+    def __init__(
+        self, node: Node, bulk: BulkOperation, ready: Callable[[BulkRun], None], over: Callable[[BulkRun], None]
+    ) -> None:
+        self._node = node
+        self._ready = ready
+        self._over = over
+        self._pace = Pace(bulk.spec.rate)
+        self._is_ended = False
+        self._caller: Caller | None = None
+        """The caller with its rights before the next step."""
+        self._stopped: Counter[Outcome] = Counter()
+        """The results of held jobs that no worker ran, since the last step."""
+        self._unanswered = 0
+        """The held jobs that are being cancelled."""
+        self._is_waiting = False
+        """Whether `prepare` has to wait for them."""
+        self._adopt(bulk)
+        self._stop_jobs()
+
+    def _adopt(self, bulk: BulkOperation) -> None:
+        """Continue from the operation's place, as it is stored."""
+        self.bulk = bulk
+        self._place = bulk.progress.after
+        """The place up to which jobs were read."""
+        self._ids: deque[int] = deque()
+        """The jobs that were read and have not had their turn."""
+        self._jobs: dict[int, Job] = {}
+        """The same, as far as they exist."""
+        self._is_exhausted = False
+        """Whether there are no jobs behind those."""
+
+    def end(self) -> None:
+        """Take no further step: the node ends, or has lost its term."""
+        self._is_ended = True
+
+    # ---- reading ----
+
+    def prepare(self) -> None:
+        """Read the next jobs, if none are left; then report that the run is ready."""
+        if self._is_ended:
+            return
+        if self._unanswered:
+            self._is_waiting = True
+        elif self._ids or self._is_exhausted:
+            self._node.rights(self.bulk.spec.caller, self._check_rights, self._not_read)
+        elif self.bulk.spec.where is None:
+            self._read_ids()
+        else:
+            query = ListJobs(where=self.bulk.spec.where, after=self._place, limit=READ_AHEAD)
+            self._node.reads.ask(query, self._add_page, self._not_read, self._is_wanted)
+
+    def _check_rights(self, caller: Caller | None) -> None:
+        """Go on if the caller may still change jobs of the namespace; its functions are checked for each job."""
+        if self._is_ended:
+            return
+        self._caller = caller
+        name, namespace = self.bulk.spec.caller.name, self.bulk.namespace
+        if caller is None:
+            self._stop(f"the token of {name!r} has ended")
+        elif not caller.may(Permission.OPERATE, namespace):
+            self._stop(f"{name!r} lacks the permission {Permission.OPERATE.value!r} in the namespace {namespace!r}")
+        else:
+            self._ready(self)
+
+    def _stop(self, why: str) -> None:
+        """End the operation early, and report that it is over."""
+        self._is_ended = True
+        bulk, now_us = self.bulk, to_us(self._node.clock.wall())
+
+        def ended(_: BulkOperation | None) -> None:
+            self._over(self)
+
+        def not_ended(error: StoreError) -> None:
+            del error
+            self._over(self)  # the next search finds it
+
+        self._node.commits.put(EndBulk(bulk.namespace, bulk.id, Status.STOPPED, why, now_us), ended, not_ended)
+
+    def _is_wanted(self) -> bool:
+        return not self._is_ended
+
+    def _add_page(self, page: Page[Job]) -> None:
+        self._place = page.next
+        self._is_exhausted = page.next is None
+        self._ids.extend(job.id for job in page.items)
+        self._jobs = {job.id: job for job in page.items}
+        self.prepare()
+
+    def _read_ids(self) -> None:
+        ids = self.bulk.spec.ids
+        begin = self._place or 0
+        following = ids[begin : begin + READ_AHEAD]
+        self._place = begin + len(following)
+        self._is_exhausted = self._place >= len(ids)
+
+        def found(jobs: Mapping[int, Job]) -> None:
+            self._ids.extend(following)
+            self._jobs = dict(jobs)
+            self.prepare()
+
+        self._node.commits.put(Find(list(following)), found, self._not_read)
+
+    def _not_read(self, error: StoreError) -> None:
+        del error  # operations with a waiting client report the store's errors
+        self._adopt(self.bulk)
+        self._node.later(RETRY_DELAY, self.prepare)
+
+    # ---- steps ----
+
+    def step(self, finished: Callable[[float], None]) -> None:
+        """Give the next jobs their turn. ``finished`` is called with the seconds until the next step of any operation."""
+        if self._is_ended:
+            finished(0)
+            return
+        ids = [self._ids.popleft() for _ in range(min(self._pace.size, len(self._ids)))]
+        is_last = self._is_exhausted and not self._ids
+        jobs = [self._jobs[job_id] for job_id in ids if job_id in self._jobs]
+        refused = self._forbidden(jobs)
+        redriving = None
+        if self.bulk.spec.action is Action.RETRY:
+            redriving = self._node.changes.before_redrive(job for job in jobs if job.id not in refused)
+            refused |= {job_id: Result(job_id, Outcome.CONFLICT, why) for job_id, why in redriving.refused.items()}
+        operation = StepBulk(
+            self.bulk,
+            ids,
+            self._after(ids),
+            to_us(self._node.clock.wall()),
+            is_last=is_last,
+            refused=refused,
+            stopped=dict(self._stopped),
+        )
+        began = self._node.clock.monotonic()
+        self._node.commits.put(
+            operation,
+            partial(self._stepped, len(ids), redriving, began, finished),
+            partial(self._not_stepped, redriving, finished),
+        )
+
+    def _forbidden(self, jobs: Iterable[Job]) -> dict[int, Result]:
+        """Return the results of the jobs whose functions the caller may not operate."""
+        caller, namespace = self._caller, self.bulk.namespace
+        assert caller is not None, "its rights were checked"
+        if caller.functions(Permission.OPERATE, namespace) is None:
+            return {}
+        may = {
+            function: caller.may(Permission.OPERATE, namespace, split(function)[1].decode("utf-8", "backslashreplace"))
+            for function in {job.function for job in jobs}
+        }
+        message = f"{caller.name!r} lacks the permission {Permission.OPERATE.value!r} for its function"
+        return {job.id: Result(job.id, Outcome.FORBIDDEN, message) for job in jobs if not may[job.function]}
+
+    def _after(self, ids: Sequence[int]) -> int | None:
+        """Return the operation's place once these jobs have had their turn."""
+        if self.bulk.spec.where is None:
+            return (self.bulk.progress.after or 0) + len(ids)
+        if self._ids or self._place is None:
+            return ids[-1] if ids else self.bulk.progress.after
+        return self._place
+
+    def _stepped(
+        self,
+        number: int,
+        redriving: Redriving | None,
+        began: float,
+        finished: Callable[[float], None],
+        outcome: Stepped,
+    ) -> None:
+        bulk, term = outcome.bulk, self.bulk.term
+        if not outcome.stepped:
+            if redriving is not None:
+                self._node.changes.not_redriven(redriving)
+            if bulk is not None and bulk.status is Status.RUNNING and bulk.term == term and not self._is_ended:
+                self._adopt(bulk)  # the step was committed, and its outcome was lost
+                self._stop_jobs()
+                finished(0)
+                self.prepare()
+            else:
+                self._end(finished)
+            return
+        assert bulk is not None, "it has just been written"
+        self.bulk = bulk
+        if redriving is not None:
+            self._node.changes.redriven(redriving, outcome.outcomes)
+        else:
+            stopping = set(bulk.progress.stopping)
+            self._node.changes.cancelled(
+                one for one in outcome.outcomes if one.job is not None and one.job.id not in stopping
+            )
+        self._stop_jobs()
+        if bulk.status is not Status.RUNNING:
+            self._end(finished)
+            return
+        pause = self._pace.after(number, self._node.clock.monotonic() - began)
+        finished(pause.shared)
+        self._node.later(pause.own, self.prepare)
+
+    def _not_stepped(self, redriving: Redriving | None, finished: Callable[[float], None], error: StoreError) -> None:
+        del error
+        if redriving is not None:
+            self._node.changes.not_redriven(redriving)
+        self._adopt(self.bulk)
+        finished(0)
+        self._node.later(RETRY_DELAY, self.prepare)
+
+    def _end(self, finished: Callable[[float], None]) -> None:
+        self._is_ended = True
+        finished(0)
+        self._over(self)
+
+    def _stop_jobs(self) -> None:
+        """Cancel the last step's held jobs, or ask their workers to stop. The next step records that this was done."""
+        self._stopped.clear()
+        jobs = self.bulk.progress.stopping
+        self._unanswered = len(jobs)
+
+        def answered(state: str) -> None:
+            if state == Outcome.CANCELLED:
+                self._stopped[Outcome.CANCELLED] += 1
+            elif state != "running":
+                self._stopped[Outcome.CONFLICT] += 1  # it has ended otherwise
+            one_less()
+
+        def one_less(_: MainspringError | None = None) -> None:
+            self._unanswered -= 1
+            if not self._unanswered and self._is_waiting:
+                self._is_waiting = False
+                self.prepare()
+
+        for job_id in jobs:
+            self._node.cancel(job_id, self.bulk.spec.reason, answered, one_less)

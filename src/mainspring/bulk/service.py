@@ -1,0 +1,173 @@
+"""Operations on many jobs on a node: it begins them, works on its own ones, and takes over those of nodes that are gone."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from mainspring.bulk import rules
+from mainspring.bulk.model import BulkOperation, Spec, Status
+from mainspring.bulk.run import BulkRun
+from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, SweepBulk, TakeBulk
+from mainspring.clock import to_us
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.bulk.run import Node
+    from mainspring.errors import StoreError
+
+FIND_INTERVAL: Final = 2.0
+"""Seconds between two searches for operations of nodes that are gone."""
+SWEEP_INTERVAL: Final = 60.0
+
+
+class BulkService:
+    """The slice of operations on many jobs on a node, which calls ``tick`` at least every quarter of a second.
+
+    One step runs at a time, of each operation in turn. ``paused`` returns whether the node has no lease or ends: then it takes no
+    step. ``retention`` is the number of seconds for which ended operations are kept.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        next_id: Callable[[], int],
+        term: Callable[[], int],
+        paused: Callable[[], bool] = lambda: False,
+        *,
+        retention: float = 14 * 86_400.0,
+    ) -> None:
+        self._node = node
+        self._next_id = next_id
+        self._term = term
+        self._paused = paused
+        self._retention = retention
+        self._runs: dict[int, BulkRun] = {}
+        self._ready: deque[BulkRun] = deque()
+        self._is_stepping = False
+        self._is_finding = self._is_sweeping = False
+        self._taking: set[int] = set()
+        now = node.clock.monotonic()
+        self._find_at = now
+        self._sweep_at = now + SWEEP_INTERVAL
+
+    # ---- requests ----
+
+    def begin(
+        self, namespace: str, spec: Spec, done: Callable[[BulkOperation], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        """Store an operation and begin it. Raises UsageError for an invalid request."""
+        rules.check(spec)
+        bulk = BulkOperation(
+            id=self._next_id(), namespace=namespace, created_us=to_us(self._node.clock.wall()), spec=spec
+        )
+
+        def begun(stored: BulkOperation) -> None:
+            done(stored)
+            self._start(stored)
+
+        self._node.commits.put(BeginBulk(bulk), begun, failed)
+
+    def abort(
+        self,
+        namespace: str,
+        bulk_id: int,
+        why: str,
+        done: Callable[[BulkOperation | None], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        """End an operation early, whichever node works on it; ``done`` is called with it, or with None if there is none."""
+        now_us = to_us(self._node.clock.wall())
+        self._node.commits.put(EndBulk(namespace, bulk_id, Status.ABORTED, why, now_us), done, failed)
+
+    # ---- time ----
+
+    def tick(self) -> None:
+        """Search for operations to take over, and delete old ones, as due."""
+        if self._paused():
+            return
+        now = self._node.clock.monotonic()
+        if now >= self._find_at and not self._is_finding:
+            self._find_at = now + FIND_INTERVAL
+            self._is_finding = True
+            self._node.reads.ask(FindBulk(self._term()), self._found, self._not_found)
+        if now >= self._sweep_at and not self._is_sweeping:
+            self._sweep_at = now + SWEEP_INTERVAL
+            self._sweep()
+
+    def _found(self, bulks: Sequence[BulkOperation]) -> None:
+        self._is_finding = False
+        for bulk in bulks:
+            if bulk.id not in self._runs and bulk.id not in self._taking:
+                self._taking.add(bulk.id)
+                self._take(bulk.id)
+
+    def _not_found(self, error: StoreError) -> None:
+        del error
+        self._is_finding = False
+
+    def _take(self, bulk_id: int) -> None:
+        def taken(bulk: BulkOperation | None) -> None:
+            self._taking.discard(bulk_id)
+            if bulk is not None:
+                self._start(bulk)
+
+        def not_taken(error: StoreError) -> None:
+            del error
+            self._taking.discard(bulk_id)
+
+        self._node.commits.put(TakeBulk(bulk_id), taken, not_taken)
+
+    def _sweep(self) -> None:
+        def swept(number: int) -> None:
+            self._is_sweeping = False
+            if number:
+                self._sweep()
+
+        def not_swept(error: StoreError) -> None:
+            del error
+            self._is_sweeping = False
+
+        self._is_sweeping = True
+        before_us = to_us(self._node.clock.wall() - self._retention)
+        self._node.commits.put(SweepBulk(before_us), swept, not_swept)
+
+    # ---- work ----
+
+    def fenced(self) -> None:
+        """Stop working: the node's term has ended. The operations are taken over by the next term, of this or another node."""
+        for run in self._runs.values():
+            run.end()
+        self._runs.clear()
+        self._ready.clear()
+
+    def _start(self, bulk: BulkOperation) -> None:
+        if bulk.id not in self._runs and bulk.term == self._term():
+            run = self._runs[bulk.id] = BulkRun(self._node, bulk, self._add, self._remove)
+            run.prepare()
+
+    def _remove(self, run: BulkRun) -> None:
+        if self._runs.get(run.bulk.id) is run:
+            del self._runs[run.bulk.id]
+
+    def _add(self, run: BulkRun) -> None:
+        """Queue a run that is ready for its next step."""
+        self._ready.append(run)
+        self._serve()
+
+    def _serve(self) -> None:
+        if self._is_stepping or not self._ready:
+            return
+        if self._paused():
+            self.fenced()  # the next search takes them over, once the node works again
+            return
+        self._is_stepping = True
+        self._ready.popleft().step(self._finished)
+
+    def _finished(self, pause: float) -> None:
+        self._node.later(pause, self._served)
+
+    def _served(self) -> None:
+        self._is_stepping = False
+        self._serve()

@@ -1,0 +1,135 @@
+"""The unit of work of operations on many jobs, for all engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from mainspring.bulk import rules
+from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status, encode
+from mainspring.bulk.store import KEPT_STEPS, BeginBulk, EndBulk, StepBulk, Stepped, SweepBulk, TakeBulk
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Cancel, Cancelled, Redrive, Redriven
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.bulk.store import BulkTables
+    from mainspring.jobs.owners import Notice
+    from mainspring.storage.operation import Operation
+    from mainspring.storage.plan import Plan
+
+KIND: Final = "bulk"
+WRITES: Final = frozenset({BeginBulk, TakeBulk, StepBulk, EndBulk, SweepBulk})
+
+
+class BulkUnit:
+    """The part of one transaction: see `jobs.slices.Unit`. Each operation writes at once."""
+
+    def __init__(self, tables: BulkTables) -> None:
+        self._tables = tables
+
+    async def lock(self, plan: Plan) -> None:
+        """Lock nothing ahead: only a step and an early end meet at the row of an operation."""
+
+    async def follow(self, notices: Sequence[Notice]) -> None:
+        """Follow nothing: operations own no jobs."""
+
+    async def flush(self) -> None:
+        """Write nothing more."""
+
+    async def run(self, operation: Operation) -> Callable[[], Any]:
+        """Run an operation; return a function that returns its outcome."""
+        outcome: Any
+        match operation:
+            case BeginBulk():
+                outcome = replace(operation.bulk, term=self._tables.term)
+                await self._tables.save(outcome)
+            case TakeBulk():
+                outcome = await self._take(operation)
+            case StepBulk():
+                outcome = await self._step(operation)
+            case EndBulk():
+                outcome = await self._end(operation)
+            case SweepBulk():
+                outcome = await self._tables.sweep(operation.before_us, KEPT_STEPS)
+            case _:
+                raise TypeError(f"{operation!r} is no operation of this slice")
+        return lambda: outcome
+
+    async def _take(self, operation: TakeBulk) -> BulkOperation | None:
+        tables = self._tables
+        bulk = await tables.load(operation.id)
+        if bulk is None or bulk.status is not Status.RUNNING:
+            return None
+        if bulk.term != tables.term:
+            if bulk.term and not await tables.is_over(bulk.term):
+                return None
+            bulk = replace(bulk, term=tables.term, revision=bulk.revision + 1)
+            await tables.save(bulk)
+        return bulk
+
+    async def _end(self, operation: EndBulk) -> BulkOperation | None:
+        bulk = await self._tables.load(operation.id)
+        if bulk is None or bulk.namespace != operation.namespace:
+            return None
+        if bulk.status is Status.RUNNING:
+            bulk = rules.ended(bulk, operation.status, operation.now_us, operation.why)
+            await self._tables.save(bulk)
+        return bulk
+
+    async def _step(self, step: StepBulk) -> Stepped:
+        tables = self._tables
+        bulk = await tables.load(step.id)
+        if (
+            bulk is None
+            or bulk.status is not Status.RUNNING
+            or bulk.term != tables.term
+            or bulk.revision != step.revision
+        ):
+            return Stepped(bulk, stepped=False)
+        jobs = await tables.jobs(step.ids) if step.ids else {}
+        choice = rules.choose(bulk.spec, step.ids, jobs, bulk.namespace)
+        results = choice.results
+        results += [step.refused[job_id] for job_id in choice.ids if job_id in step.refused]
+        ids = [job_id for job_id in choice.ids if job_id not in step.refused]
+        most = rules.allowed(bulk, len(ids))
+        if most < len(ids):
+            bulk = rules.ended(bulk, Status.STOPPED, step.now_us, rules.too_many(bulk))
+            await tables.save(bulk)
+            return Stepped(bulk, stepped=True)
+        outcomes, changed = await self._act(bulk, ids, step.now_us) if ids else ((), [])
+        results += changed
+        bulk = rules.advance(bulk, results, step.after, step.now_us, is_last=step.is_last, stopped=step.stopped)
+        touched = rules.touched(results)
+        await tables.save(bulk, encode(touched) if touched else None)
+        return Stepped(bulk, True, outcomes)
+
+    async def _act(self, bulk: BulkOperation, ids: Sequence[int], now_us: int) -> tuple[Sequence[Any], list[Result]]:
+        """Change jobs; return the outcomes of their operations, and the results."""
+        outcomes: Sequence[Any]
+        if bulk.spec.action is Action.CANCEL:
+            error = failure("Cancelled", bulk.spec.reason)
+            outcomes = await self._tables.perform([Cancel(job_id, error, now_us) for job_id in ids])
+            return outcomes, [_cancelled(job_id, one) for job_id, one in zip(ids, outcomes, strict=True)]
+        outcomes = await self._tables.perform([Redrive(job_id) for job_id in ids])
+        return outcomes, [_redriven(job_id, one) for job_id, one in zip(ids, outcomes, strict=True)]
+
+
+def _cancelled(job_id: int, outcome: Cancelled) -> Result:
+    if outcome.job is None:
+        return Result(job_id, Outcome.NO_MATCH)
+    before = State(outcome.before)
+    if before.ended:
+        return Result(job_id, Outcome.CONFLICT, f"it is {before.name.lower()}")
+    return Result(job_id, Outcome.STOPPING if before.held else Outcome.CANCELLED)
+
+
+def _redriven(job_id: int, outcome: Redriven) -> Result:
+    if outcome.redriven:
+        return Result(job_id, Outcome.RETRIED)
+    if outcome.rival is not None:
+        return Result(job_id, Outcome.CONFLICT, "its unique is live again: wait for that job, or cancel it")
+    return Result(job_id, Outcome.NO_MATCH)

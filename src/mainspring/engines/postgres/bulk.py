@@ -1,0 +1,181 @@
+"""The slice of operations on many jobs on PostgreSQL.
+
+One node works on an operation, under its term. Its groups are fenced, so the next node may take the operation over as soon as
+that term has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.bulk import store as ops
+from mainspring.bulk import unit
+from mainspring.bulk.model import (
+    BulkOperation,
+    Status,
+    Touched,
+    decode_progress,
+    decode_spec,
+    decode_touched,
+    encode,
+)
+from mainspring.bulk.unit import BulkUnit
+from mainspring.engines.postgres import jobs
+from mainspring.engines.postgres.queries import look_up
+from mainspring.engines.postgres.rows import LARGEST_ID, known_ids
+from mainspring.engines.postgres.statements import load
+from mainspring.storage.query import in_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from asyncpg import Record
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Page, Query
+
+SQL: Final = load("bulk.sql")
+
+
+class PostgresBulk:
+    """`bulk.store.BulkTables` inside an attempt to run a group."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._fetch = tx.connection.fetch
+
+    @property
+    def term(self) -> int:
+        """The node's own term."""
+        return self._tx.term
+
+    async def load(self, bulk_id: int) -> BulkOperation | None:
+        """Read an operation and lock it."""
+        return _one(await self._fetch(SQL["load"], *known_ids([bulk_id])) if known_ids([bulk_id]) else ())
+
+    async def save(self, bulk: BulkOperation, touched: bytes | None = None) -> None:
+        """Write an operation."""
+        await self._tx.connection.execute(
+            SQL["save"],
+            bulk.id,
+            bulk.namespace,
+            int(bulk.status),
+            bulk.term,
+            bulk.revision,
+            bulk.created_us,
+            bulk.ended_us,
+            encode(bulk.spec),
+            encode(bulk.progress),
+        )
+        if touched is not None:
+            await self._tx.connection.execute(SQL["save_step"], bulk.id, bulk.revision, touched)
+
+    async def is_over(self, term: int) -> bool:
+        """Return whether a term has ended."""
+        is_over: bool = await self._tx.connection.fetchval(SQL["is_over"], term)
+        return is_over
+
+    async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
+        """Read jobs and lock them."""
+        for statement in ("lock_live", "lock_dead"):
+            await self._fetch(SQL[statement], known_ids(ids))
+        return await look_up(self._tx, ids)
+
+    async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
+        """Run operations on jobs."""
+        return await jobs.HANDLERS[type(operations[0])](self._tx, operations)
+
+    async def sweep(self, before_us: int, limit: int) -> int:
+        """Delete old operations."""
+        deleted: int = await self._tx.connection.fetchval(SQL["sweep_steps"], before_us, limit)
+        if deleted < limit:
+            deleted += await self._tx.connection.fetchval(SQL["sweep"], before_us, limit - deleted)
+        return deleted
+
+
+def _stored(rows: Iterable[Record]) -> list[BulkOperation]:
+    return [
+        BulkOperation(
+            id=bulk_id,
+            namespace=namespace,
+            status=Status(status),
+            term=term,
+            revision=revision,
+            created_us=created_us,
+            ended_us=ended_us,
+            spec=decode_spec(spec),
+            progress=decode_progress(progress),
+        )
+        for bulk_id, namespace, status, term, revision, created_us, ended_us, spec, progress in rows
+    ]
+
+
+def _one(rows: Iterable[Record]) -> BulkOperation | None:
+    found = _stored(rows)
+    return found[0] if found else None
+
+
+async def show(tx: Transaction, query: ops.ShowBulk, _: Meter) -> BulkOperation | None:
+    """Read an operation, with the nodes of its failed jobs; see ``ShowBulk``."""
+    ids = known_ids([query.id])
+    bulk = _one(await tx.connection.fetch(SQL["show"], *ids) if ids else ())
+    if bulk is None or bulk.namespace != query.namespace:
+        return None
+    await _load_nodes(tx, [bulk])
+    return bulk
+
+
+async def _load_nodes(tx: Transaction, bulks: Iterable[BulkOperation]) -> None:
+    """Load the nodes of the jobs in the failures: handles need them."""
+    await tx.nodes.load(failure.job for bulk in bulks for failure in bulk.progress.failures)
+
+
+async def list_bulk(tx: Transaction, query: ops.ListBulk, meter: Meter) -> Page[BulkOperation]:
+    """List operations; see ``ListBulk``."""
+
+    async def before(after: int | None, most: int) -> list[tuple[int, BulkOperation]]:
+        last = LARGEST_ID if after is None else min(after, LARGEST_ID)
+        found = _stored(await tx.connection.fetch(SQL["list"], query.namespace, last, most))
+        return [(bulk.id, bulk) for bulk in found]
+
+    page = await in_parts(query, meter, before)
+    await _load_nodes(tx, page.items)
+    return page
+
+
+async def find(tx: Transaction, query: ops.FindBulk, _: Meter) -> list[BulkOperation]:
+    """Read the running operations that this node works on, or could; see ``FindBulk``."""
+    return _stored(await tx.connection.fetch(SQL["find"], query.term))
+
+
+async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) -> Page[Touched]:
+    """List the jobs of an operation; see ``ListTouched``."""
+
+    async def behind(after: int | None, most: int) -> list[tuple[int, Touched]]:
+        found = await tx.connection.fetch(SQL["steps"], query.id, after or 0, most)
+        return [(revision, decode_touched(touched)) for revision, touched in found]
+
+    page = await in_parts(query, meter, behind)
+    await tx.nodes.load(job_id for touched in page.items for ids in touched.values() for job_id in ids)
+    return page
+
+
+class PostgresBulkSlice:
+    """The slice on this engine: ``jobs.slices.Slice``."""
+
+    kind = unit.KIND
+    follows: Final = frozenset[Any]()
+    writes = unit.WRITES
+    handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {}
+    readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
+        ops.ShowBulk: show,
+        ops.ListBulk: list_bulk,
+        ops.FindBulk: find,
+        ops.ListTouched: list_touched,
+    }
+
+    def unit(self, tx: Transaction) -> BulkUnit:
+        """Begin a unit of work."""
+        return BulkUnit(PostgresBulk(tx))

@@ -1,0 +1,158 @@
+"""The slice of operations on many jobs on SQLite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.bulk import store as ops
+from mainspring.bulk import unit
+from mainspring.bulk.model import BulkOperation, Status, Touched, decode_progress, decode_spec, decode_touched, encode
+from mainspring.bulk.unit import BulkUnit
+from mainspring.engines.sqlite import jobs
+from mainspring.engines.sqlite.finding import find_job
+from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.engines.sqlite.statements import SQL
+from mainspring.storage.query import in_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+
+    from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Page, Query
+
+
+class SqliteBulk:
+    """`bulk.store.BulkTables` inside the open transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    @property
+    def term(self) -> int:
+        """The node's own term."""
+        return self._tx.term
+
+    async def load(self, bulk_id: int) -> BulkOperation | None:
+        """Read an operation."""
+        return _one(self._tx, bulk_id)
+
+    async def save(self, bulk: BulkOperation, touched: bytes | None = None) -> None:
+        """Write an operation."""
+        self._tx.cursor.execute(SQL["save_operation"], _columns(bulk))
+        if touched is not None:
+            self._tx.cursor.execute(SQL["save_operation_step"], (bulk.id, bulk.revision, touched))
+
+    async def is_over(self, term: int) -> bool:
+        """Return whether it is another term: only one node has the file open."""
+        return term != self._tx.term
+
+    async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
+        """Read jobs."""
+        found = (find_job(self._tx, job_id) for job_id in ids)
+        return {job.id: job for job in found if job is not None}
+
+    async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
+        """Run operations on jobs."""
+        return jobs.HANDLERS[type(operations[0])](self._tx, operations)
+
+    async def sweep(self, before_us: int, limit: int) -> int:
+        """Delete old operations."""
+        connection = self._tx.cursor.connection
+        before = connection.total_changes()
+        self._tx.cursor.execute(SQL["sweep_operation_steps"], (before_us, limit))
+        left = limit - (connection.total_changes() - before)
+        if left:
+            self._tx.cursor.execute(SQL["sweep_operations"], (before_us, left))
+        return connection.total_changes() - before
+
+
+def _columns(bulk: BulkOperation) -> tuple[Any, ...]:
+    return (
+        bulk.id,
+        bulk.namespace,
+        int(bulk.status),
+        bulk.term,
+        bulk.revision,
+        bulk.created_us,
+        bulk.ended_us,
+        encode(bulk.spec),
+        encode(bulk.progress),
+    )
+
+
+def _stored(rows: Iterable[Sequence[Any]]) -> list[BulkOperation]:
+    return [
+        BulkOperation(
+            id=bulk_id,
+            namespace=namespace,
+            status=Status(status),
+            term=term,
+            revision=revision,
+            created_us=created_us,
+            ended_us=ended_us,
+            spec=decode_spec(spec),
+            progress=decode_progress(progress),
+        )
+        for bulk_id, namespace, status, term, revision, created_us, ended_us, spec, progress in rows
+    ]
+
+
+def _one(tx: Transaction, bulk_id: int) -> BulkOperation | None:
+    if bulk_id > LARGEST_ID:
+        return None
+    found = _stored(tx.cursor.execute(SQL["operation"], (bulk_id,)))
+    return found[0] if found else None
+
+
+async def show(tx: Transaction, query: ops.ShowBulk, _: Meter) -> BulkOperation | None:
+    """Read an operation; see ``ShowBulk``."""
+    bulk = _one(tx, query.id)
+    return bulk if bulk is not None and bulk.namespace == query.namespace else None
+
+
+async def list_bulk(tx: Transaction, query: ops.ListBulk, meter: Meter) -> Page[BulkOperation]:
+    """List operations; see ``ListBulk``."""
+
+    async def before(after: int | None, most: int) -> list[tuple[int, BulkOperation]]:
+        last = LARGEST_ID if after is None else min(after, LARGEST_ID)
+        found = _stored(tx.cursor.execute(SQL["operations"], (query.namespace, last, most)))
+        return [(bulk.id, bulk) for bulk in found]
+
+    return await in_parts(query, meter, before)
+
+
+async def find(tx: Transaction, query: ops.FindBulk, _: Meter) -> list[BulkOperation]:
+    """Read the running operations; see ``FindBulk``."""
+    del query
+    return _stored(tx.cursor.execute(SQL["running_operations"]))
+
+
+async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) -> Page[Touched]:
+    """List the jobs of an operation; see ``ListTouched``."""
+
+    async def behind(after: int | None, most: int) -> list[tuple[int, Touched]]:
+        found = tx.cursor.execute(SQL["operation_steps"], (query.id, after or 0, most))
+        return [(revision, decode_touched(touched)) for revision, touched in found]
+
+    return await in_parts(query, meter, behind)
+
+
+class SqliteBulkSlice:
+    """The slice on this engine: ``jobs.slices.Slice``."""
+
+    kind = unit.KIND
+    follows: Final = frozenset[Any]()
+    writes = unit.WRITES
+    handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {}
+    readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+        ops.ShowBulk: show,
+        ops.ListBulk: list_bulk,
+        ops.FindBulk: find,
+        ops.ListTouched: list_touched,
+    }
+
+    def unit(self, tx: Transaction) -> BulkUnit:
+        """Begin a unit of work."""
+        return BulkUnit(SqliteBulk(tx))

@@ -1,0 +1,74 @@
+"""The node's part in changes of many stored jobs in one transaction: its counts, and notifications of clients and watchers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.jobs.context import Context
+    from mainspring.jobs.due_jobs import DueJobs
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.serving import Serving
+    from mainspring.jobs.store import Cancelled, Redriven
+
+
+class Redriving(NamedTuple):
+    """Ended jobs that a transaction is about to redrive."""
+
+    away: Counter[FunctionQueue]
+    """The jobs that are counted from now on, so that foreground jobs with their uniques query the store."""
+    refused: dict[int, str]
+    """The jobs that may not be redriven, with the reasons."""
+
+
+class BulkChanges:
+    """Called before and after such transactions, which are the caller's."""
+
+    def __init__(self, context: Context, serving: Serving, due_jobs: DueJobs) -> None:
+        self._table, self._dispatch, self._hub = context.table, context.dispatch, context.hub
+        self._uniques, self._handles = context.uniques, context.handles
+        self._serving = serving
+        self._due_jobs = due_jobs
+
+    def before_redrive(self, jobs: Iterable[Job]) -> Redriving:
+        """Prepare for the redrive of jobs. Afterwards `redriven` is called, or `not_redriven`."""
+        away: Counter[FunctionQueue] = Counter()
+        refused: dict[int, str] = {}
+        for job in jobs:
+            key = (job.function, job.unique)
+            foreground = self._table.foreground.get(key)
+            if foreground is not None:
+                other = self._handles.of(foreground.job.id).decode()
+                refused[job.id] = f"its unique is live again as {other}: wait for that job, or cancel it"
+                continue
+            queue = self._dispatch.tracked(job.function)
+            if queue is not None:
+                away[queue] += 1
+            self._uniques.overtake(key)
+        for queue, number in away.items():
+            queue.away += number
+        return Redriving(away, refused)
+
+    def not_redriven(self, redriving: Redriving) -> None:
+        """Uncount the jobs of a transaction that was not committed, or has changed nothing."""
+        for queue, number in redriving.away.items():
+            self._serving.no_longer_away(queue, number)
+
+    def redriven(self, redriving: Redriving, outcomes: Sequence[Redriven]) -> None:
+        """Count the redriven jobs as pending, and serve them."""
+        self.not_redriven(redriving)
+        jobs = [one.job for one in outcomes if one.redriven and one.job is not None]
+        if self._hub.active:
+            for job in jobs:
+                self._hub.publish(job)
+        self._serving.now_pending(Counter((job.function, job.priority) for job in jobs), were_away=False)
+
+    def cancelled(self, outcomes: Iterable[Cancelled]) -> None:
+        """Count and announce the jobs that were cancelled while no node held them."""
+        for job, before in outcomes:
+            if job is not None:
+                self._due_jobs.ended(job, before)

@@ -1,0 +1,283 @@
+"""Operations on many jobs at a node in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.jobs.a_node import Client, Node, side, unexpected
+
+from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.bulk import pace, run
+from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec, Status
+from mainspring.bulk.run import Node as Services
+from mainspring.bulk.service import BulkService
+from mainspring.bulk.store import ListTouched, ShowBulk
+from mainspring.engines.memory.bulk import MemoryBulkSlice
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.jobs.model import Job, State
+from mainspring.queries.filters import JobFilter
+
+if TYPE_CHECKING:
+    from mainspring.storage.query import Page
+
+FAILED = JobFilter(states=(State.FAILED,))
+
+
+class BulkNode(Node):
+    """A node with operations on many jobs."""
+
+    def __init__(self, earlier: Node | None = None, **options: Any) -> None:
+        super().__init__(earlier, engine=None if earlier else MemoryEngine([MemoryBulkSlice()]), **options)
+        self.caller: Caller | None = LOCAL
+        self.paused = False
+        service = self.service
+        services = Services(
+            self.life.commits,
+            self.life.reads,
+            self.clock,
+            service.clients.bulk_changes,
+            service.later,
+            service.cancel,
+            lambda _, done, __: done(self.caller),
+        )
+        self.bulk = BulkService(services, service.next_id, lambda: service.term, lambda: self.paused)
+
+    def failed(self, number: int, **fields: Any) -> list[Job]:
+        """Return dead letters."""
+        worker = self.worker("f", "g")
+        jobs = []
+        for _ in range(number):
+            job = self.background(**fields)
+            self.settling.failed(self.given(worker), b'{"type":"E","message":"m"}', final=True)
+            self.commit()
+            jobs.append(job)
+        self.service.gone(worker)
+        return jobs
+
+    def begin(self, action: Action = Action.RETRY, where: JobFilter | None = FAILED, **spec: Any) -> BulkOperation:
+        begun: list[BulkOperation] = []
+        self.bulk.begin("default", Spec(action=action, where=where, **spec), begun.append, unexpected)
+        while not begun:
+            self.life.commits.hurry()
+            self.life.settle()
+        return begun[0]
+
+    def ask(self, query: Any) -> Any:
+        answers: list[Any] = []
+        self.life.reads.ask(query, answers.append, unexpected)
+        self.commit()
+        return answers[0]
+
+    def shown(self, bulk: BulkOperation) -> BulkOperation:
+        shown = self.ask(ShowBulk("default", bulk.id))
+        assert isinstance(shown, BulkOperation)
+        return shown
+
+    def touched(self, bulk: BulkOperation) -> list[int]:
+        page: Page[dict[Outcome, list[int]]] = self.ask(ListTouched(id=bulk.id, limit=1000))
+        return [job_id for step in page.items for ids in step.values() for job_id in ids]
+
+    def states(self, jobs: list[Job]) -> list[State]:
+        return [self.state(job.id) for job in jobs]
+
+
+@pytest.fixture
+def node() -> BulkNode:
+    return BulkNode()
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "FIRST_SIZE", 2)
+    monkeypatch.setattr(run, "READ_AHEAD", 5)
+
+
+def test_dead_letters_are_retried_and_served(node: BulkNode) -> None:
+    jobs = node.failed(12)
+    others = node.failed(1, function="g")
+    bulk = node.begin(where=JobFilter(states=(State.FAILED,), function=b"f"))
+    worker = node.stream(places=100)
+    node.wait(5)
+    shown = node.shown(bulk)
+    assert (shown.status, shown.progress.counts) == (Status.DONE, {Outcome.RETRIED: 12})
+    assert sorted(node.touched(bulk)) == [job.id for job in jobs]
+    assert sorted(held.job.id for held in side(worker).given) == [job.id for job in jobs]
+    assert node.states(others) == [State.FAILED]
+
+
+def test_jobs_by_handle_have_their_turns(node: BulkNode) -> None:
+    jobs = node.failed(7)
+    ids = tuple(job.id for job in jobs[::-1])
+    bulk = node.begin(where=None, ids=(*ids, 77))
+    node.wait(5)
+    shown = node.shown(bulk)
+    assert (shown.status, shown.progress.counts) == (Status.DONE, {Outcome.RETRIED: 7, Outcome.NOT_FOUND: 1})
+    assert sorted(node.touched(bulk)) == sorted([*ids, 77])
+
+
+def test_waiting_and_running_jobs_are_cancelled(node: BulkNode) -> None:
+    worker = node.stream()
+    jobs = [node.background(str(number)) for number in range(4)]
+    client = node.wait_for(jobs[3].id)
+    bulk = node.begin(Action.CANCEL, JobFilter(function=b"f"), reason="no more")
+    node.wait(5)
+    shown = node.shown(bulk)
+    assert (shown.status, shown.progress.counts) == (Status.DONE, {Outcome.CANCELLED: 3, Outcome.STOPPING: 1})
+    assert side(worker).events == ["job 0", "stop 0: cancelled"]
+    assert node.states(jobs[1:]) == [State.CANCELLED] * 3
+    assert client.events == ["cancelled"]
+    assert sum(node.queue().backlog) == 0
+
+
+def test_an_operation_goes_on_after_a_crash_and_touches_each_job_once(node: BulkNode) -> None:
+    jobs = node.failed(30)
+    bulk = node.begin(rate=20)
+    node.wait(0.5)
+    assert 0 < len(node.touched(bulk)) < 30
+    assert node.shown(bulk).status is Status.RUNNING
+    following = BulkNode(node)
+    following.bulk.tick()
+    following.wait(5)
+    shown = following.shown(bulk)
+    assert (shown.status, shown.progress.counts) == (Status.DONE, {Outcome.RETRIED: 30})
+    touched = following.touched(bulk)
+    assert sorted(touched) == [job.id for job in jobs], "each once"
+    assert shown.term == following.service.term
+
+
+def test_workers_are_asked_to_stop_after_a_crash(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = node.stream()
+    job = node.background("0")
+    asked: list[int] = []
+    monkeypatch.setattr(run.BulkRun, "_stop_jobs", lambda self: asked.extend(self.bulk.progress.stopping))
+    bulk = node.begin(Action.CANCEL, JobFilter(function=b"f"))
+    while not asked:
+        node.life.commits.hurry()
+        node.life.settle()
+    assert side(worker).events == ["job 0"], "the node crashes before it asks"
+    monkeypatch.undo()
+    assert node.shown(bulk).progress.stopping == (job.id,)
+    following = BulkNode(node)
+    following.bulk.tick()
+    following.wait(5)
+    assert following.state(job.id) is State.CANCELLED
+    assert following.shown(bulk).status is Status.DONE
+
+
+def test_a_unique_that_a_foreground_job_has_is_a_failure(node: BulkNode) -> None:
+    (job,) = node.failed(1, unique=b"u")
+    node.foreground(unique=b"u", client=Client())
+    bulk = node.begin()
+    node.wait(5)
+    (failure,) = node.shown(bulk).progress.failures
+    assert (failure.job, failure.outcome) == (job.id, Outcome.CONFLICT)
+    assert "its unique is live again as H:n:" in failure.message
+
+
+def test_an_abort_ends_it_between_two_steps(node: BulkNode) -> None:
+    jobs = node.failed(30)
+    bulk = node.begin(rate=2)
+    node.wait(1.5)
+    aborted: list[BulkOperation | None] = []
+    node.bulk.abort("default", bulk.id, "enough", aborted.append, unexpected)
+    node.wait(60)
+    assert aborted[0] is not None
+    assert (aborted[0].status, aborted[0].progress.why) == (Status.ABORTED, "enough")
+    assert node.shown(bulk) == aborted[0]
+    assert 0 < node.states(jobs).count(State.PENDING) < 6
+
+
+def test_a_rate_spreads_the_jobs(node: BulkNode) -> None:
+    jobs = node.failed(20)
+    bulk = node.begin(rate=4)
+    node.wait(2.4)
+    assert 8 <= node.states(jobs).count(State.PENDING) <= 12
+    node.wait(5)
+    assert node.shown(bulk).status is Status.DONE
+
+
+def test_a_caller_without_rights_stops_it(node: BulkNode) -> None:
+    jobs = node.failed(10)
+    caller = Caller("ann", (Grant(Role.OPERATOR),), token="t")
+    node.caller = caller
+    bulk = node.begin(rate=2, caller=caller)
+    node.wait(1.5)
+    node.caller = None
+    node.wait(10)
+    shown = node.shown(bulk)
+    assert (shown.status, shown.progress.why) == (Status.STOPPED, "the token of 'ann' has ended")
+    assert 0 < node.states(jobs).count(State.PENDING) < 10
+
+
+def test_a_caller_with_a_weaker_role_stops_it(node: BulkNode) -> None:
+    jobs = node.failed(2)
+    node.caller = Caller("ann", (Grant(Role.VIEWER),), token="t")
+    bulk = node.begin(caller=node.caller)
+    node.wait(1)
+    assert "'ann' lacks the permission 'operate'" in node.shown(bulk).progress.why
+    assert node.states(jobs) == [State.FAILED] * 2
+
+
+def test_a_caller_changes_only_jobs_of_its_functions(node: BulkNode) -> None:
+    (mine,) = node.failed(1, function="g")
+    (other,) = node.failed(1)
+    node.caller = Caller("ann", (Grant(Role.OPERATOR, functions=("g*",)),), token="t")
+    bulk = node.begin(caller=node.caller)
+    node.wait(1)
+    shown = node.shown(bulk)
+    assert shown.progress.counts == {Outcome.RETRIED: 1, Outcome.FORBIDDEN: 1}
+    assert node.states([mine, other]) == [State.PENDING, State.FAILED]
+
+
+def test_a_node_without_a_lease_takes_no_step(node: BulkNode) -> None:
+    jobs = node.failed(10)
+    bulk = node.begin(rate=2)
+    node.wait(1.5)
+    node.paused = True
+    node.bulk.fenced()
+    node.wait(10)
+    pending = node.states(jobs).count(State.PENDING)
+    assert pending < 10
+    node.paused = False
+    node.bulk.tick()
+    node.wait(10)
+    assert node.shown(bulk).status is Status.DONE
+    assert node.states(jobs) == [State.PENDING] * 10
+
+
+def test_a_store_that_refuses_is_asked_later(node: BulkNode) -> None:
+    node.failed(3)
+    node.life.store.full = True
+    refused: list[object] = []
+    node.bulk.begin("default", Spec(action=Action.RETRY, where=FAILED), unexpected, refused.append)
+    node.commit()
+    assert refused
+    node.life.store.full = False
+    bulk = node.begin()
+    node.life.store.full = True
+    node.wait(3)
+    assert node.shown(bulk).status is Status.RUNNING
+    node.life.store.full = False
+    node.wait(3)
+    assert node.shown(bulk).progress.counts == {Outcome.RETRIED: 3}
+    assert node.queue().away == 0
+
+
+def test_several_operations_take_turns(node: BulkNode) -> None:
+    node.failed(10)
+    node.failed(10, function="g")
+    bulks = [node.begin(where=JobFilter(states=(State.FAILED,), function=name)) for name in (b"f", b"g")]
+    node.wait(5)
+    assert [node.shown(bulk).progress.counts for bulk in bulks] == [{Outcome.RETRIED: 10}] * 2
+
+
+def test_ended_operations_are_deleted_after_their_retention(node: BulkNode) -> None:
+    bulk = node.begin()
+    node.wait(1)
+    assert node.shown(bulk).status is Status.DONE
+    node.clock.advance(15 * 86_400)
+    node.bulk.tick()
+    node.commit()
+    assert node.ask(ShowBulk("default", bulk.id)) is None
