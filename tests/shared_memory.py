@@ -62,6 +62,7 @@ class SharedMemoryEngine:
     whole = True
     limits = True
     lines = True
+    access = True
     logs = True
     workflows = False
     changes_jobs = True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from mainspring.access.acts import Act
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, permitted
 from mainspring.errors import ForbiddenError
+from mainspring.namespaces import DEFAULT
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -34,6 +36,26 @@ class Caller(msgspec.Struct, frozen=True):
             raise ForbiddenError(
                 f"{self.name!r} lacks the permission {permission.value!r} in {where}: use a token that has it"
             )
+
+    def may_somewhere(self, permission: Permission) -> bool:
+        """Return whether the caller has a permission in some namespace, for some function."""
+        return self is LOCAL or any(one.permits(permission, one.namespace, None) for one in self.grants)
+
+    def act(
+        self,
+        what: str,
+        object: str = "",  # noqa: A002 - the word of the audit
+        reason: str = "",
+        *,
+        namespace: str = DEFAULT,
+        before: Any = None,
+        after: Any = None,
+    ) -> Act:
+        """Return an act of this caller for the audit: `audit.Acting.act` of the operation that does it.
+
+        ``before`` and ``after`` are values in JSON's types. Acts on objects outside of namespaces have an empty ``namespace``.
+        """
+        return Act(what, self.name, object, namespace, self.token, self.address, self.request, before, after, reason)
 
     def functions(self, permission: Permission, namespace: str) -> tuple[str, ...] | None:
         """Return the patterns of the functions for which the caller has a permission; None: all functions."""

@@ -39,7 +39,8 @@ from mainspring.storage.reads import always
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.access.audit import Act, ListActs, Recorded
+    from mainspring.access.acts import Act
+    from mainspring.access.audit import ListActs, Recorded
     from mainspring.access.store import ListTokens
     from mainspring.clock import Clock
     from mainspring.errors import StoreError

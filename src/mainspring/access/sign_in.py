@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.access.audit import Act
+    from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
 
 

@@ -15,7 +15,7 @@ from mainspring.storage.query import PageQuery, Query
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.access.audit import Act
+    from mainspring.access.acts import Act
 
 
 class Credential(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -58,6 +58,7 @@ class Code(StrEnum):
     RUN_NOT_FOUND = "run_not_found", Kind.NOT_FOUND
     WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND
     """No worker has registered the workflow, or its version."""
+    TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND
     CONFLICT = "conflict", Kind.CONFLICT
     """The state of a job, a schedule or a run does not allow it; the message names the state."""
     CHANGED = "changed", Kind.CONFLICT

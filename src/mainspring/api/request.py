@@ -25,6 +25,8 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
 
     permission: ClassVar[Permission]
     """The need of the caller in the namespace of the request. `Api` registers no request without one."""
+    in_any_namespace: ClassVar[bool] = False
+    """Whether a caller with the permission in some namespace may ask. The handler then checks each object."""
     call: ClassVar[str] = ""
     """The name in JSON; empty for a request with bytes, which JSON cannot hold."""
     only_reads: ClassVar[bool] = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
+from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.no_workflows import without_workflows
@@ -30,9 +31,11 @@ from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles
 from mainspring.jobs.service import JobService
+from mainspring.namespaces import split
 from mainspring.nodes.lease import LEASE
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
+from mainspring.server.access import build_access
 from mainspring.server.clock import StoreClock
 from mainspring.server.connection_limits import connection_limits
 from mainspring.server.failed_attempts import FailedAttempts
@@ -59,6 +62,7 @@ from mainspring.workflows.unit import KIND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from mainspring.access.service import AccessService
     from mainspring.clock import Clock
     from mainspring.faces.http.figures import Measure
     from mainspring.faces.http.gearmand_http import GearmandHttp
@@ -176,6 +180,7 @@ class Built:
     node: Node
     api: Api
     metrics: Metrics
+    access: AccessService
 
 
 async def open_node(
@@ -274,7 +279,14 @@ async def open_node(
     else:
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
+    access = await build_access(engine, commits, reads, job_clock)
     api = Api(
+        AccessCalls(
+            access,
+            job_clock.wall,
+            lambda: {split(queue.name)[0] for queue in service.all_functions()},
+            stored=engine.access,
+        ).handlers,
         job_calls.handlers,
         FunctionCalls(service).handlers,
         submits.handlers,
@@ -300,7 +312,7 @@ async def open_node(
         mine=(lambda _: True) if fleet is None else fleet.first_in_line,
         grace=NO_WORKER_GRACE if fleet is None else NO_WORKER_GRACE + settings.fleet.beat,
     )
-    checks: list[Callable[[float], None]] = [unserved.check]
+    checks: list[Callable[[float], None]] = [unserved.check, access.tick]
     if settings.listen.http is not None and engine.lines:
         checks.append(lambda _: oldest.refresh())
     node = Node(
@@ -327,7 +339,7 @@ async def open_node(
         others.append(partial(workflow_measures, workflows))
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
-    return Built(node, api, metrics)
+    return Built(node, api, metrics, access)
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:

@@ -88,6 +88,9 @@ class Engine(QueryPort, GroupPort, Protocol):
     logs: bool
     """Whether it keeps the logs of jobs (`job_logs.store`)."""
 
+    access: bool
+    """Whether it keeps credentials and an audit (`access.store`)."""
+
     workflows: bool
     """Whether it keeps runs of workflows: it has `jobs.slices.RunGround`, deletes jobs with `Options.forget` at their end,
     and stores requests to stop held jobs (`jobs.store.RequestStop`)."""

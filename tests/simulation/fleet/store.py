@@ -43,6 +43,7 @@ class Way:
     whole = True
     limits = True
     lines = True
+    access = True
     logs = True
     workflows = False
     changes_jobs = True

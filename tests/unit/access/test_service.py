@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.access.audit import Act, ListActs
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs
 from mainspring.access.caller import Caller
 from mainspring.access.credentials import Kind, secret_of
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role

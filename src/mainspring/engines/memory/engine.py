@@ -46,6 +46,7 @@ class MemoryEngine:
     whole = True
     limits = True
     lines = True
+    access = True
     logs = True
     workflows = True
     changes_jobs = True

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Record
 
-    from mainspring.access.audit import Act
+    from mainspring.access.acts import Act
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query

@@ -69,6 +69,7 @@ class PostgresEngine:
     whole = True
     limits = True
     lines = True
+    access = True
     logs = True
     workflows = False
     changes_jobs = True

@@ -14,7 +14,7 @@ from mainspring.storage.synchronous import run_synchronously
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from mainspring.access.audit import Act
+    from mainspring.access.acts import Act
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query

@@ -63,6 +63,7 @@ class SqliteEngine:
     whole = True
     limits = True
     lines = True
+    access = True
     logs = True
     workflows = True
     changes_jobs = True

@@ -65,6 +65,7 @@ class ZookeeperEngine:
     whole = False
     limits = False
     lines = False
+    access = False
     logs = False
     workflows = False
     changes_jobs = False

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mainspring.access import store as ops
-from mainspring.access.audit import Act, ListActs, RecordActs
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs, RecordActs
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Grant, Role
 from mainspring.access.store import Credential

@@ -1,0 +1,161 @@
+"""Calls about tokens and the caller's own rights."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - msgspec reads the annotation
+from typing import Annotated, Literal
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.errors import PAGE_LIMIT
+from mainspring.api.request import Request
+from mainspring.namespaces import DEFAULT
+
+RoleName = Literal["viewer", "operator", "developer", "admin"]
+NAME_LIMIT = 100
+"""Characters in the name of a token."""
+MOST_GRANTS = 20
+MOST_FUNCTIONS = 20
+"""Patterns in one grant."""
+
+
+class GrantSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """A role in a namespace, optionally for some functions alone."""
+
+    role: RoleName
+    namespace: str = DEFAULT
+    """A namespace, or ``*`` for all of them."""
+    functions: Annotated[list[str], msgspec.Meta(max_length=MOST_FUNCTIONS)] = []
+    """Names, or beginnings of names with a final ``*``; none: all functions."""
+    payloads: bool = False
+    """Whether it also permits to see arguments, results and logs."""
+
+
+class TokenInfo(msgspec.Struct):
+    """A token; docs/reference/protocol.md explains the keys."""
+
+    id: str
+    name: str
+    grants: list[GrantSpec]
+    created_at: str | None
+    created_by: str
+    expires_at: str | None
+    expired: bool
+    used_at: str | None
+    """About when it was last used, exact to a minute."""
+
+
+class CreatedToken(TokenInfo):
+    """A token with its secret, which nothing shows a second time."""
+
+    token: str
+
+
+class Listed(msgspec.Struct):
+    """A page of tokens, by their ids."""
+
+    tokens: list[TokenInfo]
+    next: str | None
+
+
+class Create(Request[CreatedToken]):
+    """Create a token that permits no more than the caller's. Codes: ``invalid``, ``forbidden``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    in_any_namespace = True
+    call = "tokens.create"
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
+    grants: Annotated[list[GrantSpec], msgspec.Meta(min_length=1, max_length=MOST_GRANTS)]
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """None: it does not expire."""
+
+
+class List(Request[Listed]):
+    """The tokens that the caller may revoke. Codes: ``unsupported``."""
+
+    permission = Permission.ADMIN
+    in_any_namespace = True
+    call = "tokens.list"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
+    after: str | None = None
+
+
+class Show(Request[TokenInfo]):
+    """One token. Codes: ``token_not_found``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    in_any_namespace = True
+    call = "tokens.show"
+    token: str
+    """Its id; or its name, if no other token has the name."""
+
+
+class Revoke(Request[TokenInfo]):
+    """Delete a token: it ends, and so does all that was signed in with it. Codes: ``token_not_found``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    in_any_namespace = True
+    call = "tokens.revoke"
+    token: str
+    reason: str = ""
+
+
+class Rotate(Request[CreatedToken]):
+    """Give a token a new secret, and end the old one. Codes: ``token_not_found``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    in_any_namespace = True
+    call = "tokens.rotate"
+    token: str
+    reason: str = ""
+
+
+class Identity(msgspec.Struct):
+    """The caller, and its rights."""
+
+    name: str
+    token: str | None
+    """The id of its token; None without one."""
+    grants: list[GrantSpec]
+
+
+class WhoAmI(Request[Identity]):
+    """The caller's own name and rights. Codes: none of its own."""
+
+    permission = Permission.SIGNED_IN
+    call = "whoami"
+    is_small = True
+
+
+class RoleInfo(msgspec.Struct):
+    """A role."""
+
+    role: RoleName
+    permits: str
+
+
+class Roles(msgspec.Struct):
+    """All roles, from the weakest on: each permits all that the previous one permits."""
+
+    roles: list[RoleInfo]
+
+
+class ListRoles(Request[Roles]):
+    """The roles. Codes: none of its own."""
+
+    permission = Permission.SIGNED_IN
+    call = "roles.list"
+
+
+class Namespaces(msgspec.Struct):
+    """The namespaces in which the caller has rights, by name."""
+
+    namespaces: list[str]
+
+
+class ListNamespaces(Request[Namespaces]):
+    """The caller's namespaces; for a caller with rights in all: those with functions on this node. Codes: none of its own."""
+
+    permission = Permission.SIGNED_IN
+    call = "namespaces.list"
