@@ -64,6 +64,7 @@ class SharedMemoryEngine:
     lines = True
     access = True
     logs = True
+    series = True
     workflows = False
     changes_jobs = True
 

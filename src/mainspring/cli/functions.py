@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.api.functions import Limit, List, Pause, Resume, Show
+from mainspring.api.series import ReadErrors, ReadSeries
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import EXIT_DONE
@@ -40,7 +41,7 @@ _NOT_GIVEN = "not given"
 TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 _RATE_PATTERN = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
-functions = App(name="functions", help="List, limit, pause and resume functions.")
+functions = App(name="functions", help="List, limit, pause and resume functions, and show their past.")
 
 
 def parse_number(text: str) -> int | None:
@@ -203,6 +204,61 @@ def pause(
 def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Resume a paused function: its jobs start again."""
     return print_answer(server.client(), Resume(function), _print, json=json)
+
+
+SERIES_COLUMNS = ("at", "submitted", "succeeded", "failed", "retried", "wait_p50", "wait_p95", "run_p50", "run_p95")
+ERROR_COLUMNS = ("number", "type", "last_at", "handle", "message")
+
+
+@functions.command
+def series(
+    function: Name,
+    /,
+    *,
+    half_hours: Annotated[
+        bool, plain("--half-hours", "Print the last 48 half hours, in place of the last 60 minutes.", negative="")
+    ] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Print what happened to a function's jobs in each of the last 60 minutes, at all nodes.
+
+    Nodes write their numbers once a minute. Minutes without jobs are left out, except with --json. The last columns are times in
+    the queue and durations of attempts in seconds: half of them, and 95%, were shorter.
+    """
+    answer = call(server.client(), ReadSeries(function, "half_hour" if half_hours else "minute"))
+    if json:
+        print_json(answer)
+    else:
+        print_table(SERIES_COLUMNS, [_bucket(one) for one in answer["buckets"] if any(_numbers(one))])
+    return EXIT_DONE
+
+
+@functions.command
+def errors(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Print the failed attempts of a function in the last 24 hours, at all nodes, grouped by type of error.
+
+    The handle and the message are those of the last attempt with this error. Nodes write their numbers once a minute.
+    """
+    answer = call(server.client(), ReadErrors(function))
+    if json:
+        print_json(answer)
+    else:
+        print_table(ERROR_COLUMNS, answer["errors"])
+    return EXIT_DONE
+
+
+def _numbers(bucket: dict[str, Any]) -> list[int]:
+    return [number for number in bucket.values() if isinstance(number, int)]
+
+
+def _bucket(bucket: dict[str, Any]) -> dict[str, Any]:
+    durations = {
+        f"{kind}_{key}": None if bucket[kind] is None else f"{bucket[kind][key]:.3g}"
+        for kind in ("wait", "run")
+        for key in ("p50", "p95")
+    }
+    return bucket | durations
 
 
 def _checked_client(server: ServerOptions, function: str, *, create: bool) -> Client:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from mainspring.jobs.error_groups import ErrorGroups
 from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, was_tried
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
@@ -39,6 +41,7 @@ OUTCOMES: Final = ("succeeded", "failed", "retried", "timed_out", "lost", "cance
 _BOUNDS_US: Final = [round(bound * 1_000_000) for bound in BOUNDS]
 _PLACES: Final = {outcome: OUTCOMES.index(outcome.value) for outcome in Outcome}
 _SUCCEEDED: Final = Outcome.SUCCEEDED
+_ERRORS: Final = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST})
 _RETRIED: Final = OUTCOMES.index("retried")
 
 
@@ -58,10 +61,12 @@ class Distribution:
 class Figures:
     """The figures of one function, or of `OTHER`."""
 
-    __slots__ = ("busy", "name", "outcomes", "ran", "ran_counts", "ranked", "waited", "waited_counts")
+    __slots__ = ("busy", "name", "outcomes", "ran", "ran_counts", "ranked", "submitted", "waited", "waited_counts")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
+        self.submitted = 0
+        """New jobs, without those that joined others."""
         self.outcomes = [0] * len(OUTCOMES)
         self.ran: Distribution | None = None
         self.waited: Distribution | None = None
@@ -100,16 +105,30 @@ def waited_us(job: Job, started_us: int) -> int:
 
 
 class Attempts:
-    """Counts a node's ended attempts in batches. All other work is done when the figures are read."""
+    """Counts a node's new jobs and ended attempts in batches. All other work is done when the figures are read.
 
-    def __init__(self) -> None:
+    ``now_us`` returns the wall time in microseconds. ``errors`` has the failed attempts by type.
+    """
+
+    def __init__(self, now_us: Callable[[], int] = lambda: 0) -> None:
+        self.errors = ErrorGroups(now_us)
         self._other = Figures(OTHER)
         self._other.measure()
         self._functions: dict[bytes, Figures] = {}
         self._measured = 0
         self._ranked_at = float("-inf")
 
-    # ---- for ended attempts ----
+    # ---- for new jobs and ended attempts ----
+
+    def submitted(self, jobs: Sequence[Job]) -> None:
+        """Count new jobs."""
+        functions = self._functions
+        if len(jobs) == 1:
+            name = jobs[0].function
+            (functions.get(name) or self._begin(name)).submitted += 1
+            return
+        for name, number in Counter([job.function for job in jobs]).items():
+            (functions.get(name) or self._begin(name)).submitted += number
 
     def ended(self, settlements: Sequence[Settlement]) -> None:
         """Count ended attempts; see ``AttemptsEnded``."""
@@ -133,9 +152,12 @@ class Attempts:
             elif outcome is Outcome.FAILED and settlement.event is Event.RETRY:
                 figures.outcomes[_RETRIED] += 1
                 waited_us = settlement.waited_us
+                self.errors.add(figures.name, settlement)
             else:
                 figures.outcomes[_PLACES[outcome]] += 1
                 waited_us = settlement.waited_us
+                if outcome in _ERRORS:
+                    self.errors.add(figures.name, settlement)
             if waited_us >= 0:
                 waited = figures.waited_counts
                 waited.counts[bisect_left(_BOUNDS_US, waited_us)] += 1

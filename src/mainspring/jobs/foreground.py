@@ -162,6 +162,7 @@ class Foreground:
             asking.accepted(job.id)
             return
         job.input_size = len(job.payload)
+        self._intake.submitted((job,))
         held = table.hold(job, stored=False)
         if job.unique:
             table.foreground[job.function, job.unique] = held

@@ -30,7 +30,7 @@ _LEASED, _PENDING, _SCHEDULED = int(State.LEASED), int(State.PENDING), int(State
 class Intake:
     """Submits background jobs to the store, and takes stored jobs into memory.
 
-    ``wake_at`` is called with the time at which a job is due or expires.
+    ``wake_at`` is called with the time at which a job is due or expires. ``submitted`` is called with new jobs, for figures.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Intake:
         serving: Serving,
         roots: RootJobs,
         wake_at: Callable[[int], None],
+        submitted: Callable[[Sequence[Job]], None],
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._hub = context.listeners, context.hub
@@ -48,6 +49,7 @@ class Intake:
         self._roots = roots
         self._goes_on = roots.goes_on
         self._wake_at = wake_at
+        self.submitted = submitted
 
     # ---- to the store ----
 
@@ -154,6 +156,9 @@ class Intake:
 
     def stored(self, jobs: Sequence[Job]) -> None:
         """Process new rows: hand out jobs that are leased to this node, and set timers for the others."""
+        if not jobs:
+            return
+        self.submitted(jobs)
         serving, dispatch, term = self._serving, self._dispatch, self._table.term
         queues = dispatch.queues
         if self._hub.active:

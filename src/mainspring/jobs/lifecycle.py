@@ -78,6 +78,8 @@ class NodeJobLifecycle:
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Count root jobs as jobs that this node does not hold."""
+        if new:
+            self._intake.submitted(new)
         for job in (*new, *taken):
             queue = self._dispatch.tracked(job.function)
             if queue is not None:

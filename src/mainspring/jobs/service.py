@@ -128,16 +128,16 @@ class JobService:
         self._due_jobs = due_jobs = DueJobs(context, serving)
         self.subscriptions = subscriptions = None if alone else Subscriptions(context, serving, self._noted)
         self.outcomes = outcomes = OutcomeReader(context) if subscriptions is None else subscriptions.outcomes
-        self.attempts = Attempts()
+        self.attempts = attempts = Attempts(lambda: round(clock.wall() * 1_000_000))
         self.ends = ends = Ends(
             context,
             serving,
             wake_at=due_jobs.wake_at,
             drop=None if subscriptions is None else subscriptions.drop,
-            attempts_ended=(self.attempts.ended, *attempts_ended),
+            attempts_ended=(attempts.ended, *attempts_ended),
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
-        self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at)
+        self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)
         self.foreground = foreground = Foreground(
             context, serving, intake, root_jobs, outcomes, limit=foreground_bytes, subscriptions=subscriptions
         )

@@ -15,6 +15,7 @@ from mainspring.api.answers.no_workflows import without_workflows
 from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
+from mainspring.api.answers.series import SeriesCalls
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.api.answers.workflow_versions import VersionCalls
@@ -30,6 +31,7 @@ from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles
+from mainspring.jobs.recording import Recorder
 from mainspring.jobs.service import JobService
 from mainspring.namespaces import split
 from mainspring.nodes.lease import LEASE
@@ -289,6 +291,7 @@ async def open_node(
         ).handlers,
         job_calls.handlers,
         FunctionCalls(service).handlers,
+        SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
         workflow_handlers,
         StatusCalls(service, status.read).handlers,
@@ -313,6 +316,11 @@ async def open_node(
         grace=NO_WORKER_GRACE if fleet is None else NO_WORKER_GRACE + settings.fleet.beat,
     )
     checks: list[Callable[[float], None]] = [unserved.check, access.tick]
+    last_writes: list[Callable[[], None]] = []
+    if engine.series:
+        recorder = Recorder(service.attempts, commits, job_clock, lambda: service.term)
+        checks.append(lambda _: recorder.tick())
+        last_writes.append(recorder.write)
     if settings.listen.http is not None and engine.lines:
         checks.append(lambda _: oldest.refresh())
     node = Node(
@@ -331,6 +339,7 @@ async def open_node(
         watch=watch,
         attempt_log=attempt_log,
         checks=checks,
+        last_writes=last_writes,
     )
     others: list[Callable[[], Iterable[Measure]]] = [watch.metrics]
     if fleet is not None:

@@ -44,7 +44,7 @@ class Node:
     """A node on an open store.
 
     ``fleet`` is the node's part in a fleet, or None if no other node shares the store. The node calls ``checks`` with the
-    monotonic time once a second while it is ready.
+    monotonic time once a second while it is ready, and ``last_writes`` before its last commit.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Node:
         watch: StoreWatch,
         attempt_log: AttemptLog,
         checks: Sequence[Callable[[float], object]],
+        last_writes: Sequence[Callable[[], object]] = (),
     ) -> None:
         self.settings = settings
         self.engine = engine
@@ -81,6 +82,7 @@ class Node:
         self._watch = watch
         self._attempt_log = attempt_log
         self._checks = checks
+        self._last_writes = last_writes
         self._checked = clock.monotonic()
         self._ready = False
         self._renewing: asyncio.Task[None] | None = None
@@ -186,6 +188,9 @@ class Node:
             if running := self.running():
                 show_released(self.settings.log, running)
             with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._commit_all(), COMMIT_TIMEOUT)
+                for write in self._last_writes:
+                    write()
                 await asyncio.wait_for(self._commit_all(), COMMIT_TIMEOUT)
 
     async def _wait_for_running(self) -> None:

@@ -91,6 +91,9 @@ class Engine(QueryPort, GroupPort, Protocol):
     access: bool
     """Whether it keeps credentials and an audit (`access.store`)."""
 
+    series: bool
+    """Whether it keeps series of functions (`series.store`)."""
+
     workflows: bool
     """Whether it keeps runs of workflows: it has `jobs.slices.RunGround`, deletes jobs with `Options.forget` at their end,
     and stores requests to stop held jobs (`jobs.store.RequestStop`)."""

@@ -33,5 +33,6 @@ class Phase(IntEnum):
     LIMITS = 14
     LOGS = 15
     ACCESS = 16
-    PROBE = 17
-    READ = 18
+    SERIES = 17
+    PROBE = 18
+    READ = 19

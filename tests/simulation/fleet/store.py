@@ -45,6 +45,7 @@ class Way:
     lines = True
     access = True
     logs = True
+    series = True
     workflows = False
     changes_jobs = True
 

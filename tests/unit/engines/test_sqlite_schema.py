@@ -113,6 +113,14 @@ GOLDEN = {
         ("version", "INTEGER", 1, None, 0),
         ("said", "BLOB", 1, None, 0),
     ],
+    "series": [
+        ("namespace", "TEXT", 1, None, 1),
+        ("function", "BLOB", 1, None, 2),
+        ("step", "INTEGER", 1, None, 3),
+        ("at", "INTEGER", 1, None, 4),
+        ("term", "INTEGER", 1, None, 5),
+        ("bucket", "BLOB", 1, None, 0),
+    ],
     "logs": [
         ("id", "INTEGER", 0, None, 1),
         ("job", "INTEGER", 1, None, 0),
@@ -200,6 +208,7 @@ INDEXES = {
     "operations_running": "CREATE INDEX operations_running ON operations (id) WHERE status = 0",
     "queue": "CREATE INDEX queue ON jobs (state, function, priority, key) WHERE state BETWEEN 1 AND 3 AND term >= 0",
     "roots": "CREATE INDEX roots ON jobs (state, function) WHERE term < 0",
+    "series_old": "CREATE INDEX series_old ON series (step, at)",
     "logs_job": "CREATE INDEX logs_job ON logs (job)",
     "runs_closed": "CREATE INDEX runs_closed ON runs (namespace, closed_us) WHERE status > 0",
     "runs_due": "CREATE INDEX runs_due ON runs (due_us) WHERE due_us IS NOT NULL",

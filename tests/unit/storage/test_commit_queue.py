@@ -25,6 +25,7 @@ class Desk:
     limits = True
     lines = True
     logs = True
+    series = True
 
     def __init__(self, limit: int = 1000) -> None:
         self.soon: list[Callable[[], None]] = []

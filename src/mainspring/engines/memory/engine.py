@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.audit import recorded_acts
-from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, resources
+from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, resources, series
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
@@ -33,6 +33,7 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **resources.HANDLERS,
     **logs.HANDLERS,
     **access.HANDLERS,
+    **series.HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -48,6 +49,7 @@ class MemoryEngine:
     lines = True
     access = True
     logs = True
+    series = True
     workflows = True
     changes_jobs = True
 
@@ -92,7 +94,7 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**queries.READERS, **logs.READERS, **access.READERS}
+        self._readers = {**queries.READERS, **logs.READERS, **access.READERS, **series.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Key
+    from mainspring.series.model import Row
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
@@ -102,6 +103,8 @@ class Tables:
         self.last_errand = 0
         self.definitions: dict[tuple[str, str, str], Definition] = {}
         """By namespace, name and version."""
+        self.series: dict[tuple[str, bytes, int], dict[tuple[int, int], Row]] = {}
+        """The buckets of functions, by namespace, function and step, then by time and term."""
         self.logs: dict[int, dict[int, Chunk]] = {}
         """The chunks of the logs of jobs, by job and id."""
         self.operations: dict[int, BulkOperation] = {}

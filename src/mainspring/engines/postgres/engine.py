@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from mainspring.engines.postgres import access, address, failures, journal, logs, membership, migrate, partitions
+from mainspring.engines.postgres import (
+    access,
+    address,
+    failures,
+    journal,
+    logs,
+    membership,
+    migrate,
+    partitions,
+    series,
+)
 from mainspring.engines.postgres.connection import connect, disconnect
 from mainspring.engines.postgres.control import Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
@@ -71,6 +81,7 @@ class PostgresEngine:
     lines = True
     access = True
     logs = True
+    series = True
     workflows = False
     changes_jobs = True
     max_value = 256 * 2**20
@@ -99,7 +110,7 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self._slices = slices
-        self._readers = {**READERS, **logs.READERS, **access.READERS}
+        self._readers = {**READERS, **logs.READERS, **access.READERS, **series.READERS}
         for one in slices:
             self._readers |= one.readers
         self._nodes = Nodes()

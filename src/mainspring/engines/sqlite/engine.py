@@ -13,7 +13,7 @@ import apsw
 import structlog
 
 from mainspring.access.audit import recorded_acts
-from mainspring.engines.sqlite import access, finding, jobs, logs, opening, probing, resources
+from mainspring.engines.sqlite import access, finding, jobs, logs, opening, probing, resources, series
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
@@ -46,6 +46,7 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **resources.HANDLERS,
     **logs.HANDLERS,
     **access.HANDLERS,
+    **series.HANDLERS,
     Probe: probing.probe,
 }
 THREAD_ROWS = 64
@@ -65,6 +66,7 @@ class SqliteEngine:
     lines = True
     access = True
     logs = True
+    series = True
     workflows = True
     changes_jobs = True
     max_value = 900_000_000
@@ -86,7 +88,7 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **logs.READERS, **access.READERS}
+        self._readers = {**READERS, **logs.READERS, **access.READERS, **series.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

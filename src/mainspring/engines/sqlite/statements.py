@@ -11,6 +11,7 @@ SQL_FILES = (
     "resources.sql",
     "workflows.sql",
     "logs.sql",
+    "series.sql",
     "access.sql",
     "bulk.sql",
 )

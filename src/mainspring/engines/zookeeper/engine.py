@@ -67,6 +67,7 @@ class ZookeeperEngine:
     lines = False
     access = False
     logs = False
+    series = False
     workflows = False
     changes_jobs = False
     max_value = MAX_VALUE

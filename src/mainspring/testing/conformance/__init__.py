@@ -11,7 +11,8 @@ Each call of ``make`` returns an engine, not yet opened, on the content committe
 was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
 ``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
 limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
-delete old fire times. ``LogSuite`` is for engines that keep logs of jobs, ``RunJobSuite`` and ``WorkflowSuite`` for those that
+delete old fire times. ``LogSuite`` is for engines that keep logs of jobs, ``SeriesSuite`` for those
+that keep series of functions, ``RunJobSuite`` and ``WorkflowSuite`` for those that
 keep runs of workflows. ``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
@@ -22,6 +23,7 @@ from mainspring.testing.conformance.logs import LogSuite
 from mainspring.testing.conformance.retaining import RetentionSuite
 from mainspring.testing.conformance.run_jobs import RunJobSuite
 from mainspring.testing.conformance.schedules import ScheduleSuite
+from mainspring.testing.conformance.series import SeriesSuite
 from mainspring.testing.conformance.shared import SharedEngineSuite, SharedJobsSuite
 from mainspring.testing.conformance.shared_schedules import SharedScheduleSuite
 from mainspring.testing.conformance.suite import EngineSuite, JobsSuite
@@ -35,6 +37,7 @@ __all__ = [
     "RetentionSuite",
     "RunJobSuite",
     "ScheduleSuite",
+    "SeriesSuite",
     "SharedEngineSuite",
     "SharedJobsSuite",
     "SharedScheduleSuite",

@@ -1,0 +1,136 @@
+"""Writes the series of a node's functions to its store, once a minute, from the differences of its figures.
+
+So jobs and attempts cost no more than the figures themselves, and a store gets a row for each function that was used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.jobs.attempts import OUTCOMES
+from mainspring.namespaces import SEPARATOR, split
+from mainspring.series.model import HALF_HOUR, KEPT, MINUTE, Bucket, Row, add_error, begin_of, oldest_kept
+from mainspring.series.store import SaveSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.clock import Clock
+    from mainspring.jobs.attempts import Attempts, Distribution, Figures
+    from mainspring.storage.commit_queue import CommitQueue
+
+BATCH: Final = 250
+"""Rows in one operation: a few milliseconds of a transaction."""
+MOST_UNSENT: Final = 20_000
+"""Rows that wait while the store refuses; then the oldest are dropped."""
+
+
+class _Seen(NamedTuple):
+    """The figures of a function at the last writing."""
+
+    submitted: int
+    outcomes: list[int]
+    waited: tuple[list[int], int]
+    ran: tuple[list[int], int]
+
+
+NOTHING: Final = _Seen(0, [0] * len(OUTCOMES), ([], 0), ([], 0))
+
+
+class Recorder:
+    """Records the figures of a node. ``term`` returns the node's current term."""
+
+    def __init__(self, attempts: Attempts, commits: CommitQueue, clock: Clock, term: Callable[[], int]) -> None:
+        self._attempts = attempts
+        self._commits = commits
+        self._clock = clock
+        self._term = term
+        self._minute = begin_of(MINUTE, clock.wall())
+        self._seen: dict[bytes, _Seen] = {}
+        self._buckets: dict[int, dict[bytes, Bucket]] = {step: {} for step in KEPT}
+        """The buckets under way, by their length in seconds and by function."""
+        self._unsent: list[Row] = []
+        self._sending = False
+
+    def tick(self) -> None:
+        """Write the last minute if it is over. Call this about once a second."""
+        minute = begin_of(MINUTE, self._clock.wall())
+        if minute == self._minute:
+            return
+        self.write()
+        self._buckets[MINUTE].clear()
+        if begin_of(HALF_HOUR, minute) != begin_of(HALF_HOUR, self._minute):
+            self._buckets[HALF_HOUR].clear()
+        self._minute = minute
+
+    def write(self) -> None:
+        """Write the minute and the half hour under way, for a node that ends."""
+        term = self._term()
+        errors = self._attempts.errors.take()
+        for figures in self._attempts.figures(self._clock.monotonic()):
+            name = figures.name
+            bucket = self._difference(figures)
+            for kind, group in errors.get(name, {}).items():
+                add_error(bucket.errors, kind, group)
+            if bucket.is_empty() or name.startswith(SEPARATOR):  # SEPARATOR: decisions of workflows
+                continue
+            for step, buckets in self._buckets.items():
+                total = buckets.setdefault(name, Bucket())
+                total.add(bucket)
+                if step == MINUTE:
+                    total.errors.clear()
+                self._unsent.append(Row(*split(name), step, begin_of(step, self._minute), term, total))
+        del self._unsent[:-MOST_UNSENT]
+        self._send()
+
+    def _difference(self, figures: Figures) -> Bucket:
+        """Return what was counted since the last writing."""
+        before = self._seen.get(figures.name, NOTHING)
+        waited, ran = _counts(figures.waited), _counts(figures.ran)
+        if before.submitted == figures.submitted and before.outcomes == figures.outcomes and before.ran == ran:
+            return Bucket()
+        self._seen[figures.name] = _Seen(figures.submitted, figures.outcomes.copy(), waited, ran)
+        outcomes = {
+            name: number - old
+            for name, number, old in zip(OUTCOMES, figures.outcomes, before.outcomes, strict=True)
+            if number != old
+        }
+        return Bucket(
+            figures.submitted - before.submitted,
+            outcomes,
+            _since(before.waited[0], waited[0]),
+            waited[1] - before.waited[1],
+            _since(before.ran[0], ran[0]),
+            ran[1] - before.ran[1],
+        )
+
+    def _send(self) -> None:
+        if self._sending or not self._unsent:
+            return
+        self._sending = True
+        rows = self._unsent[:BATCH]
+        del self._unsent[:BATCH]
+
+        def sent(_: None) -> None:
+            self._sending = False
+            self._send()
+
+        def refused(_: object) -> None:
+            self._sending = False
+            self._unsent[:0] = rows  # with the next minute
+
+        oldest = {step: oldest_kept(step, self._clock.wall()) for step in KEPT}
+        self._commits.put(SaveSeries(rows, oldest), sent, refused)
+
+
+def _counts(distribution: Distribution | None) -> tuple[list[int], int]:
+    """Return a copy of a distribution; empty for a function that has none of its own."""
+    return ([], 0) if distribution is None else (distribution.counts.copy(), distribution.total_us)
+
+
+def _since(before: list[int], now: list[int]) -> list[int]:
+    """Return the difference of two histograms, without zeros at the end."""
+    found = [number - (before[place] if before else 0) for place, number in enumerate(now)]
+    while found and not found[-1]:
+        found.pop()
+    return found

@@ -1,0 +1,133 @@
+"""Series of a node: the differences of its figures, once a minute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.errors import StoreFullError
+from mainspring.jobs.attempts import Attempts
+from mainspring.jobs.error_groups import UNKNOWN, ErrorGroups
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import Job
+from mainspring.jobs.recording import Recorder
+from mainspring.jobs.rules import Event, Outcome, Settlement
+from mainspring.series.model import HALF_HOUR, MINUTE, MOST_TYPES, OTHER_TYPES, Bucket
+from mainspring.testing import ManualClock
+
+if TYPE_CHECKING:
+    from mainspring.series.store import SaveSeries
+
+BEGIN = 1_699_999_200
+"""The begin of a half hour."""
+
+
+class Commits:
+    """A commit queue that keeps what is put."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[bytes, int, int], Bucket] = {}
+        self.refuses = False
+
+    def put(self, operation: SaveSeries, done: object, failed: object) -> None:
+        if self.refuses:
+            failed(StoreFullError("full"))  # type: ignore[operator]
+            return
+        for row in operation.series:
+            self.rows[row.function, row.step, row.at] = row.bucket
+        done(None)  # type: ignore[operator]
+
+
+class Recorded:
+    def __init__(self) -> None:
+        self.clock = ManualClock(BEGIN)
+        self.attempts = Attempts(lambda: round(self.clock.wall() * 1_000_000))
+        self.commits = Commits()
+        self.recorder = Recorder(self.attempts, self.commits, self.clock, lambda: 3)  # type: ignore[arg-type]
+
+    def ended(self, function: bytes, *outcomes: Outcome) -> None:
+        self.attempts.ended([settlement(function, outcome) for outcome in outcomes])
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.recorder.tick()
+
+    def bucket(self, function: bytes, minutes: int, step: int = MINUTE) -> Bucket:
+        return self.commits.rows.get((function, step, BEGIN + 60 * minutes), Bucket())
+
+
+def settlement(function: bytes, outcome: Outcome, error: bytes = b"") -> Settlement:
+    event = Event.SUCCEED if outcome is Outcome.SUCCEEDED else Event.FAIL
+    ended = Settlement(Job(7, function, b""), event, 1, error=error or failure("ValueError", "no\nmore"))
+    ended.outcome, ended.ran_us, ended.waited_us = outcome, 2000, -1
+    return ended
+
+
+def test_each_minute_has_what_happened_in_it() -> None:
+    node = Recorded()
+    node.attempts.submitted([Job(1, b"f", b""), Job(2, b"g", b""), Job(3, b"f", b"")])
+    node.ended(b"f", Outcome.SUCCEEDED, Outcome.FAILED)
+    assert not node.commits.rows
+    node.pass_time(60)
+    node.attempts.submitted([Job(4, b"f", b"")])
+    node.ended(b"f", Outcome.SUCCEEDED)
+    node.pass_time(60)
+    node.pass_time(60)
+    first, second = node.bucket(b"f", 0), node.bucket(b"f", 1)
+    assert (first.submitted, first.outcomes) == (2, {"succeeded": 1, "failed": 1})
+    assert (first.ran, first.ran_us) == ([0, 2], 4000)
+    assert (second.submitted, second.outcomes, second.ran) == (1, {"succeeded": 1}, [0, 1])
+    assert node.bucket(b"g", 0).submitted == 1
+    assert (b"g", MINUTE, BEGIN + 60) not in node.commits.rows, "an idle function costs no row"
+    half = node.bucket(b"f", 0, HALF_HOUR)
+    assert (half.submitted, half.outcomes, half.ran_us) == (3, {"succeeded": 2, "failed": 1}, 6000)
+
+
+def test_a_half_hour_begins_with_nothing_and_errors_are_in_it_alone() -> None:
+    node = Recorded()
+    node.pass_time(29 * 60)
+    node.ended(b"f", Outcome.FAILED, Outcome.LOST)
+    node.pass_time(60)
+    node.ended(b"f", Outcome.FAILED)
+    node.pass_time(60)
+    assert {kind: group.number for kind, group in node.bucket(b"f", 0, HALF_HOUR).errors.items()} == {"ValueError": 2}
+    assert {kind: group.number for kind, group in node.bucket(b"f", 30, HALF_HOUR).errors.items()} == {"ValueError": 1}
+    assert not node.bucket(b"f", 29).errors
+    assert node.bucket(b"f", 0, HALF_HOUR).errors["ValueError"].message == "no"
+
+
+def test_what_the_store_refuses_is_written_with_the_next_minute() -> None:
+    node = Recorded()
+    node.commits.refuses = True
+    node.ended(b"f", Outcome.SUCCEEDED)
+    node.pass_time(60)
+    node.commits.refuses = False
+    node.ended(b"f", Outcome.SUCCEEDED)
+    node.pass_time(60)
+    assert [node.bucket(b"f", minute).outcomes for minute in (0, 1)] == [{"succeeded": 1}] * 2
+
+
+def test_the_last_minute_of_a_node_is_written_before_it_ends() -> None:
+    node = Recorded()
+    node.ended(b"f", Outcome.SUCCEEDED)
+    node.recorder.write()
+    node.ended(b"f", Outcome.SUCCEEDED)
+    node.recorder.write()
+    assert node.bucket(b"f", 0).outcomes == {"succeeded": 2}
+
+
+def test_errors_are_grouped_by_type_and_bounded() -> None:
+    groups = ErrorGroups(lambda: 5)
+    for number in range(MOST_TYPES + 3):
+        groups.add(b"f", settlement(b"f", Outcome.FAILED, failure(f"E{number}", "why")))
+    groups.add(b"g", settlement(b"g", Outcome.FAILED, b"not json"))
+    taken = groups.take()
+    assert len(taken[b"f"]) == MOST_TYPES + 1
+    assert (taken[b"f"][OTHER_TYPES].number, taken[b"f"]["E0"].last_us) == (3, 5)
+    assert list(taken[b"g"]) == [UNKNOWN]
+    assert groups.take() == {}
+
+
+def test_buckets_of_several_nodes_are_added() -> None:
+    first, second = Bucket(1, {"lost": 1}, [1], 5), Bucket(2, {"lost": 1, "failed": 2}, [0, 0, 3], 6)
+    first.add(second)
+    assert first == Bucket(3, {"lost": 2, "failed": 2}, [1, 0, 3], 11)
