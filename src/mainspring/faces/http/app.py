@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of a node, for monitoring and load balancers."""
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a node, for monitoring and load balancers. Other paths belong to another application."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 HEALTH: Final = ("/healthz", "/readyz")
 """The paths of health checks."""
+PAGES: Final = frozenset({"/metrics", *HEALTH})
 
 
 class NodeView(Protocol):
@@ -40,8 +42,11 @@ Figures = Callable[[], "Iterable[Measure | Distribution]"]
 """Returns the current figures, at once."""
 
 
-def http_app(view: NodeView, figures: Figures, *, version: str) -> Starlette:
-    """Return the ASGI application of a node's monitoring pages; ``version`` is the server's."""
+def http_app(view: NodeView, figures: Figures, *, version: str, others: ASGIApp | None = None) -> ASGIApp:
+    """Return the ASGI application of a node's monitoring pages; ``version`` is the server's.
+
+    ``others`` answers all other paths.
+    """
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(_NodeCollector(figures, version))
@@ -55,13 +60,14 @@ def http_app(view: NodeView, figures: Figures, *, version: str) -> Starlette:
     async def readyz(_request: Request) -> Response:
         return _verdict(view.ready(), "ready", "not ready")
 
-    return Starlette(
-        routes=[
-            Route("/metrics", metrics),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-        ]
-    )
+    pages = Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)])
+    if others is None:
+        return pages
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        await (pages if scope["path"] in PAGES else others)(scope, receive, send)
+
+    return either
 
 
 def _verdict(good: bool, yes: str, no: str) -> Response:

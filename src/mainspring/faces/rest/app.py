@@ -17,10 +17,11 @@ from mainspring.errors import MainspringError
 from mainspring.faces.rest import paging
 from mainspring.faces.rest.conditional import is_unchanged, required_version, tag_of
 from mainspring.faces.rest.inputs import JSON, Inputs
+from mainspring.faces.rest.login import PATHS
 from mainspring.faces.rest.problems import HttpError, refusal
 from mainspring.faces.rest.registry import Context, Table
 from mainspring.faces.rest.replies import Items, Raw, Reply
-from mainspring.faces.rest.security import collect
+from mainspring.faces.rest.security import check_site, collect
 from mainspring.faces.rest.streams import disconnected
 
 if TYPE_CHECKING:
@@ -31,17 +32,18 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Api
     from mainspring.api.request import Request
+    from mainspring.faces.rest.login import Login
     from mainspring.faces.rest.registry import Route
     from mainspring.faces.rest.security import Doorkeeper
     from mainspring.faces.rest.streams import EventFeed, Streams
 
-STRICT: Final = (
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; sandbox"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-)
+STRICT: Final = {
+    b"cache-control": b"no-store",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; sandbox",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+}
 """Headers of each answer: nothing is kept by caches, shown in frames, run as a page, or read by other sites."""
 REQUEST_ID: Final = b"x-request-id"
 
@@ -85,10 +87,18 @@ class RestApp:
     """The application. ``prefix`` is the path under which a proxy shows it, such as ``/mainspring``, or empty."""
 
     def __init__(
-        self, api: Api, routes: Iterable[Route], doorkeeper: Doorkeeper, streams: Streams, *, prefix: str = ""
+        self,
+        api: Api,
+        routes: Iterable[Route],
+        doorkeeper: Doorkeeper,
+        login: Login,
+        streams: Streams,
+        *,
+        prefix: str = "",
     ) -> None:
         self._api = api
         self._doorkeeper = doorkeeper
+        self._login = login
         self._streams = streams
         self._prefix = prefix
         self.table = Table(routes, _Compiled)
@@ -100,7 +110,7 @@ class RestApp:
         if answer is None:
             return  # a stream, which is sent
         status, headers, body = answer
-        sent = [*STRICT, *headers.items(), (REQUEST_ID, exchange.id.encode())]
+        sent = [*(STRICT | headers).items(), (REQUEST_ID, exchange.id.encode())]
         if status not in (204, 304):
             sent.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": sent})
@@ -109,7 +119,12 @@ class RestApp:
     async def _answer(self, scope: Scope, exchange: _Exchange) -> _Encoded | None:
         error: Any
         try:
-            await self._read(scope, exchange)
+            exchange.headers = collect(scope["headers"])
+            host = self._doorkeeper.check_host(exchange.headers)
+            exchange.path = path = self._path(scope)
+            if path in PATHS:
+                return await self._sign_in(scope, exchange, host)
+            await self._read(scope, exchange, host)
             route = exchange.found.route
             if route.stream:
                 await self._stream(exchange)
@@ -126,18 +141,28 @@ class RestApp:
             error = None
         return refusal(error, exchange.id)
 
-    async def _read(self, scope: Scope, exchange: _Exchange) -> None:
+    def _path(self, scope: Scope) -> str:
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = raw.decode("latin-1")
+        # A proxy may remove the prefix, or pass it on.
+        return path[len(self._prefix) :] if self._prefix and path.startswith(self._prefix + "/") else path
+
+    async def _sign_in(self, scope: Scope, exchange: _Exchange, host: bytes) -> _Encoded:
+        method, headers = scope["method"], exchange.headers
+        check_site(method, headers, host)
+
+        async def read(limit: int) -> bytes:
+            return await _body(exchange.receive, headers, limit)
+
+        return await self._login.answer(exchange.path, method, headers, exchange.query, read, secure=exchange.secure)
+
+    async def _read(self, scope: Scope, exchange: _Exchange, host: bytes) -> None:
         """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
-        headers = exchange.headers = collect(scope["headers"])
-        method, client = scope["method"], scope.get("client")
+        method, client, headers, path = scope["method"], scope.get("client"), exchange.headers, exchange.path
         caller = await self._doorkeeper.admit(
-            method, headers, address=client[0] if client else "", secure=exchange.secure
+            method, headers, host, address=client[0] if client else "", secure=exchange.secure
         )
         exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id)
-        path = _path(scope)
-        if self._prefix and path.startswith(self._prefix + "/"):
-            path = path[len(self._prefix) :]
-        exchange.path = path
         found, values = self.table.find(method, path)
         route: Route = found.route
         exchange.found = found
@@ -200,7 +225,7 @@ class RestApp:
         route, inputs = exchange.found.route, exchange.inputs
         request = inputs if route.make is None else route.make(inputs)
         async with self._following(exchange, request) as feed:
-            headers = (*STRICT, (REQUEST_ID, exchange.id.encode()))
+            headers = (*STRICT.items(), (REQUEST_ID, exchange.id.encode()))
             await feed.serve(exchange.receive, exchange.send, headers)
 
     @contextlib.asynccontextmanager
@@ -238,11 +263,6 @@ def _namespace(route: Route, values: list[str]) -> str:
         if name == "namespace":
             return value
     return namespaces.DEFAULT
-
-
-def _path(scope: Scope) -> str:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw.decode("latin-1")
 
 
 def _check_media_type(headers: dict[bytes, bytes]) -> None:

@@ -126,9 +126,14 @@ class Doorkeeper:
         self._access = access
         self._hosts = hosts
 
-    async def admit(self, method: str, headers: dict[bytes, bytes], *, address: str, secure: bool) -> Caller:
-        """Return the caller of a request. Raises HttpError."""
-        host = self._hosts.check(headers)
+    def check_host(self, headers: dict[bytes, bytes]) -> bytes:
+        """Return the host of a request. Raises HttpError unless it names this node."""
+        return self._hosts.check(headers)
+
+    async def admit(
+        self, method: str, headers: dict[bytes, bytes], host: bytes, *, address: str, secure: bool
+    ) -> Caller:
+        """Return the caller of a request to a checked host. Raises HttpError."""
         caller = None
         if (token := bearer(headers)) is not None:
             caller = await self._access.caller_of_token(token, address)

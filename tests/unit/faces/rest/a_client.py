@@ -14,6 +14,7 @@ from tests.unit.api.a_node import opened
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.faces.rest.app import RestApp
+from mainspring.faces.rest.login import Login
 from mainspring.faces.rest.routes import ROUTES
 from mainspring.faces.rest.routes.documents import with_document
 from mainspring.faces.rest.security import Doorkeeper, Hosts
@@ -34,6 +35,7 @@ class MemoryAccess:
 
     def __init__(self) -> None:
         self.callers: dict[str, Caller] = {}
+        self.links: set[str] = {"msl_x"}
         self.watchers: dict[str, list[Callable[[], object]]] = {}
 
     def add(self, name: str, role: Role, namespace: str = EVERYWHERE, *, payloads: bool = False) -> str:
@@ -47,13 +49,25 @@ class MemoryAccess:
     async def caller_of_session(self, text: str, address: str = "") -> Caller | None:
         return await self.caller_of_token(text.removeprefix("session-"), address)
 
+    async def sign_in(self, token: str) -> str | None:
+        return f"session-{token}" if token in self.callers else None
+
+    async def sign_in_by_link(self, link: str) -> str | None:
+        if link not in self.links:
+            return None
+        self.links.remove(link)
+        return "session-admin"
+
+    async def sign_out(self, session: str) -> None:
+        self.revoke(session.removeprefix("session-"))
+
     def watch(self, secret: str, ended: Callable[[], object]) -> Callable[[], None]:
         watchers = self.watchers.setdefault(secret, [])
         watchers.append(ended)
         return lambda: watchers.remove(ended)
 
     def revoke(self, secret: str) -> None:
-        del self.callers[secret]
+        self.callers.pop(secret, None)
         for ended in self.watchers.get(secret, []):
             ended()
 
@@ -151,5 +165,7 @@ async def serving(
         access = MemoryAccess()
         documented = with_document(routes, version="9.9", prefix=prefix)
         streams = Streams() if streams is None else streams
-        app = RestApp(node.api, documented, Doorkeeper(access, Hosts(hosts)), streams, prefix=prefix)
+        app = RestApp(
+            node.api, documented, Doorkeeper(access, Hosts(hosts)), Login(access, prefix=prefix), streams, prefix=prefix
+        )
         yield Client(app, access, streams), node

@@ -1,0 +1,124 @@
+"""Signing in and out: the only paths that answer without a token or a session.
+
+A sign-in link shows a page with a button, because a GET changes nothing: a browser that fetches pages ahead would use up the
+link.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import parse_qs
+
+from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.security import COOKIE, SECURE_COOKIE, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+LOGIN: Final = "/login"
+LOGOUT: Final = "/logout"
+PATHS: Final = frozenset({LOGIN, LOGOUT})
+FORM_LIMIT: Final = 8 << 10
+"""Bytes of a form."""
+COOKIE_LIFE: Final = 12 * 3600
+"""Seconds for which a browser keeps the cookie. The session in the store decides."""
+_FORM: Final = b"application/x-www-form-urlencoded"
+_PAGE: Final = {
+    b"content-type": b"text/html; charset=utf-8",
+    b"content-security-policy": (
+        b"default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; style-src 'self'"
+    ),
+}
+_TEMPLATE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="robots" content="noindex">
+<title>Sign in to Mainspring</title>
+<main>
+<h1>Sign in to Mainspring</h1>
+{problem}<form method="post" action="{action}">
+{field}
+<button>Sign in</button>
+</form>
+</main>
+</html>
+"""
+_FIELD: Final = '<label>Token <input type="password" name="token" required autofocus autocomplete="off"></label>'
+
+
+class SignIn(Protocol):
+    """Begins and ends sessions."""
+
+    async def sign_in(self, token: str) -> str | None:
+        """Begin a session with a token; return its secret, or None for an invalid token."""
+
+    async def sign_in_by_link(self, link: str) -> str | None:
+        """Begin a session with a sign-in link, which is then used up; None if it is not valid."""
+
+    async def sign_out(self, session: str) -> None:
+        """End a session."""
+
+
+class Login:
+    """The pages. ``prefix`` is the path under which a proxy shows the node."""
+
+    def __init__(self, sign_in: SignIn, *, prefix: str = "") -> None:
+        self._sign_in = sign_in
+        self._prefix = prefix
+
+    async def answer(
+        self,
+        path: str,
+        method: str,
+        headers: dict[bytes, bytes],
+        query: bytes,
+        read: Callable[[int], Awaitable[bytes]],
+        *,
+        secure: bool,
+    ) -> tuple[int, dict[bytes, bytes], bytes]:
+        """Answer a request for one of `PATHS`, whose host and site are checked. Raises HttpError."""
+        if path == LOGIN and method in {"GET", "HEAD"}:
+            link = parse_qs(query.decode("latin-1")).get("link", [""])[0]
+            return 200, dict(_PAGE), self._page(link)
+        if method != "POST":
+            allowed = b"GET, HEAD, POST" if path == LOGIN else b"POST"
+            raise HttpError(
+                "method_not_allowed", f"this path has {allowed.decode()}, not {method}", headers={b"allow": allowed}
+            )
+        if path == LOGOUT:
+            return await self._end(headers, secure=secure)
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _FORM:
+            raise HttpError("media_type", f"send the form as Content-Type: {_FORM.decode()}")
+        form = parse_qs((await read(FORM_LIMIT)).decode("latin-1"))
+        token, link = (form.get(name, [""])[0].strip() for name in ("token", "link"))
+        session = await (self._sign_in.sign_in_by_link(link) if link else self._sign_in.sign_in(token))
+        if session is None:
+            problem = (
+                "This link is used, older than 10 minutes, or incomplete. Sign in with a token."
+                if link
+                else "This token is wrong, revoked or expired."
+            )
+            return 401, dict(_PAGE), self._page("", problem)
+        return 303, {b"location": self._to("/"), b"set-cookie": self._cookie(session, COOKIE_LIFE, secure=secure)}, b""
+
+    async def _end(self, headers: dict[bytes, bytes], *, secure: bool) -> tuple[int, dict[bytes, bytes], bytes]:
+        session = session_of(headers, secure=secure)
+        if session is not None:
+            await self._sign_in.sign_out(session)
+        return 303, {b"location": self._to(LOGIN), b"set-cookie": self._cookie("", 0, secure=secure)}, b""
+
+    def _cookie(self, value: str, seconds: int, *, secure: bool) -> bytes:
+        name = SECURE_COOKIE if secure else COOKIE
+        flags = "; Secure" if secure else ""
+        # A name with __Host- demands the path /.
+        return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{flags}".encode()
+
+    def _to(self, path: str) -> bytes:
+        return (self._prefix + path).encode()
+
+    def _page(self, link: str, problem: str = "") -> bytes:
+        field = f'<input type="hidden" name="link" value="{escape(link)}">' if link else _FIELD
+        shown = f'<p role="alert">{escape(problem)}</p>\n' if problem else ""
+        return _TEMPLATE.format(problem=shown, action=escape(self._prefix + LOGIN), field=field).encode()
