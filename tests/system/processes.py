@@ -53,7 +53,8 @@ class Node:
 
 def environment(**more: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    return {**clean, **more}
+    # Tests run side by side: only one of them could have the default port.
+    return {**clean, "MAINSPRING_HTTP": "none", **more}
 
 
 def command(*arguments: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -62,7 +63,12 @@ async def serve_node(settings: ServerSettings, ready: Ready) -> int:
     gc.set_threshold(50_000, 20, 50)
     from mainspring.server.serving import serve  # noqa: PLC0415 - the whole server, which other commands do not need
 
-    return await serve(settings, ready=ready)
+    return await serve(settings, ready=ready, show_sign_in=_show_sign_in if sys.stdout.isatty() else None)
+
+
+def _show_sign_in(link: str) -> None:
+    if sys.stdout.isatty():  # not in the background
+        print(f"sign in, once and within 10 minutes: {link}", flush=True)
 
 
 def client_address(port: Listening) -> str:

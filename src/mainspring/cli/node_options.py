@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.node_values import addresses_text, http_address, log_level, size_text, strategy_name
+from mainspring.cli.node_values import (
+    addresses_text,
+    host_names,
+    http_address,
+    log_level,
+    path_prefix,
+    size_text,
+    strategy_name,
+)
 from mainspring.cli.options import (
     DURATION_OPTION,
     FILE_OPTION,
@@ -28,6 +36,7 @@ from mainspring.server.addresses import Address, parse_addresses
 from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
+    DEFAULT_HTTP,
     DEFAULT_STORE,
     LOG_LEVELS,
     MIB,
@@ -67,6 +76,7 @@ STORE_HELP = (
     "The store for jobs: sqlite:///FILE, postgresql://USER@HOST/DATABASE, zookeeper://HOST:2181/CHROOT, or memory://, which"
     " keeps nothing on disk."
 )
+HTTP_HELP = "The address for the HTTP API, /login, /metrics, /healthz and /readyz, or none."
 LOG_LEVEL_HELP = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
 
 
@@ -173,7 +183,7 @@ class NodeOptions:
         Address | None,
         option(
             "--http",
-            "The address for /metrics, /healthz and /readyz, or none.",
+            HTTP_HELP,
             metavar="HOST:PORT",
             converter=reading(http_address),
             n_tokens=1,
@@ -182,6 +192,31 @@ class NodeOptions:
             show_default=False,
         ),
     ] = None
+    http_host: Annotated[
+        tuple[str, ...],
+        option(
+            "--http-host",
+            "A name under which browsers and programs may address the HTTP port, several with commas. IP addresses, localhost and"
+            " the name of this machine need none.",
+            metavar="NAME",
+            converter=reading(host_names),
+            n_tokens=1,
+            negative="",
+            group=PORTS_GROUP,
+            show_default=False,
+        ),
+    ] = ()
+    http_prefix: Annotated[
+        str,
+        option(
+            "--http-prefix",
+            "The path under which a proxy shows the HTTP port, such as /mainspring.",
+            metavar="PATH",
+            converter=reading(path_prefix),
+            group=PORTS_GROUP,
+            show_default=False,
+        ),
+    ] = ""
     tls_cert: Annotated[
         Path | None, option("--tls-cert", "The server's certificate (PEM).", group=PORTS_GROUP, **FILE_OPTION)
     ] = None
@@ -337,7 +372,15 @@ class NodeOptions:
             store=parse_store(
                 self.store, synchronous=self.synchronous, migrate=not self.no_migrate, cluster=self.cluster
             ),
-            listen=ListenSettings(gearman=self.gearman, http=self.http, tls=tls, insecure=self.insecure),
+            listen=ListenSettings(
+                gearman=self.gearman,
+                http=self.http,
+                http_is_default=self.http is DEFAULT_HTTP,
+                http_hosts=self.http_host,
+                http_prefix=self.http_prefix,
+                tls=tls,
+                insecure=self.insecure,
+            ),
             limits=LimitSettings(
                 max_packet=self.max_packet,
                 max_connections=self.max_connections,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mainspring.errors import SettingsError
 from mainspring.nodes.strategies import strategy
 from mainspring.server.addresses import Address, parse_address
@@ -11,6 +13,23 @@ from mainspring.server.settings import LOG_LEVELS, MIB
 def http_address(text: str) -> Address | None:
     """Return an address for HTTP, which needs a port; None for ``none``. Raises SettingsError."""
     return None if text.strip().lower() == "none" else parse_address(text, default_port=None)
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas. Raises SettingsError for one that no host has."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            raise SettingsError(f"{name!r} is not the name of a host: write it without a port, as in jobs.example.com")
+    return names
+
+
+def path_prefix(text: str) -> str:
+    """Return a path without a slash at its end. Raises SettingsError."""
+    path = text.rstrip("/")
+    if path and not re.fullmatch(r"(/[A-Za-z0-9_.~-]+)+", path):
+        raise SettingsError(f"{text!r} is not a path: write it as in /mainspring")
+    return path
 
 
 def strategy_name(text: str) -> str:

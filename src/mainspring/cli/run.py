@@ -19,14 +19,15 @@ from msgspec.structs import replace
 from mainspring.cli.app_store import read_app_store
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.node import client_address, run_node, serve_node
-from mainspring.cli.node_options import NODE_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
-from mainspring.cli.options import flag, option
+from mainspring.cli.node_options import HTTP_HELP, NODE_GROUP, PORTS_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
+from mainspring.cli.node_values import http_address
+from mainspring.cli.options import flag, option, reading
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.task_selection import LISTED_TASKS, select_tasks
 from mainspring.cli.worker import DEFAULT_WORKERS, TRACEBACKS_HELP, AppSelector, WorkerOptions, supervised
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
-from mainspring.server.settings import DEFAULT_STORE, STOP_GRACE, parse_store
+from mainspring.server.settings import DEFAULT_HTTP, DEFAULT_STORE, STOP_GRACE, parse_store
 from mainspring.server.stopping import stop_signals
 from mainspring.worker.supervisor import Supervisor
 
@@ -66,6 +67,18 @@ class RunOptions(NodeOptions):
             show_default=_shown_default,
         ),
     ] = NOT_GIVEN
+    http: Annotated[
+        Address | None,
+        option(
+            "--http",
+            f"{HTTP_HELP} If the default is taken, the node starts without it.",
+            metavar="HOST:PORT",
+            converter=reading(http_address),
+            n_tokens=1,
+            accepts_keys=False,
+            group=PORTS_GROUP,
+        ),
+    ] = DEFAULT_HTTP
     log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS_HELP, group=PROCESS_GROUP)] = False
 
     # `super()` fails here: `dataclass(slots=True)` replaces the class in which these methods were defined.

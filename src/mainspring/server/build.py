@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.faces.http.figures import Measure
     from mainspring.faces.http.gearmand_http import GearmandHttp
-    from mainspring.faces.http.listener import HttpListener
     from mainspring.nodes.store import Cluster
     from mainspring.server.settings import ServerSettings, StoreSettings
     from mainspring.server.shutdown import Shutdown
@@ -369,15 +368,6 @@ def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettin
         idle_timeout=limits.idle_timeout,
         packet_timeout=limits.packet_timeout,
     )
-
-
-def monitoring(built: Built) -> HttpListener:
-    """Return the HTTP server of a node's pages for monitoring, not started yet."""
-    # Imported here: the HTTP framework loads slowly, and only nodes with this port need it.
-    from mainspring.faces.http.app import HEALTH, http_app  # noqa: PLC0415
-    from mainspring.faces.http.listener import HttpListener  # noqa: PLC0415
-
-    return HttpListener(http_app(built.node, built.metrics.figures, version=version()), reserved=HEALTH)
 
 
 def gearmand_http(built: Built) -> GearmandHttp:

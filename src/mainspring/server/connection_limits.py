@@ -13,8 +13,8 @@ from mainspring.server.process import open_files, room_for_connections
 if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings
 
-MAX_HTTP: Final = 256
-"""Connections for metrics and health checks."""
+MAX_HTTP: Final = 1024
+"""Connections of the HTTP port."""
 MAX_GEARMAN_HTTP: Final = 1024
 """Connections of gearmand's MAX_HTTP protocol, whose requests last as long as their jobs."""
 MAX_HANDSHAKES: Final = 256

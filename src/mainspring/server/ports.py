@@ -16,7 +16,7 @@ from mainspring.faces.http.connections import Connections
 from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.connection_limits import MIN_CONNECTIONS, connection_limits
 from mainspring.server.listener import Handshakes, Listener
-from mainspring.server.sockets import SocketFile, bind, bound_address, keep_alive
+from mainspring.server.sockets import PortError, SocketFile, bind, bound_address, keep_alive
 from mainspring.server.tls import reload_context, server_context
 
 if TYPE_CHECKING:
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
     from mainspring.faces.http.connections import Connection
     from mainspring.server.addresses import Address
-    from mainspring.server.settings import ServerSettings
+    from mainspring.server.settings import ListenSettings, ServerSettings
 
     Protocols = Callable[[Connection], asyncio.BaseProtocol]
 
-MONITORING_BUSY_PART: Final = 1 / 4
-"""The part of the connections for monitoring that may have requests other than health checks under way."""
+HTTP_BUSY_PART: Final = 1 / 2
+"""The part of the connections for HTTP that may have requests other than health checks under way. The others are idle and can be
+closed for new ones, so health checks always get a connection."""
 GEARMAN_HTTP_BUSY_PART: Final = 3 / 4
 """The same for gearmand's HTTP protocol."""
 SEND_BUFFER: Final = 64 << 10
@@ -73,12 +74,28 @@ class Ports:
         if listen.tls is not None:
             self._tls = server_context(listen.tls)
         self._gearman = [(address, sock) for address in listen.gearman for sock in bind(address, listen.backlog)]
-        self._http = list(bind(listen.http, listen.backlog)) if listen.http is not None else []
+        self._http = self._bind_http(listen) if listen.http is not None else []
         if listen.gearman_http is not None:
             self._gearman_http = list(bind(listen.gearman_http, listen.backlog))
         self._files = [SocketFile(Path(at.path)) for at in self._settings.addresses() if isinstance(at, UnixAddress)]
         # Clients on other machines cannot use the address of a socket in the file system.
         return next((str(bound_address(sock)) for at, sock in self._gearman if isinstance(at, TcpAddress)), "")
+
+    @staticmethod
+    def _bind_http(listen: ListenSettings) -> list[socket.socket]:
+        assert listen.http is not None
+        try:
+            return bind(listen.http, listen.backlog)
+        except PortError as error:
+            if not listen.http_is_default:
+                raise
+            log.warning("this node has no HTTP port: choose another address with --http, or none", error=str(error))
+            return []
+
+    @property
+    def has_http(self) -> bool:
+        """Return whether there is a port for HTTP."""
+        return bool(self._http)
 
     def abandon(self) -> None:
         """Release all bound ports before any of them listens."""
@@ -111,10 +128,15 @@ class Ports:
         else:
             self._servers.append(await loop.create_server(peer, sock=sock, backlog=backlog))
 
+    @property
+    def http_places(self) -> int:
+        """Return how many requests may be under way over HTTP."""
+        return int(max(connection_limits(self._settings).http, MIN_CONNECTIONS * len(self._http)) * HTTP_BUSY_PART)
+
     def listen_http(self, protocol: Protocols) -> None:
-        """Listen on the ports for monitoring."""
+        """Listen on the ports for HTTP."""
         share = connection_limits(self._settings).http
-        self._monitoring += self._bounded("http", self._http, share, MONITORING_BUSY_PART, protocol)
+        self._monitoring += self._bounded("http", self._http, share, HTTP_BUSY_PART, protocol)
 
     def listen_gearmand_http(self, protocol: Protocols) -> None:
         """Listen on the ports of gearmand's HTTP protocol."""

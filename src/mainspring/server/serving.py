@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from mainspring.errors import StoreError
 from mainspring.faces.gearman.protocol import GearmanProtocol
-from mainspring.server.build import build_engine, gearmand_http, monitoring, open_node
+from mainspring.server.build import build_engine, gearmand_http, open_node
 from mainspring.server.clock import SystemClock
 from mainspring.server.logs import start_logging
 from mainspring.server.ports import Ports
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.faces.http.gearmand_http import GearmandHttp
-    from mainspring.faces.http.listener import HttpListener
+    from mainspring.server.http import HttpPort
     from mainspring.server.logs import LogSink
     from mainspring.server.node import Node
     from mainspring.server.ports import Listening
@@ -41,7 +42,7 @@ class Server:
         self._clock = SystemClock()
         self._engine = build_engine(settings.store, lease=settings.fleet.lease, workflows=settings.workflows)
         self._ports = Ports(settings)
-        self._http: HttpListener | None = None
+        self._http: HttpPort | None = None
         self._gearmand_http: GearmandHttp | None = None
         self.shutdown = Shutdown(self._clock, settings.process.grace)
         self.address = ""
@@ -60,8 +61,11 @@ class Server:
             raise
         node = self.node = built.node
         await self._ports.listen_gearman(lambda: GearmanProtocol(node.face))
-        if self._settings.listen.http is not None:
-            self._http = monitoring(built)
+        if self._ports.has_http:
+            # Imported here: the HTTP framework loads slowly, and only nodes with this port need it.
+            from mainspring.server.http import HttpPort  # noqa: PLC0415
+
+            self._http = HttpPort(built, places=self._ports.http_places)
             await self._http.start()
             self._ports.listen_http(self._http.protocol)
         if self._settings.listen.gearman_http is not None:
@@ -69,16 +73,23 @@ class Server:
             self._ports.listen_gearmand_http(self._gearmand_http.protocol)
         return self._ports.opened
 
+    async def sign_in_link(self) -> str | None:
+        """Return an address that signs a browser in once; None if the node has no HTTP port with an API."""
+        port = next((port for port in self._ports.opened if port.face == "http" and port.port), None)
+        return None if self._http is None or port is None else await self._http.sign_in_link(port.host, port.port)
+
     def reload(self) -> None:
         """Reopen the log and reload the TLS files, at SIGHUP."""
         self._log_sink.reopen()
         self._ports.reload_tls()
 
     async def stop(self) -> None:
-        """Stop: accept no connections; end or release running jobs; commit; close connections; close the store; in this order.
+        """Stop: end streams; accept no connections; end or release running jobs; commit; close connections; close the store.
 
-        The port for monitoring answers until everything is committed.
+        All of it in this order. The HTTP port answers until everything is committed.
         """
+        if self._http is not None:
+            self._http.end_streams()
         await self._ports.close_for_jobs()
         await self.node.drain()
         await self._ports.close_for_monitoring()
@@ -89,10 +100,16 @@ class Server:
         await self.node.close()
 
 
-async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening]], None]) -> int:
+async def serve(
+    settings: ServerSettings,
+    *,
+    ready: Callable[[Sequence[Listening]], None],
+    show_sign_in: Callable[[str], None] | None = None,
+) -> int:
     """Run a node until a signal stops it; return the exit code.
 
-    ``ready`` is called when all ports are open. Raises SettingsError, PortError or StoreError if the node cannot start, and
+    ``ready`` is called when all ports are open. ``show_sign_in`` is called afterwards with an address that signs a browser in
+    once, if the node has an HTTP port. Raises SettingsError, PortError or StoreError if the node cannot start, and
     StoreBrokenError if its disk fails: acknowledged jobs are safe, but the node can accept no more.
     """
     settings.check()
@@ -113,6 +130,8 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
             return 0
         _tune_collector()
         ready(ports)
+        if show_sign_in is not None:
+            await _show_sign_in(server, show_sign_in)
         if not settings.jobs.schedules:
             log.info("this node fires no schedules")
         log.info("started", node=settings.name, term=server.node.term, store=settings.store.shown, core=core())
@@ -122,6 +141,16 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
         raise shutdown.broken
     log.info("stopped")
     return 0
+
+
+async def _show_sign_in(server: Server, show: Callable[[str], None]) -> None:
+    try:
+        link = await server.sign_in_link()
+    except StoreError as error:
+        log.warning("there is no link to sign in, because the store could not keep it", error=str(error))
+    else:
+        if link is not None:
+            show(link)
 
 
 async def _started(server: Server) -> Sequence[Listening] | None:

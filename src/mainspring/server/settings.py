@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = "sqlite:///mainspring.db"
 DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
+DEFAULT_HTTP = TcpAddress("127.0.0.1", 8080)
+"""The address for HTTP of ``mainspring run``."""
 
 DAY = 86400.0
 STOP_GRACE = 30.0
@@ -100,7 +102,16 @@ class ListenSettings:
 
     gearman: tuple[Address, ...] = (DEFAULT_GEARMAN,)
     http: Address | None = None
-    """``/metrics``, ``/healthz``, ``/readyz``."""
+    """The API, ``/login``, ``/metrics``, ``/healthz``, ``/readyz``."""
+
+    http_is_default: bool = False
+    """The user did not set this address. If it is taken, the node starts without it."""
+
+    http_hosts: tuple[str, ...] = ()
+    """Names under which browsers and programs may address the HTTP port, beside IP addresses and the names of this machine."""
+
+    http_prefix: str = ""
+    """The path under which a proxy shows the HTTP port, such as ``/mainspring``; empty: the root."""
 
     gearman_http: Address | None = None
     """gearmand's ``-r http`` protocol."""
@@ -313,6 +324,8 @@ class ServerSettings:
         for address in self.addresses():
             if is_local(address) or (tls is not None and tls.client_ca is not None):
                 continue
+            if address == self.listen.http and tls is not None and self.store.engine != "zookeeper":
+                continue  # callers have tokens, which TLS hides from others
             missing = "TLS and clients' certificates" if tls is None else "clients' certificates"
             *others, last = tls_options
             wanted = f"{', '.join(others)} and {last}" if tls is None else last

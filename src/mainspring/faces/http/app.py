@@ -1,8 +1,8 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of a node, for monitoring and load balancers. Other paths belong to another application."""
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a node, for monitoring and load balancers, in front of the API."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -42,10 +42,16 @@ Figures = Callable[[], "Iterable[Measure | Distribution]"]
 """Returns the current figures, at once."""
 
 
-def http_app(view: NodeView, figures: Figures, *, version: str, others: ASGIApp | None = None) -> ASGIApp:
+Guard = Callable[["Scope", "Receive", "Send", "ASGIApp"], Awaitable[None]]
+"""Passes a request to an application, or refuses it."""
+
+
+def http_app(
+    view: NodeView, figures: Figures, *, version: str, api: ASGIApp | None = None, guard: Guard | None = None
+) -> ASGIApp:
     """Return the ASGI application of a node's monitoring pages; ``version`` is the server's.
 
-    ``others`` answers all other paths.
+    ``api`` answers all other paths. ``guard`` decides who sees ``/metrics``; by default everybody does.
     """
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
@@ -61,11 +67,17 @@ def http_app(view: NodeView, figures: Figures, *, version: str, others: ASGIApp 
         return _verdict(view.ready(), "ready", "not ready")
 
     pages = Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)])
-    if others is None:
+    if api is None:
         return pages
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
-        await (pages if scope["path"] in PAGES else others)(scope, receive, send)
+        path = scope["path"]
+        if path not in PAGES:
+            await api(scope, receive, send)
+        elif guard is not None and path not in HEALTH:
+            await guard(scope, receive, send, pages)
+        else:
+            await pages(scope, receive, send)
 
     return either
 

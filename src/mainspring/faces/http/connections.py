@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOG_INTERVAL = 60.0
 """Seconds between two log lines about the same problem."""
+PREFERRED = 2
+"""Places that only preferred requests get, such as those for metrics."""
 log = structlog.get_logger("mainspring.server")
 
 
@@ -75,10 +77,13 @@ class Connections:
             self._idle.pop(connection, None)
             self._idle[connection] = None
 
-    def set_working(self, connection: Connection) -> bool:
-        """Mark a connection as working. Return False if too many other requests are in progress."""
+    def set_working(self, connection: Connection, *, preferred: bool = False) -> bool:
+        """Mark a connection as working. Return False if too many other requests are in progress.
+
+        A ``preferred`` request may use `PREFERRED` places more.
+        """
         if connection in self._idle:
-            if len(self._working) >= self.working_limit:
+            if len(self._working) >= self.working_limit + (PREFERRED if preferred else 0):
                 if self._refused.left_out(asyncio.get_running_loop().time()) is not None:
                     log.warning("requests are refused", port=self._port, under_way=self.working_limit)
                 return False
@@ -120,9 +125,9 @@ class Connection:
         """Mark the connection as idle."""
         self._connections.set_idle(self)
 
-    def set_working(self) -> bool:
+    def set_working(self, *, preferred: bool = False) -> bool:
         """Mark the connection as working. Return False if too many other requests are in progress."""
-        return self._connections.set_working(self)
+        return self._connections.set_working(self, preferred=preferred)
 
     def release(self) -> None:
         """Free the place."""

@@ -36,12 +36,17 @@ _TOO_MANY_REQUESTS = PlainTextResponse("too many requests are under way: try aga
 class HttpListener:
     """Serves an application on connections, see `protocol`.
 
-    ``reserved`` are the paths of small answers that are given under any load, such as those of health checks. ``request_timeout``
-    is in seconds, like ``REQUEST_TIMEOUT``.
+    ``reserved`` are the paths of small answers that are given under any load, such as those of health checks. ``preferred`` are
+    paths for which some places are kept free. ``request_timeout`` is in seconds, like ``REQUEST_TIMEOUT``.
     """
 
     def __init__(
-        self, app: ASGIApp, *, reserved: Collection[str] = (), request_timeout: float = REQUEST_TIMEOUT
+        self,
+        app: ASGIApp,
+        *,
+        reserved: Collection[str] = (),
+        preferred: Collection[str] = (),
+        request_timeout: float = REQUEST_TIMEOUT,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -58,6 +63,7 @@ class HttpListener:
         logging.getLogger("uvicorn.error").addFilter(_is_loggable)
         self._server = _QuietServer(config)
         self._reserved = frozenset(reserved)
+        self._preferred = frozenset(preferred)
         self._request_timeout = request_timeout
         self._task: asyncio.Task[None] | None = None
 
@@ -77,6 +83,7 @@ class HttpListener:
             self._server.server_state,
             connection,
             reserved=self._reserved,
+            preferred=self._preferred,
             request_timeout=self._request_timeout,
         )
 
@@ -118,12 +125,14 @@ class _Protocol(HttpToolsProtocol):
         connection: Connection,
         *,
         reserved: Collection[str],
+        preferred: Collection[str],
         request_timeout: float,
     ) -> None:
         super().__init__(config, state, {})
         self._application, self.app = self.app, self._answer
         self._connection = connection
         self._reserved = reserved
+        self._preferred = preferred
         self._request_timeout = request_timeout
         self._timer: asyncio.TimerHandle | None = None
         self._is_lost = False
@@ -224,7 +233,7 @@ class _Protocol(HttpToolsProtocol):
 
         if scope["path"] in self._reserved:
             await self._application(scope, receive, send)
-        elif self._connection.set_working():
+        elif self._connection.set_working(preferred=scope["path"] in self._preferred):
             self._has_progress = True
             self._check_progress()
             await self._application(scope, receive, in_pieces)

@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from mainspring import namespaces
+from mainspring.access.roles import Permission
 from mainspring.api.errors import problem_of
 from mainspring.api.request import write
 from mainspring.errors import MainspringError
@@ -27,7 +28,7 @@ from mainspring.faces.rest.streams import disconnected
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Api
@@ -107,14 +108,31 @@ class RestApp:
         """Answer one request."""
         exchange = _Exchange(scope, receive, send)
         answer = await self._answer(scope, exchange)
-        if answer is None:
-            return  # a stream, which is sent
+        if answer is not None:  # else it was a stream, which is sent
+            await self._send(exchange, answer)
+
+    async def guard(self, scope: Scope, receive: Receive, send: Send, then: ASGIApp) -> None:
+        """Pass a request to another application if its caller may see the node."""
+        exchange = _Exchange(scope, receive, send)
+        try:
+            exchange.headers = collect(scope["headers"])
+            await self._admit(scope, exchange, self._doorkeeper.check_host(exchange.headers))
+            exchange.caller.check(Permission.READ, namespaces.DEFAULT)
+        except HttpError as refused:
+            await self._send(exchange, refusal(refused, exchange.id))
+        except MainspringError as failed:
+            await self._send(exchange, refusal(problem_of(failed), exchange.id))
+        else:
+            await then(scope, receive, send)
+
+    @staticmethod
+    async def _send(exchange: _Exchange, answer: _Encoded) -> None:
         status, headers, body = answer
         sent = [*(STRICT | headers).items(), (REQUEST_ID, exchange.id.encode())]
         if status not in (204, 304):
             sent.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": status, "headers": sent})
-        await send({"type": "http.response.body", "body": body})
+        await exchange.send({"type": "http.response.start", "status": status, "headers": sent})
+        await exchange.send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> _Encoded | None:
         error: Any
@@ -156,13 +174,18 @@ class RestApp:
 
         return await self._login.answer(exchange.path, method, headers, exchange.query, read, secure=exchange.secure)
 
-    async def _read(self, scope: Scope, exchange: _Exchange, host: bytes) -> None:
-        """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
-        method, client, headers, path = scope["method"], scope.get("client"), exchange.headers, exchange.path
+    async def _admit(self, scope: Scope, exchange: _Exchange, host: bytes) -> Caller:
+        client = scope.get("client")
         caller = await self._doorkeeper.admit(
-            method, headers, host, address=client[0] if client else "", secure=exchange.secure
+            scope["method"], exchange.headers, host, address=client[0] if client else "", secure=exchange.secure
         )
         exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id)
+        return caller
+
+    async def _read(self, scope: Scope, exchange: _Exchange, host: bytes) -> None:
+        """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
+        caller = await self._admit(scope, exchange, host)
+        method, headers, path = scope["method"], exchange.headers, exchange.path
         found, values = self.table.find(method, path)
         route: Route = found.route
         exchange.found = found

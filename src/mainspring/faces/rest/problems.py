@@ -6,7 +6,7 @@ docs/reference/http-api.md has the table of the types.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -31,9 +31,14 @@ class Kind(NamedTuple):
     title: str
 
     @property
+    def anchor(self) -> str:
+        """The last part of ``type``."""
+        return self.name.replace("_", "-")
+
+    @property
     def uri(self) -> str:
         """The value of ``type``."""
-        return DOCS + self.name.replace("_", "-")
+        return DOCS + self.anchor
 
 
 def _kinds(*rows: tuple[str, int, str]) -> dict[str, Kind]:
@@ -54,21 +59,22 @@ OF_CALLS: Final = _kinds(
     (Code.NODE_NOT_FOUND, 404, "There is no such node"),
     (Code.RUN_NOT_FOUND, 404, "There is no such run"),
     (Code.WORKFLOW_NOT_FOUND, 404, "There is no such workflow"),
+    (Code.TOKEN_NOT_FOUND, 404, "There is no such token"),
     (Code.CONFLICT, 409, "The state does not allow the request"),
+    (Code.CHANGED, 412, "The object has changed"),
     (Code.AMBIGUOUS_NODE, 409, "Several nodes have this name"),
     (Code.NODE_LIVES, 409, "The node is alive"),
     (Code.ONLY_NODE, 409, "There is no other node"),
     (Code.REFUSED, 429, "The node accepts no more jobs now"),
     (Code.UNAVAILABLE, 503, "The store cannot be reached"),
 )
-"""Kinds of the API's own problems, by code."""
+"""Kinds of the API's own problems, by code. Each code needs one."""
 OF_HTTP: Final = _kinds(
     ("malformed", 400, "The request cannot be read"),
     ("unauthenticated", 401, "A token or a session is needed"),
     ("cross_site", 403, "The request comes from another site"),
     ("path_not_found", 404, "There is no such path"),
     ("method_not_allowed", 405, "The path has no such method"),
-    ("changed", 412, "The object has another version"),
     ("media_type", 415, "The body has the wrong media type"),
     ("unknown_host", 421, "The node does not have this name"),
     ("too_many_streams", 503, "The node has no place for a stream"),
@@ -124,7 +130,7 @@ def refusal(error: HttpError | Problem | None, request_id: str) -> tuple[int, di
         kind, detail, faults = error.kind, error.detail, error.faults
         headers |= error.headers
     elif error is not None:
-        kind, detail = OF_CALLS.get(error.code, _DEFECT), error.message
+        kind, detail = OF_CALLS[error.code], error.message
     else:
         kind, detail = _DEFECT, "the node's log has the reason: look there for the request's id"
     if kind.status in _RETRIED:
@@ -158,8 +164,3 @@ def fault_of(error: msgspec.ValidationError, *, prefix: str = "") -> Fault:
 
 def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
-
-
-def described() -> list[dict[str, Any]]:
-    """Return all types of problems, for the documentation."""
-    return [{"type": kind.uri, "status": kind.status, "title": kind.title} for kind in KINDS.values()]

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
+from mainspring.api.errors import Code
 from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.openapi import document
-from mainspring.faces.rest.problems import KINDS
+from mainspring.faces.rest.problems import KINDS, OF_CALLS
 from mainspring.faces.rest.registry import Route, Table
 from mainspring.faces.rest.routes import ROUTES
 from mainspring.faces.rest.routes.documents import with_document
@@ -54,6 +55,10 @@ def test_examples_and_problems_are_valid(route: Route) -> None:
         msgspec.convert(route.example, reader.of_body)
     if route.answered is not None:
         msgspec.convert(route.answered, route.answer)
+
+
+def test_every_code_is_a_problem() -> None:
+    assert [code for code in Code if code not in OF_CALLS] == []
 
 
 def test_a_route_without_a_permission_is_no_route() -> None:

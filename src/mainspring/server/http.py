@@ -1,0 +1,75 @@
+"""The HTTP port of a node: pages for monitoring, and the API for callers with a token or a session."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Final
+
+from mainspring.faces.http.app import HEALTH, PAGES, http_app
+from mainspring.faces.http.listener import HttpListener
+from mainspring.faces.rest.app import RestApp
+from mainspring.faces.rest.login import LOGIN, Login
+from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes.documents import with_document
+from mainspring.faces.rest.security import Doorkeeper, Hosts
+from mainspring.faces.rest.streams import LIMIT, Streams
+from mainspring.server.addresses import TcpAddress, is_local
+from mainspring.version import version
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from mainspring.faces.http.connections import Connection
+    from mainspring.server.build import Built
+
+ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not listened on
+"""The address for a browser on this machine, for a port that is open on all addresses."""
+
+
+class HttpPort:
+    """Serves HTTP on the connections that the node's listeners accept. ``places`` is the number of requests under way."""
+
+    def __init__(self, built: Built, *, places: int) -> None:
+        listen = built.node.settings.listen
+        assert listen.http is not None
+        self._access = built.access
+        self._prefix = listen.http_prefix
+        self._scheme = "http" if listen.tls is None else "https"
+        self._streams = Streams(min(LIMIT, places // 2))
+        hosts = [*listen.http_hosts, socket.gethostname()]
+        if isinstance(listen.http, TcpAddress):
+            hosts.append(listen.http.host)
+        api = RestApp(
+            built.api,
+            with_document(ROUTES, version=version(), prefix=self._prefix),
+            Doorkeeper(built.access, Hosts(hosts)),
+            Login(built.access, prefix=self._prefix),
+            self._streams,
+            prefix=self._prefix,
+        )
+        certified = listen.tls is not None and listen.tls.client_ca is not None
+        is_open = certified or listen.insecure or is_local(listen.http)
+        guard = None if is_open else api.guard  # the names of functions are for nobody else
+        pages = http_app(built.node, built.metrics.figures, version=version(), api=api, guard=guard)
+        self._listener = HttpListener(pages, reserved=HEALTH, preferred=PAGES)
+
+    async def start(self) -> None:
+        """Start to serve; return once connections are accepted."""
+        await self._listener.start()
+
+    def protocol(self, connection: Connection) -> asyncio.Protocol:
+        """Return the protocol for one connection."""
+        return self._listener.protocol(connection)
+
+    async def sign_in_link(self, host: str, port: int) -> str:
+        """Return a new address that signs a browser in, once and within 10 minutes."""
+        address = TcpAddress(ANY_HOST.get(host, host), port)
+        return f"{self._scheme}://{address}{self._prefix}{LOGIN}?link={await self._access.new_link()}"
+
+    def end_streams(self) -> None:
+        """End all streams, before the node drains: their clients connect to other nodes."""
+        self._streams.end()
+
+    async def stop(self) -> None:
+        """Close the open connections within about a second."""
+        await self._listener.stop()
