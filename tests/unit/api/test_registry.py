@@ -98,6 +98,24 @@ def test_a_request_is_refused_to_callers_without_its_permission() -> None:
     run(test())
 
 
+def test_some_requests_need_a_permission_in_any_namespace() -> None:
+    class Anywhere(Request[int]):
+        permission = Permission.ADMIN
+        in_any_namespace = True
+        call = "anywhere.do"
+
+    async def answer(_: Anywhere) -> int:
+        return 1
+
+    async def test() -> None:
+        api = Api({Anywhere: answer})
+        assert await api.call(Anywhere(), caller=Caller("a", (Grant(Role.ADMIN, "team"),))) == 1
+        with pytest.raises(ApiError, match="lacks the permission"):
+            await api.call(Anywhere(), caller=Caller("d", (Grant(Role.DEVELOPER, "team"),)))
+
+    run(test())
+
+
 def test_a_request_without_a_permission_is_not_registered() -> None:
     class Open(Request[int]):
         call = "open"

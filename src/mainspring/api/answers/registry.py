@@ -96,8 +96,14 @@ class Api:
         return await self._followers[type(request)](request, caller, feed)
 
 
+def check_permission(kind: type[Request[Any]], namespace: str, caller: Caller) -> None:
+    """Raise ForbiddenError if a caller may make no request of this kind in a namespace."""
+    if not (kind.in_any_namespace and caller.may_somewhere(kind.permission)):
+        caller.check(kind.permission, namespace)
+
+
 def _check(request: Request[Any], caller: Caller) -> None:
-    caller.check(request.permission, request.namespace)
+    check_permission(type(request), request.namespace, caller)
     if request.namespace != DEFAULT:
         raise ApiError(Code.UNSUPPORTED, f"this node has the namespace {DEFAULT!r} alone, not {request.namespace!r}")
 

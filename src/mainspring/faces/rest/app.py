@@ -12,6 +12,7 @@ import structlog
 
 from mainspring import namespaces
 from mainspring.access.roles import Permission
+from mainspring.api.answers.registry import check_permission
 from mainspring.api.errors import problem_of
 from mainspring.api.request import write
 from mainspring.errors import MainspringError
@@ -189,9 +190,8 @@ class RestApp:
         found, values = self.table.find(method, path)
         route: Route = found.route
         exchange.found = found
-        caller.check(
-            route.permission, _namespace(route, values)
-        )  # `Api` checks it, too: this is before the body is read
+        # `Api` checks it, too: this is before the body is read.
+        check_permission(route.request, _namespace(route, values), caller)
         version = required_version(headers.get(b"if-match")) if route.if_match else None
         body = b""
         if route.has_body:
