@@ -167,6 +167,7 @@ def test_reads_one_after_the_other_let_the_log_be_folded(
 ) -> None:
     """A read is under way during each commit."""
     log, fill = folding
+    schema = log_size(tmp_path / "jobs.db")
     reader = apsw.Connection(str(tmp_path / "jobs.db"), flags=apsw.SQLITE_OPEN_READONLY)
     for _ in range(100):
         with log.reading():
@@ -175,7 +176,7 @@ def test_reads_one_after_the_other_let_the_log_be_folded(
                 fill()
             reader.execute("ROLLBACK")
         log.after_read()
-    assert log_size(tmp_path / "jobs.db") < 4 * PAGES * 4096
+    assert log_size(tmp_path / "jobs.db") < schema + 4 * PAGES * 4096
     reader.close()
 
 

@@ -2,7 +2,7 @@
 SELECT id, namespace, status, term, revision, created_us, ended_us, spec, progress FROM operations WHERE id = ?;
 
 -- name: save_operation
-REPLACE INTO operations (id, namespace, status, term, revision, created_us, ended_us, spec, progress)
+INSERT OR REPLACE INTO operations (id, namespace, status, term, revision, created_us, ended_us, spec, progress)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: save_operation_step

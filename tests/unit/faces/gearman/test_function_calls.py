@@ -29,6 +29,7 @@ def test_a_function_without_limits_is_shown(tool: Peer) -> None:
     assert tool.call("functions.list") == {"functions": [], "next": None}
     assert tool.call("functions.show", function="f") == "not_found"
     tool.background()
+    shown_revision = tool.call("functions.show", function="f")["revision"]
     shown = {
         "function": "f",
         "paused": False,
@@ -37,6 +38,10 @@ def test_a_function_without_limits_is_shown(tool: Peer) -> None:
         "running": 0,
         "workers": 0,
         "registered": None,
+        "pause_reason": None,
+        "paused_at": None,
+        "paused_until": None,
+        "revision": shown_revision,
     }
     assert tool.call("functions.show", function="f") == shown
     assert tool.call("functions.list") == {"functions": [shown], "next": None}

@@ -249,7 +249,7 @@ def test_the_events_of_a_slow_reader_are_bounded() -> None:
 
 
 def unsent(feed: EventFeed) -> bytes:
-    return feed._take()  # noqa: SLF001
+    return feed._take()  # noqa: SLF001 - the frame that a slow reader would get next
 
 
 def test_a_long_poll_waits_for_another_answer() -> None:
