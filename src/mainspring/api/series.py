@@ -69,7 +69,7 @@ class Errors(msgspec.Struct):
     errors: list[ErrorInfo]
 
 
-class ReadSeries(Request[Series], rename={"since": "from", "until": "to"}):
+class ReadSeries(Request[Series]):
     """The numbers of a function's jobs at all nodes: 60 minutes, or 48 half hours. Codes: ``unsupported``."""
 
     permission = Permission.READ
@@ -78,9 +78,9 @@ class ReadSeries(Request[Series], rename={"since": "from", "until": "to"}):
     function: str
     step: StepName = "minute"
     since: float | None = None
-    """In JSON ``from``: only buckets that begin at this time or later, in seconds since 1970."""
+    """Only buckets that begin at this time or later, in seconds since 1970."""
     until: float | None = None
-    """In JSON ``to``: only buckets that begin before this time."""
+    """Only buckets that begin before this time."""
 
 
 class ReadErrors(Request[Errors]):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.rest.routes import jobs, nodes
+from mainspring.faces.rest.routes import functions, jobs, nodes, schedules, workflows
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
+    *functions.ROUTES,
     *jobs.ROUTES,
     *nodes.ROUTES,
+    *schedules.ROUTES,
+    *workflows.ROUTES,
 )

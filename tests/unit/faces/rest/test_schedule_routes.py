@@ -1,0 +1,70 @@
+"""Routes about schedules: created, changed by version, previewed."""
+
+from __future__ import annotations
+
+import base64
+
+from tests.unit.api.a_node import run
+
+from .a_client import serving
+
+SCHEDULES = "/api/v1/namespaces/default/schedules"
+
+
+def test_a_schedule_is_created_changed_by_version_and_removed() -> None:
+    async def test() -> None:
+        async with serving() as (client, _):
+            body = {"name": "a/b", "function": "f", "at": "2030-01-01T00:00:00Z", "args": {"full": True}}
+            created = await client.send("POST", SCHEDULES, body, token="developer")
+            assert (created.status, created.headers["location"]) == (201, f"{SCHEDULES}/a%2Fb")
+            assert (await client.send("POST", SCHEDULES, body)).problem == "conflict"
+            path = created.headers["location"]
+            shown = await client.get(path)
+            assert shown.json["at"] == "2030-01-01T00:00:00.000000Z"
+            assert base64.b64decode(shown.json["payload"]) == b'{"full":true}'
+            assert (await client.send("PATCH", path, {"jitter": 1.5})).status == 428
+            tag = [("If-Match", shown.headers["etag"])]
+            assert (await client.send("PATCH", path, {"jitter": 1.5}, headers=tag)).status == 200
+            assert (await client.send("PATCH", path, {"jitter": 2.5}, headers=tag)).status == 412
+            tag = [("If-Match", (await client.get(path)).headers["etag"])]
+            put = await client.send("PUT", path, {"every": 60, "function": "g"}, headers=tag)
+            assert (put.json["when"], put.json["function"]) == ("every 1m", "g")
+            assert (await client.get(path)).json["jitter"] == 0.0
+            assert (await client.send("DELETE", path, headers=tag)).status == 412
+            assert (await client.send("DELETE", path, headers=[("If-Match", "*")])).status == 204
+            assert (await client.get(path)).problem == "schedule-not-found"
+
+    run(test())
+
+
+def test_a_schedule_is_paused_resumed_and_triggered() -> None:
+    async def test() -> None:
+        async with serving() as (client, _):
+            await client.send("POST", SCHEDULES, {"name": "a", "every": 60})
+            tag = (await client.get(f"{SCHEDULES}/a")).headers["etag"]
+            fired = await client.send("POST", f"{SCHEDULES}/a/trigger", token="operator")
+            assert fired.json["state"] == "fired"
+            edited = await client.send("PATCH", f"{SCHEDULES}/a", {"jitter": 1}, headers=[("If-Match", tag)])
+            assert edited.status == 200, "a fire time is no other version"
+            assert (await client.send("POST", f"{SCHEDULES}/a/pause")).json["state"] == "paused"
+            assert (await client.get(f"{SCHEDULES}/a/next?count=1")).json["times"] == []
+            assert (await client.send("POST", f"{SCHEDULES}/a/resume")).json["state"] == "active"
+            listed = await client.get(SCHEDULES, token="viewer")
+            assert [one["name"] for one in listed.json["items"]] == ["a"]
+
+    run(test())
+
+
+def test_a_preview_saves_nothing() -> None:
+    async def test() -> None:
+        async with serving() as (client, _):
+            body = {"name": "a", "cron": "30 2 * * *", "timezone": "Europe/Berlin", "count": 1}
+            shown = await client.send("POST", f"{SCHEDULES}/preview", body, token="viewer")
+            assert shown.json["times"] == [
+                {"at": "2023-11-15T01:30:00.000000Z", "local": "2023-11-15T02:30:00+01:00", "note": None}
+            ]
+            assert (await client.get(SCHEDULES)).json["items"] == []
+            both = await client.send("POST", f"{SCHEDULES}/preview", body | {"args": 1, "payload": "AA=="})
+            assert both.problem == "invalid"
+
+    run(test())
