@@ -49,7 +49,8 @@ EXIT CODES
 RUNNING_GROUP = Group("Servers and workers", sort_key=1)
 JOBS_GROUP = Group("Jobs", sort_key=2)
 STORES_GROUP = Group("Nodes and stores", sort_key=3)
-OPTIONS_GROUP = Group("Options", sort_key=4)
+ACCESS_GROUP = Group("Access", sort_key=4)
+OPTIONS_GROUP = Group("Options", sort_key=5)
 
 COMMANDS = {
     "run": ("run:run", RUNNING_GROUP, "Run a server together with workers for the tasks in a file."),
@@ -65,6 +66,10 @@ COMMANDS = {
     "migrate": ("migrate:migrate", STORES_GROUP, "Update the schema of a store."),
     "backup": ("backup:backup", STORES_GROUP, "Copy a SQLite store, even while a node uses it."),
     "import": ("gearmand_queue:import_queue", STORES_GROUP, "Submit the jobs of a gearmand SQLite queue."),
+    "tokens": ("tokens:tokens", ACCESS_GROUP, "Create, list, revoke and rotate tokens."),
+    "audit": ("audit:audit", ACCESS_GROUP, "List who did what, when and why."),
+    "marks": ("audit:marks", ACCESS_GROUP, "Add and list marks, such as deployments."),
+    "whoami": ("audit:whoami", ACCESS_GROUP, "Show who you are for a server, and what you may do."),
 }
 """For each command: its module and function, which are loaded only when it runs, its group in the help, and its purpose."""
 
@@ -77,6 +82,9 @@ USAGES = {
 OPTION_NAME = re.compile("--[A-Za-z]")
 
 SUBCOMMANDS = {
+    "tokens": ("create", "list", "show", "revoke", "rotate"),
+    "audit": ("list",),
+    "marks": ("list", "add"),
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
     "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history"),
     "workflows": ("start", "list", "show", "history", "signal", "cancel", "terminate", "unpark", "versions", "workers"),
