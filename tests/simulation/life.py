@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.logs import LogCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.api.answers.workflow_versions import VersionCalls
@@ -15,6 +16,7 @@ from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId
+from mainspring.job_logs.service import LogService
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.server.build import run_slice
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from .wires import Wire
 
+LOG_RETENTION = 100.0
 QUEUE_BYTES = 20_000
 """Bytes that may wait for the store: few, so that reading pauses sometimes."""
 
@@ -91,7 +94,17 @@ class Life:
         self.term = opened.term
         self.service.settling._chance = chance.random
         jobs = JobCalls(self.service)
-        handlers = [jobs.handlers]
+        logs = None
+        if engine.logs:
+            logs = LogService(
+                self.commits,
+                self.reads,
+                clock,
+                self.service.later,
+                retention=LOG_RETENTION,
+                is_held=lambda job_id: self.service.find_held(job_id) is not None,
+            )
+        handlers = [jobs.handlers, LogCalls(logs, self.service).handlers]
         if self.workflows is not None:
             submits, limits = SubmitCalls(self.service, largest=engine.max_value), Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
@@ -105,7 +118,9 @@ class Life:
             job_calls=jobs,
             shut_down=lambda _: None,
             workflows=self.workflows,
+            logs=logs,
         )
+        self.logs = logs
         self.wires: list[Wire] = []
         self.ready = False
         if self.workflows is None:

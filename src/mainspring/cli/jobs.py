@@ -12,6 +12,7 @@ from mainspring.api.jobs import Cancel, List, Retry, Show, Watch
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
+from mainspring.cli.job_logs import logs
 from mainspring.cli.job_search import JobSearch
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
 from mainspring.cli.submit import parse_time, write_result
@@ -56,6 +57,7 @@ TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIM
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 
 jobs = App(name="jobs", help="List, show, watch, cancel and retry jobs.")
+jobs.command(logs)
 
 
 @jobs.command(name="list")

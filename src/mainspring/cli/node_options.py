@@ -257,6 +257,16 @@ class NodeOptions:
             **DURATION_OPTION,
         ),
     ] = 14 * DAY
+    log_retention: Annotated[
+        float,
+        option(
+            "--log-retention",
+            "How long the lines are kept that tasks log.",
+            group=JOBS_GROUP,
+            show_default=format_duration,
+            **DURATION_OPTION,
+        ),
+    ] = 7 * DAY
     workflows: RunLimitOptions = DEFAULT_RUN_LIMITS
     job_retries: Annotated[
         int | None,
@@ -398,6 +408,7 @@ class NodeOptions:
             jobs=JobSettings(
                 retention=self.retention,
                 dead_retention=self.dead_retention,
+                log_retention=self.log_retention,
                 job_retries=self.job_retries,
                 round_robin=self.round_robin,
                 exceptions=self.exceptions,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.logs import LogCalls
 from mainspring.api.answers.no_workflows import without_workflows
 from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
@@ -31,6 +32,7 @@ from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles
+from mainspring.job_logs.service import LogService
 from mainspring.jobs.recording import Recorder
 from mainspring.jobs.service import JobService
 from mainspring.namespaces import split
@@ -42,6 +44,7 @@ from mainspring.server.clock import StoreClock
 from mainspring.server.connection_limits import connection_limits
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
+from mainspring.server.log_measures import log_measures
 from mainspring.server.metrics import Metrics
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest
@@ -263,6 +266,16 @@ async def open_node(
     )
     if runs is not None:
         runs.subscribe(ProgressReports(service.report_root))
+    logs = None
+    if engine.logs:
+        logs = LogService(
+            commits,
+            reads,
+            job_clock,
+            service.later,
+            retention=jobs.log_retention,
+            is_held=lambda job_id: service.find_held(job_id) is not None,
+        )
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
@@ -289,6 +302,7 @@ async def open_node(
             stored=engine.access,
         ).handlers,
         job_calls.handlers,
+        LogCalls(logs, service).handlers,
         FunctionCalls(service).handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
@@ -305,6 +319,7 @@ async def open_node(
         job_calls=job_calls,
         shut_down=shutdown.stop,
         workflows=workflows,
+        logs=logs,
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)
@@ -320,6 +335,8 @@ async def open_node(
         recorder = Recorder(service.attempts, commits, job_clock, lambda: service.term)
         checks.append(lambda _: recorder.tick())
         last_writes.append(recorder.write)
+    if logs is not None:
+        checks.append(logs.check)
     if settings.listen.http is not None and engine.lines:
         checks.append(lambda _: oldest.refresh())
     node = Node(
@@ -345,6 +362,8 @@ async def open_node(
         others.append(fleet.metrics)
     if workflows is not None:
         others.append(partial(workflow_measures, workflows))
+    if logs is not None:
+        others.append(partial(log_measures, logs))
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
     return Built(node, api, metrics, access)

@@ -181,6 +181,9 @@ class JobSettings:
     dead_retention: float = 14 * DAY
     """The same for dead letters: jobs whose attempts have all failed."""
 
+    log_retention: float = 7 * DAY
+    """Seconds for which the lines are kept that tasks log."""
+
     job_retries: int | None = None
     """Deliveries of a plain Gearman job that may be lost before it fails; None: no limit with plain workers, 5 with workers
     of the extension."""

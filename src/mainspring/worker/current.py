@@ -13,10 +13,12 @@ from mainspring.client.validation import check_progress
 from mainspring.errors import UsageError
 from mainspring.ids import Handles
 from mainspring.quantities import format_duration
+from mainspring.worker.job_log import JobLog
 
 if TYPE_CHECKING:
     from mainspring.client.awaited_jobs import Awaited
     from mainspring.ids import JobId
+    from mainspring.worker.job_log import LogLine
 
 
 class Snooze(Exception):  # noqa: N818 - a request of a task, not an error
@@ -68,6 +70,9 @@ class Reporter(Protocol):
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
         """Send data or a warning to waiting clients."""
+
+    def write_log(self, job: CurrentJob, line: LogLine) -> None:
+        """Send a line of the job's log."""
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that the job waits for another one."""
@@ -150,6 +155,10 @@ class CurrentJob:
         if self._stop is None:
             self._stop = reason
 
+    def write_log(self, line: LogLine) -> None:
+        """Add a line to the job's log; ``log`` is for users."""
+        self._reporter.write_log(self, line)
+
     def waits(self, awaited: Awaited) -> None:
         """Record that the function waits for another job; a client calls this."""
         self._reporter.waits(self, awaited)
@@ -157,6 +166,11 @@ class CurrentJob:
     def continues(self, awaited: Awaited) -> None:
         """Record that such a wait is over; a client calls this."""
         self._reporter.continues(self, awaited)
+
+    @property
+    def log(self) -> JobLog:
+        """The job's log: its lines are stored with the job."""
+        return JobLog(self.write_log)
 
     def progress(self, done: int, total: int) -> None:
         """Report how much of the job is done; of several reports in a short time, only the last is sent.

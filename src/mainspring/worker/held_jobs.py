@@ -11,7 +11,8 @@ from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, failure
 from mainspring.worker.executors.aio import CoroutineExecutor
 from mainspring.worker.executors.process import ProcessExecutor
 from mainspring.worker.executors.thread import ThreadExecutor
-from mainspring.worker.reports import Origin, Reports
+from mainspring.worker.origin import Origin
+from mainspring.worker.reports import Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -173,6 +174,7 @@ class HeldJobs:
             if self._decider is None or not self._decider.ended(delivery, settlement):
                 session.settle(delivery.key, settlement)
             self._held.pop((delivery.link, delivery.key), None)
+            self._reports.ended(delivery.link, delivery.key)
         if self._counters is not None:
             self._counters.ended([one.delivery for one in finished])
         self._places.vacate(len(finished) - extra, extra)
@@ -184,6 +186,7 @@ class HeldJobs:
         if delivery is None:
             return
         if reason in {"timeout", "lost"}:
+            self._reports.send()  # its last lines show where the time went
             link.session.drop(key)  # the delivery is over and must not be settled
         if delivery.running:
             self._stop_running(delivery, reason, at_once=reason != "cancelled")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from mainspring.worker.log_batches import LogBatches
+from mainspring.worker.origin import Origin
 
 if TYPE_CHECKING:
     from mainspring.client.awaited_jobs import Awaited
     from mainspring.worker.current import CurrentJob
+    from mainspring.worker.job_log import LogLine
     from mainspring.worker.link import Link
     from mainspring.worker.session import Key
     from mainspring.worker.waits import Waits
-
-
-class Origin(NamedTuple):
-    """The connection and the delivery of a job."""
-
-    link: Link
-    key: Key
 
 
 class Reports:
@@ -28,12 +25,14 @@ class Reports:
         self._waits = waits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress: dict[Origin, tuple[int, int]] = {}
+        self._logs = LogBatches()
         self._data: deque[tuple[Origin, bytes, bool]] = deque()
         self._scheduled = False
 
     def attach(self) -> None:
         """Use the running loop."""
         self._loop = asyncio.get_running_loop()
+        self._logs.attach()
 
     def progress(self, job: CurrentJob, done: int, total: int) -> None:
         """Queue the newest progress for sending."""
@@ -44,6 +43,15 @@ class Reports:
         """Queue data or a warning for sending."""
         self._data.append((job.origin, data, warning))
         self._schedule()
+
+    def write_log(self, job: CurrentJob, line: LogLine) -> None:
+        """Queue a line for sending."""
+        if job.origin is not None:
+            self._logs.add(job.origin, line)
+
+    def ended(self, link: Link, key: Key) -> None:
+        """Forget a delivery that has ended."""
+        self._logs.ended(Origin(link, key))
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that a job waits for another one."""
@@ -63,6 +71,7 @@ class Reports:
 
     def send(self) -> None:
         """Send queued reports; called on the loop, and before a settlement, after which a job must not report."""
+        self._logs.send()
         if not self._scheduled:
             return
         self._scheduled = False  # first, so that later reports schedule another call

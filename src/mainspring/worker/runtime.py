@@ -20,6 +20,7 @@ from mainspring.worker.failed_attempts import FailedAttempts
 from mainspring.worker.heartbeats import Heartbeats
 from mainspring.worker.held_jobs import HeldJobs
 from mainspring.worker.link import Connector, Link
+from mainspring.worker.log_handler import capturing
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.places import Places
 from mainspring.worker.prefetch import PrefetchController
@@ -178,23 +179,25 @@ class Worker:
         extra = asyncio.create_task(self._extra.run(), name="mainspring extra places")
         drained = asyncio.create_task(self._draining.wait(), name="mainspring stop")
         owned = [*connections, beats, extra, drained]
-        try:
-            ended, _ = await asyncio.wait(owned, return_when=asyncio.FIRST_COMPLETED)
-            if drained not in ended:
-                for task in ended:
-                    task.result()  # raises, because these tasks end by themselves only with an error
-            await self._drain()
-        finally:
-            # The order: no new connections and heartbeats; then running jobs; the connections last, because jobs settle on them.
-            for task in owned:
-                task.cancel()
-            await asyncio.gather(*owned, return_exceptions=True)
-            await self._held_jobs.close()
-            if self._decider is not None:
-                await self._decider.close()
-            for link in self._all_links:
-                await link.close()
-            attempts.close()
+        with capturing():
+            try:
+                ended, _ = await asyncio.wait(owned, return_when=asyncio.FIRST_COMPLETED)
+                if drained not in ended:
+                    for task in ended:
+                        task.result()  # raises, because these tasks end by themselves only with an error
+                await self._drain()
+            finally:
+                # The order: no new connections and heartbeats; then running jobs; the connections last, because jobs
+                # settle on them.
+                for task in owned:
+                    task.cancel()
+                await asyncio.gather(*owned, return_exceptions=True)
+                await self._held_jobs.close()
+                if self._decider is not None:
+                    await self._decider.close()
+                for link in self._all_links:
+                    await link.close()
+                attempts.close()
         return self._ending
 
     # Called by the links.

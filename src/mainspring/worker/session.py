@@ -38,6 +38,8 @@ _DRAINS_CALL: Final = b"drains"
 """The id of the call by which a worker declares that it takes no more decisions."""
 _CACHE_CALL: Final = b"cache"
 """The id of the calls by which a worker reports about its memory for runs."""
+_LOGS_CALL: Final = b"logs"
+"""The id of the call by which a worker asks whether the server takes lines of jobs."""
 _ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
 
@@ -125,6 +127,8 @@ class WorkerSession:
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
         self.agreed = False
+        self.takes_logs = False
+        """Whether the server takes lines of jobs: older ones do not, nor do those with a store that cannot keep them."""
         self._pauses = 0
         self._ready_since_pause = 0
         self.credit = 0
@@ -179,6 +183,11 @@ class WorkerSession:
         if key in self.running:
             self._output.append(packets.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data))
 
+    def send_logs(self, lines: bytes) -> None:
+        """Send lines of jobs, encoded."""
+        if self.agreed:
+            self._output.append(packets.request(Type.LOG, lines))
+
     def send(self, kind: int, *args: bytes) -> bool:
         """Send a packet about runs of workflows; return False if there is no connection for it."""
         if self.agreed:
@@ -225,7 +234,7 @@ class WorkerSession:
         """Begin on a new connection."""
         self._connection = Connection("client", max_body=MAX_BODY)
         self._output = [packets.request(Type.OPTION_REQ, EXTENSION)]
-        self.agreed = False
+        self.agreed = self.takes_logs = False
         self._pauses = 0
         self.credit = 0
         self.unanswered_beats = 0
@@ -269,6 +278,8 @@ class WorkerSession:
             elif kind == Type.BEATEN:
                 self.unanswered_beats = 0
                 events += self._beaten(args[0])
+            elif kind in _CALLED and args[0] == _LOGS_CALL:
+                self.takes_logs = kind == Type.ANSWER
             elif kind in _CALLED and args[0] in {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL}:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
@@ -306,6 +317,7 @@ class WorkerSession:
             self._output.append(packets.request(Type.CALL, _SLOTS_CALL, b"worker.slots", b'{"slots":%d}' % self._slots))
         if self._isolates:
             self._output.append(packets.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
+        self._output.append(packets.request(Type.CALL, _LOGS_CALL, b"worker.logs", b"{}"))
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:

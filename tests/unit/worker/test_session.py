@@ -37,6 +37,7 @@ def session() -> WorkerSession:
         (Type.REGISTER, [b"f", b""]),
         (Type.REGISTER, [b"g", b'{"timeout":1}']),
         (Type.CALL, [b"slots", b"worker.slots", b'{"slots":16}']),
+        (Type.CALL, [b"logs", b"worker.logs", b"{}"]),
     ]
     return session
 
@@ -45,7 +46,7 @@ def reconnect(session: WorkerSession) -> list[tuple[int, list[bytes]]]:
     session.connected()
     sent(session)
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
-    return sent(session)[4:]
+    return sent(session)[5:]
 
 
 def test_older_servers_may_refuse_the_slots(session: WorkerSession) -> None:
@@ -54,12 +55,24 @@ def test_older_servers_may_refuse_the_slots(session: WorkerSession) -> None:
     assert session.agreed
 
 
+def test_lines_of_jobs_go_to_servers_that_take_them(session: WorkerSession) -> None:
+    assert not session.takes_logs, "older servers know no such packets"
+    assert session.receive(packets.response(Type.FAULT, b"logs", b"usage", b"there is no method")) == []
+    assert not session.takes_logs
+    session.receive(packets.response(Type.ANSWER, b"logs", b"{}"))
+    assert session.takes_logs
+    session.send_logs(b"lines")
+    assert sent(session) == [(Type.LOG, [b"lines"])]
+    reconnect(session)
+    assert not session.takes_logs, "the next server may be older"
+
+
 def test_isolation_is_declared_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([], "w1", isolates=True)
     session.connected()
     sent(session)
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
-    assert sent(session)[-1] == (Type.CALL, [b"isolates", b"worker.isolates", b"{}"])
+    assert (Type.CALL, [b"isolates", b"worker.isolates", b"{}"]) in sent(session)
     assert session.receive(packets.response(Type.FAULT, b"isolates", b"usage", b"there is no method")) == []
 
 

@@ -95,6 +95,13 @@ class Drains(Request[None]):
     call = "worker.drains"
 
 
+class TakesLogs(Request[None]):
+    """Ask whether the node takes LOG, the lines of jobs. Codes: ``unsupported``."""
+
+    permission = Permission.DEVELOP
+    call = "worker.logs"
+
+
 class Cache(Request[None]):
     """Report what the worker on this connection has in its memory for runs, and what has happened there since its start."""
 
@@ -112,14 +119,16 @@ class Cache(Request[None]):
 class Calls:
     """Handles the calls of all peers: those of the API, and those about the peer's own connection."""
 
-    def __init__(self, api: Api, jobs: JobCalls) -> None:
+    def __init__(self, api: Api, jobs: JobCalls, *, keeps_logs: bool = False) -> None:
         self._api = api
+        self._keeps_logs = keeps_logs
         self._jobs = jobs
         self._own: dict[type[Request[Any]], Callable[[Caller, bytes, Any], None]] = {
             Isolates: _isolates,
             Slots: _slots,
             Drains: _drains,
             Cache: _cache,
+            TakesLogs: self._takes_logs,
             Watch: self._watch,
         }
         self._requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
@@ -154,6 +163,11 @@ class Calls:
         under_way = self._api.start(request, answer, fault)
         if request.only_reads:
             peer.searches = [search for search in (*peer.searches, under_way) if not search.is_over]
+
+    def _takes_logs(self, peer: Caller, call_id: bytes, _: TakesLogs) -> None:
+        if not self._keeps_logs:
+            raise ApiError(Code.UNSUPPORTED, "the store of this node keeps no logs of jobs")
+        _answer(peer, call_id, _EMPTY_ANSWER)
 
     def _watch(self, peer: Caller, call_id: bytes, request: Watch) -> None:
         if peer.end_watch is not None:

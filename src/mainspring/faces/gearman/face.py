@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
     from mainspring.faces.gearman.peers import Connected, Peers
+    from mainspring.job_logs.service import LogService
     from mainspring.jobs.service import JobService
     from mainspring.workflows.service import WorkflowService
 
@@ -87,17 +88,20 @@ class GearmanFace:
         shut_down: Callable[[bool], None],
         remote_load: Callable[[bytes], RemoteLoad] | None = None,
         workflows: WorkflowService | None = None,
+        logs: LogService | None = None,
     ) -> None:
         self.service = service
         self.settings = settings
         self.api = api
-        self.calls = Calls(api, job_calls)
+        self.calls = Calls(api, job_calls, keeps_logs=logs is not None)
         """Handles the CALLs of the extension."""
         self.shut_down = shut_down
         """Ends the node; True: after its running jobs."""
         self.peers = peers
         self.workflows = workflows
         """The runs of workflows; None if the node's store keeps none."""
+        self.logs = logs
+        """The logs of jobs; None if the node's store keeps none."""
         self.remote_load = remote_load
         """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
         self.piece_cache = PieceCache(service.monotonic)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from mainspring.faces.gearman import administration, clients, deciders, extended_clients, extended_workers, workers
+from mainspring.faces.gearman import (
+    administration,
+    clients,
+    deciders,
+    extended_clients,
+    extended_workers,
+    log_lines,
+    workers,
+)
 from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.gearman.settlements import settle
 from mainspring.jobs.model import Priority
@@ -43,6 +51,7 @@ HANDLERS: dict[int, Handler] = {
     **extended_clients.HANDLERS,
     **extended_workers.HANDLERS,
     **deciders.HANDLERS,
+    **log_lines.HANDLERS,
     Type.SETTLE: settle,
     TEXT: administration.command,
     BAD: _bad,

@@ -92,6 +92,7 @@ class Type(IntEnum):
     DECIDE = 1022
     DECIDED = 1023
     FORGOTTEN = 1024
+    LOG = 1025
 
 
 ARGUMENTS: Final[dict[int, int]] = {
@@ -162,6 +163,7 @@ ARGUMENTS: Final[dict[int, int]] = {
     Type.DECIDE: 2,  # id, completions
     Type.DECIDED: 2,  # id, verdicts
     Type.FORGOTTEN: 1,  # runs
+    Type.LOG: 1,  # lines
 }
 """The number of arguments of each type; the last argument extends to the end of the body."""
 

@@ -28,6 +28,7 @@ from mainspring.worker.executors.frames import (
     Data,
     Ended,
     Halt,
+    Logged,
     Progress,
     Refuse,
     Run,
@@ -39,6 +40,7 @@ from mainspring.worker.executors.frames import (
     frame,
 )
 from mainspring.worker.forks import disown
+from mainspring.worker.log_handler import capturing
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.parent_death import die_with
 from mainspring.worker.selector import load_registry
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mainspring.client.awaited_jobs import Awaited
+    from mainspring.worker.job_log import LogLine
     from mainspring.worker.registry import Function, Registry
 
 
@@ -74,6 +77,10 @@ class Child:
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:  # noqa: ARG002
         """Send data or a warning to the worker."""
         self.send(Data(data, warning))
+
+    def write_log(self, job: CurrentJob, line: LogLine) -> None:  # noqa: ARG002
+        """Send a line to the worker."""
+        self.send(Logged(line))
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
         """Notify the worker that the job waits for another one."""
@@ -187,7 +194,8 @@ def main(arguments: Sequence[str], importing: Callable[[str], AbstractContextMan
         child.send(Begun(str(error)))
         return
     child.send(Begun())
-    child.serve(registry)
+    with capturing():
+        child.serve(registry)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from mainspring.worker.job_log import LogLine  # noqa: TC001 - msgspec reads the annotation
+
 
 class Run(msgspec.Struct, tag="run", array_like=True):
     """A job to run."""
@@ -50,6 +52,12 @@ class Data(msgspec.Struct, tag="told", array_like=True):
     warning: bool
 
 
+class Logged(msgspec.Struct, tag="logged", array_like=True):
+    """A line of the log of the running job."""
+
+    line: LogLine
+
+
 class WaitBegun(msgspec.Struct, tag="waits", array_like=True):
     """The begin of a wait of the running job for another one; the process chooses the number."""
 
@@ -73,7 +81,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
 
 
 ToChild: TypeAlias = Run | Halt | Refuse
-ToParent: TypeAlias = Begun | Progress | Data | WaitBegun | WaitEnded | Ended
+ToParent: TypeAlias = Begun | Progress | Data | Logged | WaitBegun | WaitEnded | Ended
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child: Final = msgspec.msgpack.Decoder(ToChild).decode

@@ -23,6 +23,7 @@ from mainspring.worker.executors.frames import (
     Data,
     Ended,
     Halt,
+    Logged,
     Progress,
     Refuse,
     Run,
@@ -226,6 +227,8 @@ class _Child(asyncio.Protocol):
                     delivery.job.progress(message.done, message.total)
                 case Data() if delivery is not None:
                     (delivery.job.warning if message.warning else delivery.job.data)(message.data)
+                case Logged() if delivery is not None:
+                    delivery.job.write_log(message.line)
                 case WaitBegun() if delivery is not None:
                     self._executor.waits(delivery)
                     awaited = Awaited(message.handle, partial(self._refuse, message.number))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.deciding.model import StepCall
     from mainspring.worker.delivery import Executor
     from mainspring.worker.execution import Settlement
+    from mainspring.worker.job_log import LogLine
     from mainspring.worker.settings import WorkerSettings
     from mainspring.worker.workflows.runs import Cancellable, Run
 
@@ -52,6 +53,9 @@ class _Silent:
         """Do nothing."""
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
+        """Do nothing."""
+
+    def write_log(self, job: CurrentJob, line: LogLine) -> None:
         """Do nothing."""
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:

@@ -1,0 +1,220 @@
+"""Calls about the logs of jobs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import UNSET
+
+from mainspring.access.roles import Permission
+from mainspring.api.answers.text import rfc3339
+from mainspring.api.answers.waiting import Later, read_page
+from mainspring.api.errors import ApiError, Code, check_number
+from mainspring.api.logs import Logged, LogLine, Logs
+from mainspring.job_logs.model import LEVELS, lines_of, mask_from
+from mainspring.job_logs.store import ReadLogs
+from mainspring.jobs.model import State
+from mainspring.namespaces import split
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.access.caller import Caller
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.job_logs.model import Chunk
+    from mainspring.job_logs.service import LogService
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.service import JobService
+
+PAGE_CHUNKS: Final = 64
+"""Chunks of one read: about 1 MiB."""
+ANSWER_BYTES: Final = 2**20
+"""Bytes of lines after which an answer is complete."""
+LAST_LINES: Final = 1.0
+"""Seconds after the end of a job in which its last lines may still be stored."""
+_CURSOR: Final = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
+
+
+class Place(NamedTuple):
+    """The place of a line: in which chunk it is, its number, and when its delivery began."""
+
+    chunk: int = 0
+    number: int = 0
+    delivery_us: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.chunk}.{self.number}.{self.delivery_us}"
+
+
+def place_of(text: str) -> Place:
+    """Return the place that an earlier answer contained. Raises ApiError."""
+    if not text:
+        return Place()
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, or empty, not {text[:100]!r}")
+    return Place(*map(int, found.groups()))
+
+
+class Collected:
+    """The lines of an answer, from chunk to chunk."""
+
+    def __init__(self, place: Place, request: Logs, *, whole: bool) -> None:
+        """``whole``: lines that are missing before the first one are missing, and not only left out of the answer."""
+        self.place = place
+        self.lines: list[LogLine] = []
+        self.bytes = 0
+        self._level = LEVELS.index(request.level)
+        self._whole = whole
+        self._is_filtered = request.level != LEVELS[0]
+        self._missed = 0
+
+    def add(self, chunk: Chunk, most: int) -> bool:
+        """Add lines of a chunk until there are ``most``; return whether the chunk is complete."""
+        last = self.place.number if self.place.delivery_us == chunk.delivery_us else 0
+        if self._whole and not self._is_filtered and chunk.first > last + 1:
+            self._missed += chunk.first - last - 1
+        self._whole = True
+        self.bytes += len(chunk.body)
+        for number, line in enumerate(lines_of(chunk), chunk.first):
+            if number <= last:
+                continue
+            if len(self.lines) >= most:
+                return False
+            self.place = Place(chunk.id, number, chunk.delivery_us)
+            if line.level >= self._level:
+                missed, self._missed = self._missed, 0
+                self.lines.append(
+                    LogLine(
+                        chunk.attempt,
+                        number,
+                        rfc3339(line.at_us),
+                        LEVELS[line.level],
+                        line.logger,
+                        line.message,
+                        line.fields or {},
+                        missed or UNSET,
+                    )
+                )
+        return True
+
+
+class LogCalls:
+    """Answers about the logs of jobs; without ``logs``, the store keeps none."""
+
+    def __init__(self, logs: LogService | None, service: JobService) -> None:
+        self._logs = logs
+        self._service = service
+        self.handlers: Handlers = {Logs: self._read}
+
+    async def _read(self, request: Logs, caller: Caller) -> Logged:
+        check_number("tail", request.tail)
+        check_number("limit", request.limit)
+        if self._logs is None:
+            raise ApiError(Code.UNSUPPORTED, "this store keeps no logs of jobs; SQLite, PostgreSQL and memory do")
+        job_id = self._service.id_of(request.handle.encode())
+        if job_id is None:
+            raise _unknown(request.handle)
+        if request.after is None:
+            return await self._tail(self._logs, request, job_id, caller)
+        until = self._service.monotonic() + request.wait
+        place = place_of(request.after)
+        while True:
+            # Before the lines are read: what is stored between the two is found by the next call.
+            ended = await self._has_ended(self._logs, request, job_id, caller)
+            answer = await self._forward(self._logs, request, job_id, place, caller, ended=ended)
+            if answer.lines or answer.ended or self._service.monotonic() >= until:
+                return answer
+            place = place_of(answer.next)
+            await _wait(self._logs, job_id)
+
+    async def _forward(
+        self, logs: LogService, request: Logs, job_id: int, place: Place, caller: Caller, *, ended: bool
+    ) -> Logged:
+        """Return the lines after a place."""
+        collected = Collected(place, request, whole=True)
+        after: int | None = place.chunk - 1
+        while after is not None:
+            query = ReadLogs(
+                namespace=request.namespace, job=job_id, attempt=request.attempt, after=after, limit=PAGE_CHUNKS
+            )
+            page = await read_page(logs.read, query)
+            for chunk in page.items:
+                _check(caller, request, chunk)
+                if not collected.add(chunk, request.limit) or collected.bytes >= ANSWER_BYTES:
+                    return Logged(collected.lines, str(collected.place), ended=False)
+            after = page.next
+        return Logged(collected.lines, str(collected.place), ended=ended)
+
+    async def _tail(self, logs: LogService, request: Logs, job_id: int, caller: Caller) -> Logged:
+        """Return the newest lines."""
+        ended = await self._has_ended(logs, request, job_id, caller)
+        level = mask_from(LEVELS.index(request.level))
+        newest: list[Chunk] = []
+        found = size = 0
+        after: int | None = None
+        while True:
+            query = ReadLogs(
+                namespace=request.namespace,
+                job=job_id,
+                attempt=request.attempt,
+                levels=level,
+                backward=True,
+                after=after,
+                limit=PAGE_CHUNKS,
+            )
+            page = await read_page(logs.read, query)
+            for chunk in page.items:
+                _check(caller, request, chunk)
+                newest.append(chunk)
+                size += len(chunk.body)
+                found += sum(1 for line in lines_of(chunk) if level >> line.level & 1)
+                if found >= request.tail or size >= ANSWER_BYTES:
+                    break
+            after = page.next
+            if after is None or found >= request.tail or size >= ANSWER_BYTES:
+                break
+        collected = Collected(Place(), request, whole=False)
+        for chunk in reversed(newest):
+            collected.add(chunk, most=found)
+        return Logged(collected.lines[-request.tail :], str(collected.place), ended)
+
+    async def _has_ended(self, logs: LogService, request: Logs, job_id: int, caller: Caller) -> bool:
+        """Return whether no more lines of a job follow. Raises ApiError for a job that does not exist, or is not the caller's."""
+        held = self._service.find_held(job_id)
+        job: Job | None = held.job if held is not None else None
+        if job is None:
+            job = await Later(lambda done, failed: self._service.find(job_id, done, failed))
+        if job is None:
+            if await self._has_lines(logs, request, job_id):
+                return True  # lines may be kept for longer than their job
+            raise _unknown(request.handle)
+        namespace, function = split(job.function)
+        if namespace != request.namespace:
+            raise _unknown(request.handle)
+        caller.check(Permission.PAYLOADS, namespace, function_text(function))
+        if not State(job.state).ended or logs.is_writing(job_id):
+            return False
+        return self._service.wall() - job.ended_us / 1_000_000 > LAST_LINES
+
+    @staticmethod
+    async def _has_lines(logs: LogService, request: Logs, job_id: int) -> bool:
+        return bool((await read_page(logs.read, ReadLogs(namespace=request.namespace, job=job_id, limit=1))).items)
+
+
+async def _wait(logs: LogService, job_id: int) -> None:
+    def ask(done: Callable[[None], None], failed: Callable[[Exception], None]) -> None:
+        del failed
+        logs.wait(job_id, lambda: done(None))
+
+    await Later[None](ask)
+
+
+def _check(caller: Caller, request: Logs, chunk: Chunk) -> None:
+    caller.check(Permission.PAYLOADS, request.namespace, function_text(chunk.function))
+
+
+def _unknown(handle: str) -> ApiError:
+    return ApiError(Code.JOB_NOT_FOUND, f"no job has the handle {handle}: it never existed here, or is no longer kept")

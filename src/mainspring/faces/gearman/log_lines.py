@@ -1,0 +1,63 @@
+"""LOG: lines of running jobs from workers of the extension. There is no answer, and lines of other jobs are ignored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from mainspring.job_logs.model import Line  # noqa: TC001 - msgspec reads the annotation
+from mainspring.job_logs.service import Delivery
+from mainspring.namespaces import split
+from mainspring.wire.gearman.packets import Type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.job_logs.service import LogService
+
+
+class LoggedLines(msgspec.Struct, array_like=True):
+    """Consecutive lines of one delivery."""
+
+    handle: bytes
+    token: bytes
+    first: Annotated[int, msgspec.Meta(ge=1, le=2**60)]
+    lines: list[Line]
+
+
+_decode = msgspec.msgpack.Decoder(list[LoggedLines]).decode
+
+
+def log(peer: Peer, args: list[bytes]) -> None:
+    """Store lines of the jobs that a worker runs."""
+    logs = peer.face.logs
+    if logs is None:
+        peer.refuse(b"UNSUPPORTED", b"the store of this node keeps no logs of jobs")
+        return
+    try:
+        received = _decode(args[0])
+    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
+        peer.refuse(b"INVALID_ARGUMENTS", f"LOG cannot be read: {error}".encode())
+        return
+    for one in received:
+        delivery = _delivery(logs, peer, one.handle, one.token)
+        if delivery is not None:
+            logs.append(delivery, one.first, one.lines)
+
+
+def _delivery(logs: LogService, peer: Peer, handle: bytes, token: bytes) -> Delivery | None:
+    """Return a delivery to this peer; the last lines may come when it has ended, as by its timeout. None: it has none such."""
+    key = (handle, token)
+    earlier = logs.delivery(key, peer)
+    if earlier is not None:
+        return earlier
+    held = peer.running(handle)
+    if held is None or held.token != token:
+        return None
+    namespace, function = split(held.job.function)
+    return logs.begin(key, Delivery(peer, held.job.id, namespace, function, held.job.attempt + 1, held.started_us))
+
+
+HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {Type.LOG: log}

@@ -1,0 +1,244 @@
+"""The logs of the jobs of a node: lines on their way to the store, and readers that wait for more of them.
+
+Jobs never wait for their logs. At most one operation with lines is under way, it is small, and the next one follows after a
+pause. A node whose store is busy keeps the lines, up to `BUFFER_BYTES`, and drops the others: the numbers of lines show how many.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from mainspring.job_logs.keeping import HeadAndTail
+from mainspring.job_logs.model import Chunk, parts_of
+from mainspring.job_logs.store import AppendLogs, ReadLogs, SweepLogs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.clock import Clock
+    from mainspring.errors import StoreError
+    from mainspring.job_logs.model import Line
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.query import Page
+    from mainspring.storage.reads import Reads
+
+BUFFER_BYTES: Final = 4 * 2**20
+"""Bytes of lines that wait for the store."""
+OPERATION_BYTES: Final = 128 * 1024
+OPERATION_ROWS: Final = 256
+PAUSE: Final = 0.1
+"""Seconds between two operations."""
+RETRY_PAUSE: Final = 1.0
+"""Seconds after an operation that has failed."""
+BUSY_BYTES: Final = 2 * 2**20
+"""Bytes that wait for a commit in a store that is busy."""
+FORGET_AFTER: Final = 2.0
+"""Seconds without a line after which a delivery that has ended is forgotten."""
+SWEEP_INTERVAL: Final = 60.0
+WAKE_INTERVAL: Final = 1.0
+"""Seconds after which a reader that waits looks again: another node may have written lines, or the job may have ended."""
+
+
+class Delivery:
+    """The log of one delivery, as long as lines of it may come. ``owner`` is the connection that may send them."""
+
+    __slots__ = ("attempt", "delivery_us", "function", "heard", "job", "keeping", "namespace", "owner")
+
+    def __init__(
+        self, owner: object, job: int, namespace: str, function: bytes, attempt: int, delivery_us: int
+    ) -> None:
+        self.owner = owner
+        self.job = job
+        self.namespace = namespace
+        self.function = function
+        self.attempt = attempt
+        self.delivery_us = delivery_us
+        self.keeping = HeadAndTail()
+        self.heard = 0.0
+        """The monotonic time of its last lines."""
+
+
+class LogService:
+    """Writes lines, deletes them ``retention`` seconds later, and reads them.
+
+    ``later`` calls a function after some seconds.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], object],
+        *,
+        retention: float,
+        is_held: Callable[[int], bool],
+    ) -> None:
+        self._commits = commits
+        self._reads = reads
+        self._clock = clock
+        self._later = later
+        self._retention = retention
+        self._is_held = is_held
+        self._deliveries: dict[tuple[bytes, bytes], Delivery] = {}
+        self._last_id = 0
+        self._waiting: deque[Chunk] = deque()
+        self._waiting_bytes = 0
+        self._under_way: Sequence[Chunk] = ()
+        self._unneeded: set[tuple[int, int]] = set()
+        """The stored chunks of the middle of long logs, by job and id."""
+        self._is_scheduled = False
+        self._is_sweeping = False
+        self._swept = clock.monotonic()
+        self._waiters: dict[int, list[Callable[[], None]]] = {}
+        self.lines = 0
+        """The number of lines that have been received."""
+        self.dropped = 0
+        """The number of lines that were dropped because the store was too slow."""
+
+    # ---- writing ----
+
+    def delivery(self, key: tuple[bytes, bytes], owner: object) -> Delivery | None:
+        """Return the delivery with a handle and a token that has sent lines over the same connection before."""
+        found = self._deliveries.get(key)
+        return found if found is not None and found.owner is owner else None
+
+    def begin(self, key: tuple[bytes, bytes], delivery: Delivery) -> Delivery:
+        """Accept lines of a delivery."""
+        self._deliveries[key] = delivery
+        return delivery
+
+    def append(self, delivery: Delivery, first: int, lines: Sequence[Line]) -> None:
+        """Store consecutive lines soon. The first one has the number ``first``."""
+        delivery.heard = self._clock.monotonic()
+        self.lines += len(lines)
+        for part in parts_of(first, lines):
+            chunk = Chunk(
+                self._next_id(),
+                delivery.job,
+                delivery.namespace,
+                delivery.function,
+                delivery.attempt,
+                delivery.delivery_us,
+                *part,
+            )
+            if self._waiting_bytes + chunk.size > BUFFER_BYTES:
+                self.dropped += chunk.lines
+                continue
+            self._waiting.append(chunk)
+            self._waiting_bytes += chunk.size
+            self._unneeded.update((chunk.job, chunk_id) for chunk_id in delivery.keeping.add(chunk))
+        self._schedule(0.0)
+
+    def _next_id(self) -> int:
+        self._last_id = max(self._last_id + 1, round(self._clock.wall() * 1_000_000))
+        return self._last_id
+
+    def _schedule(self, pause: float) -> None:
+        if not self._is_scheduled and not self._under_way:
+            self._is_scheduled = True
+            self._later(pause, self._write)
+
+    def _write(self) -> None:
+        """Put the next operation, unless the store is busy with jobs."""
+        self._is_scheduled = False
+        if self._commits.bytes > BUSY_BYTES:
+            self._schedule(PAUSE)
+            return
+        chunks: list[Chunk] = []
+        size = 0
+        while self._waiting and size < OPERATION_BYTES and len(chunks) < OPERATION_ROWS:
+            chunk = self._waiting.popleft()
+            self._waiting_bytes -= chunk.size
+            if (chunk.job, chunk.id) in self._unneeded:
+                self._unneeded.remove((chunk.job, chunk.id))
+                continue
+            size += chunk.size
+            chunks.append(chunk)
+        waiting = {(chunk.job, chunk.id) for chunk in self._waiting} if self._unneeded else set()
+        dropped = sorted(self._unneeded - waiting)[:OPERATION_ROWS]
+        self._unneeded.difference_update(dropped)
+        if chunks or dropped:
+            self._under_way = chunks
+            self._commits.put(
+                AppendLogs(chunks, dropped), lambda _: self._written(), lambda _: self._not_written(dropped)
+            )
+
+    def _written(self) -> None:
+        chunks, self._under_way = self._under_way, ()
+        for job in {chunk.job for chunk in chunks}:
+            self._wake(job)
+        if self._waiting or self._unneeded:
+            self._schedule(PAUSE)
+
+    def _not_written(self, dropped: Sequence[tuple[int, int]]) -> None:
+        """Keep the lines of an operation that has failed for another attempt."""
+        chunks, self._under_way = self._under_way, ()
+        self._unneeded.update(dropped)
+        self._waiting.extendleft(reversed(chunks))
+        self._waiting_bytes += sum(chunk.size for chunk in chunks)
+        self._schedule(RETRY_PAUSE)
+
+    # ---- periodic work ----
+
+    def check(self, now: float) -> None:
+        """Forget deliveries that have ended, and delete old lines. Call it about every second."""
+        for key, delivery in list(self._deliveries.items()):
+            if now - delivery.heard >= FORGET_AFTER and not self._is_held(delivery.job):
+                del self._deliveries[key]
+        if now - self._swept >= SWEEP_INTERVAL and not self._is_sweeping:
+            self._swept = now
+            self._sweep()
+
+    def _sweep(self) -> None:
+        operation = SweepLogs(round((self._clock.wall() - self._retention) * 1_000_000))
+
+        def swept(number: int) -> None:
+            self._is_sweeping = False
+            if number == operation.rows:
+                self._is_sweeping = True
+                self._later(PAUSE, self._sweep)
+
+        def failed(_: StoreError) -> None:
+            self._is_sweeping = False
+
+        self._is_sweeping = True
+        self._commits.put(operation, swept, failed)
+
+    # ---- reading ----
+
+    def read(
+        self,
+        query: ReadLogs,
+        done: Callable[[Page[Chunk]], None],
+        failed: Callable[[StoreError], None],
+        wanted: Callable[[], bool],
+    ) -> None:
+        """Read a page of stored lines."""
+        self._reads.ask(query, done, failed, wanted)
+
+    def is_writing(self, job: int) -> bool:
+        """Return whether lines of a job are on their way to the store."""
+        return any(chunk.job == job for chunk in (*self._under_way, *self._waiting))
+
+    def wait(self, job: int, then: Callable[[], None]) -> None:
+        """Call a function when lines of a job were stored here, or after `WAKE_INTERVAL`."""
+        waiters = self._waiters.setdefault(job, [])
+
+        def give_up() -> None:
+            if then in waiters:
+                waiters.remove(then)
+                if not waiters and self._waiters.get(job) is waiters:
+                    del self._waiters[job]
+                then()
+
+        waiters.append(then)
+        self._later(WAKE_INTERVAL, give_up)
+
+    def _wake(self, job: int) -> None:
+        waiters = self._waiters.pop(job, [])
+        woken = waiters[:]
+        waiters.clear()
+        for then in woken:
+            then()

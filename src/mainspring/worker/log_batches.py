@@ -1,0 +1,127 @@
+"""Lines of running jobs, from any thread, in batches on their way to the servers.
+
+A batch is sent after `INTERVAL`, or when it has `BATCH_BYTES`. Of a job that logs faster than its lines can be sent, the oldest
+ones are dropped; the numbers of the lines show how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from mainspring.worker.job_log import LogLine
+    from mainspring.worker.link import Link
+    from mainspring.worker.origin import Origin
+
+INTERVAL: Final = 0.2
+"""Seconds after which lines are sent."""
+BATCH_BYTES: Final = 16_384
+SHORTEST: Final = 0.02
+"""Seconds between two batches."""
+DELIVERY_BYTES: Final = 128 * 1024
+"""Bytes of one job's lines that may wait."""
+TOTAL_BYTES: Final = 1024 * 1024
+"""The same of all jobs."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Waiting:
+    """The lines of one delivery that were not sent."""
+
+    __slots__ = ("bytes", "lines", "next")
+
+    def __init__(self) -> None:
+        self.next = 1
+        """The number of the next line."""
+        self.lines: deque[LogLine] = deque()
+        self.bytes = 0
+
+
+class LogBatches:
+    """Collects lines in any thread, and sends them on the loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._deliveries: dict[Origin, _Waiting] = {}
+        self._bytes = 0
+        self._is_scheduled = self._is_hurried = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent = float("-inf")
+
+    def attach(self) -> None:
+        """Use the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, origin: Origin, line: LogLine) -> None:
+        """Add a line of a job."""
+        size = line.size
+        with self._lock:
+            waiting = self._deliveries.get(origin)
+            if waiting is None:
+                waiting = self._deliveries[origin] = _Waiting()
+            waiting.next += 1
+            while waiting.lines and (waiting.bytes + size > DELIVERY_BYTES or self._bytes + size > TOTAL_BYTES):
+                gone = waiting.lines.popleft().size
+                waiting.bytes -= gone
+                self._bytes -= gone
+            waiting.lines.append(line)
+            waiting.bytes += size
+            self._bytes += size
+            begins = not self._is_scheduled
+            hurries = self._bytes >= BATCH_BYTES and not self._is_hurried
+            self._is_scheduled = True
+            self._is_hurried = self._is_hurried or hurries
+        if (begins or hurries) and self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._schedule)
+            except RuntimeError:
+                pass  # the loop is closed: the worker has ended
+
+    def _schedule(self) -> None:
+        """Set the timer, or set it earlier for a batch that is full."""
+        assert self._loop is not None
+        due = self._sent + SHORTEST if self._is_hurried else self._loop.time() + INTERVAL
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self.send)
+
+    def send(self) -> None:
+        """Send what has been collected; also called before settlements, which end their deliveries."""
+        if not self._is_scheduled or self._loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._sent = self._loop.time()
+        packets: dict[Link, list[tuple[bytes, bytes, int, list[LogLine]]]] = {}
+        with self._lock:
+            self._is_scheduled = self._is_hurried = False
+            self._bytes = 0
+            for origin, waiting in list(self._deliveries.items()):
+                session = origin.link.session
+                if origin.key not in session.running:
+                    del self._deliveries[origin]
+                elif waiting.lines:
+                    if session.takes_logs:
+                        first = waiting.next - len(waiting.lines)
+                        packets.setdefault(origin.link, []).append((*origin.key, first, list(waiting.lines)))
+                    waiting.lines.clear()
+                    waiting.bytes = 0
+        for link, batch in packets.items():
+            link.session.send_logs(_encode(batch))
+            link.flush()
+
+    def ended(self, origin: Origin) -> None:
+        """Forget a delivery that has ended."""
+        if self._deliveries:
+            with self._lock:
+                self._deliveries.pop(origin, None)

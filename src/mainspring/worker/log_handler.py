@@ -1,0 +1,81 @@
+"""A handler of `logging` that takes the records of tasks for the logs of their jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.worker.current import running_job
+from mainspring.worker.job_log import LogLine, formatted, index_of, shorten, text_of, traceback_of, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""The attributes of every record of `logging`."""
+_OF_JOBS: Final = frozenset({"function", "handle", "attempt"})
+"""The attributes that ``JobLogFilter`` adds: the log of a job needs no such fields."""
+
+
+class JobLogHandler(logging.NullHandler):
+    """Takes the records that are logged in a task, for the log of its job; the worker adds it to the root logger.
+
+    It is a ``NullHandler``, so other code that looks for handlers does not take it for one that writes.
+    """
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Add a record to the log of the running job; outside a task, do nothing."""
+        job = running_job.get(None)
+        if job is not None:
+            with contextlib.suppress(Exception):  # as in every handler: a record must not end its task
+                job.write_log(_line_of(record))
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and _is_alone(record.name, self):
+            last.handle(record)
+        return True
+
+
+def _is_alone(name: str, handler: logging.Handler) -> bool:
+    """Return whether no other handler gets the records of a logger: then `logging.lastResort` does, as without this one."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if any(other is not handler for other in logger.handlers):
+            return False
+        logger = logger.parent if logger.propagate else None
+    return True
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """Take the records of `logging` in tasks inside this block."""
+    handler = JobLogHandler()
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+def _line_of(record: logging.LogRecord) -> LogLine:
+    fields: dict[str, Any]
+    if isinstance(record.msg, dict):  # of structlog
+        fields = {
+            str(name): value for name, value in record.msg.items() if name not in {"level", "timestamp", "logger"}
+        }
+        text = text_of(fields.pop("event", ""))
+    else:
+        text = formatted(record.msg, record.args)
+        fields = {}
+    for name, value in record.__dict__.items():
+        if name not in _STANDARD and name not in _OF_JOBS and not name.startswith("_"):
+            fields[name] = value
+    if record.exc_info:
+        text += traceback_of(record.exc_info)
+    if record.stack_info:
+        text += f"\n{record.stack_info}"
+    at_us = int(record.created * 1_000_000)
+    return LogLine(
+        at_us, index_of(record.levelno), record.name, shorten(text), dict(values_of(fields)) if fields else None
+    )
