@@ -92,7 +92,11 @@ class ForbiddenError(ServerError):
 
 
 class ConflictError(ServerError):
-    """The state of the job does not allow the request."""
+    """The state of the job does not allow the request. ``live_handle`` is the handle of the job that has its unique, if any."""
+
+    def __init__(self, message: str, *, live_handle: str | None = None) -> None:
+        super().__init__(message)
+        self.live_handle = live_handle
 
 
 class StoreError(MainspringError):

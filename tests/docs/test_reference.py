@@ -10,7 +10,19 @@ import pytest
 
 import mainspring
 from mainspring import errors
-from mainspring.api import audit, functions, jobs, logs, nodes, schedules, status, tokens, workflows
+from mainspring.api import (
+    audit,
+    functions,
+    job_changes,
+    jobs,
+    logs,
+    nodes,
+    schedules,
+    series,
+    status,
+    tokens,
+    workflows,
+)
 from mainspring.api.errors import Code
 from mainspring.api.request import Request
 from mainspring.client.app_client import AppClient
@@ -175,7 +187,7 @@ def test_every_code_of_a_call_is_among_the_errors_with_its_class() -> None:
 
 
 def test_every_call_is_in_the_specification_of_the_extension() -> None:
-    modules = (functions, jobs, logs, nodes, schedules, status, workflows, tokens, audit, calls)
+    modules = (functions, series, job_changes, jobs, logs, nodes, schedules, status, workflows, tokens, audit, calls)
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     named = {kind.call for kind in kinds if issubclass(kind, Request) and kind.call}
     rows = "\n".join(re.findall(r"^\| (`(?:[a-z]+\.[a-z]+|whoami)`.*?) \|", page("protocol.md"), flags=re.MULTILINE))

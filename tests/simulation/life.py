@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
+from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.answers.registry import Api
@@ -94,6 +95,8 @@ class Life:
         self.term = opened.term
         self.service.settling._chance = chance.random
         jobs = JobCalls(self.service)
+        submits = SubmitCalls(self.service, largest=engine.max_value)
+        changes = JobChangeCalls(self.service, submits, largest=engine.max_value)
         logs = None
         if engine.logs:
             logs = LogService(
@@ -104,9 +107,9 @@ class Life:
                 retention=LOG_RETENTION,
                 is_held=lambda job_id: self.service.find_held(job_id) is not None,
             )
-        handlers = [jobs.handlers, LogCalls(logs, self.service).handlers]
+        handlers = [jobs.handlers, changes.handlers, LogCalls(logs, self.service).handlers]
         if self.workflows is not None:
-            submits, limits = SubmitCalls(self.service, largest=engine.max_value), Limits(largest=engine.max_value)
+            limits = Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
             handlers.append(VersionCalls(self.workflows.versions, self.workflows.workers.rows).handlers)
         self.api = Api(*handlers)

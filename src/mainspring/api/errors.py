@@ -52,6 +52,8 @@ class Code(StrEnum):
     FORBIDDEN = "forbidden", Kind.FORBIDDEN
     """The caller lacks a permission; the message names it."""
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND
+    NOT_KEPT = "not_kept", Kind.NOT_FOUND
+    """The job exists, and its arguments or its result are no longer kept, or never were."""
     FUNCTION_NOT_FOUND = "function_not_found", Kind.NOT_FOUND
     SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND
     NODE_NOT_FOUND = "node_not_found", Kind.NOT_FOUND
@@ -83,20 +85,22 @@ class Code(StrEnum):
         return code
 
 
-class Problem(msgspec.Struct, frozen=True):
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """The reason why a call failed."""
 
     code: Code
     message: str
     """A sentence: what was wrong with which input, and what to do."""
+    live_handle: str | None = None
+    """Of a conflict: the job that has the unique now."""
 
 
 class ApiError(MainspringError):
     """A call failed; ``problem`` is the reason."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: Code, message: str, live_handle: str | None = None) -> None:
         super().__init__(message)
-        self.problem = Problem(code, message)
+        self.problem = Problem(code, message, live_handle)
 
 
 def problem_of(error: MainspringError) -> Problem:
@@ -110,7 +114,7 @@ def problem_of(error: MainspringError) -> Problem:
         (RefusedError, Code.REFUSED),
     )
     code = next((code for kind, code in kinds if isinstance(error, kind)), Code.UNAVAILABLE)
-    return Problem(code, str(error))
+    return Problem(code, str(error), error.live_handle if isinstance(error, ConflictError) else None)
 
 
 def check_number(name: str, number: int) -> None:

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.request import Request
+from mainspring.api.submitting import Arguments
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 
 REASON_LIMIT = 4096
@@ -122,12 +123,17 @@ class Cancel(Request[Cancelled]):
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
 
 
-class Retry(Request[JobInfo]):
-    """Put a job that ended without success back to pending. Codes: ``job_not_found``, ``conflict``."""
+class Retry(Arguments, Request[JobInfo]):
+    """Put a job that ended without success back to pending, or to scheduled for ``delay`` seconds.
+
+    With arguments, it gets these in place of its own: that needs the permission to submit jobs. Codes: ``invalid``,
+    ``too_large``, ``unsupported``, ``job_not_found``, ``conflict``.
+    """
 
     permission = Permission.OPERATE
     call = "jobs.retry"
     handle: str
+    delay: float | None = None
 
 
 class Watch(Request[None]):

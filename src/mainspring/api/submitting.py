@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import Code, Problem
+from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.request import Request
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
@@ -15,12 +17,15 @@ from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, Job, 
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.tags import check_tags
+from mainspring.namespaces import Namespaced
 from mainspring.resources.limit_specs import key_of
 from mainspring.workflows.model import decision_function
 
 PriorityName = Literal["high", "normal", "low"]
 PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
 
+BATCH_LIMIT = 10_000
+"""Jobs in a batch."""
 LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
 _RESERVED = DECISIONS[0]
 """As a number, because bytes look for a number ten times faster than for other bytes, and each submission is checked."""
@@ -66,6 +71,27 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         if self.tags:
             job.options = msgspec.structs.replace(job.options or Options(), tags=check_tags(self.tags))
         job.priority = PRIORITY_BY_NAME[self.priority]
+
+
+class Arguments(Namespaced, kw_only=True, omit_defaults=True):
+    """The arguments of a job: JSON, or base64 of any bytes."""
+
+    args: msgspec.Raw | UnsetType = UNSET
+    payload: bytes | UnsetType = UNSET
+
+
+def has_arguments(arguments: Arguments) -> bool:
+    """Return whether a request has arguments."""
+    return arguments.args is not UNSET or arguments.payload is not UNSET
+
+
+def bytes_of(arguments: Arguments | NewJob, default: bytes = b"") -> bytes:
+    """Return arguments as bytes, the default if there are none. Raises UsageError if both forms are given."""
+    if arguments.args is UNSET:
+        return default if arguments.payload is UNSET else arguments.payload
+    if arguments.payload is not UNSET:
+        raise UsageError("give args or payload, not both")
+    return bytes(arguments.args)
 
 
 def check_seconds(options: msgspec.Struct, *names: str) -> None:
@@ -118,6 +144,75 @@ class Submitted(msgspec.Struct):
     """A stored background job, or the existing one that it joined."""
 
     handle: str
+
+
+class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A job to submit, in JSON; docs/reference/protocol.md explains the options."""
+
+    function: str
+    args: msgspec.Raw | UnsetType = UNSET
+    """The arguments: any JSON value."""
+    payload: bytes | UnsetType = UNSET
+    """The arguments as base64 of any bytes, in place of ``args``."""
+    unique: str = ""
+    priority: PriorityName = "normal"
+    delay: float | None = None
+    run_at: Time | None = None
+    timeout: float | None = None
+    heartbeat: float | None = None
+    expires: float | None = None
+    retry: Retry | None = None
+    keep_unique: float | None = None
+    concurrency_key: str = ""
+    version: str = ""
+    tags: tuple[str, ...] = ()
+
+    def options(self) -> JobOptions:
+        """Return the options."""
+        return JobOptions(
+            self.priority,
+            self.delay,
+            None if self.run_at is None else self.run_at.timestamp(),
+            self.timeout,
+            self.heartbeat,
+            self.expires,
+            self.retry,
+            self.keep_unique,
+            self.concurrency_key,
+            self.version,
+            self.tags,
+        )
+
+
+class Submission(msgspec.Struct, omit_defaults=True):
+    """A stored job, or the existing one that it joined; or the reason why it was refused, in a batch."""
+
+    handle: str | None = None
+    joined: bool | None = None
+    problem: Problem | None = None
+
+
+class Submissions(msgspec.Struct):
+    """The jobs of a batch, in its order."""
+
+    items: list[Submission]
+
+
+class SubmitJob(Request[Submission]):
+    """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
+
+    permission = Permission.DEVELOP
+    job: NewJob
+
+
+class SubmitJobs(Request[Submissions]):
+    """Store jobs in one commit. Each item has its own answer; if the store fails, the whole call fails.
+
+    Codes: as of `SubmitJob`.
+    """
+
+    permission = Permission.DEVELOP
+    jobs: Annotated[list[NewJob], msgspec.Meta(max_length=BATCH_LIMIT)]
 
 
 class Ended(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""``mainspring jobs``: list, show, watch, cancel and retry jobs."""
+"""``mainspring jobs``: list, show, watch and change jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
+from msgspec import UNSET
 
+from mainspring.api.job_changes import Clone, Delete, Snooze
 from mainspring.api.jobs import Cancel, List, Retry, Show, Watch
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
@@ -56,7 +58,10 @@ State = Literal["scheduled", "pending", "leased", "running", "succeeded", "faile
 TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 
-jobs = App(name="jobs", help="List, show, watch, cancel and retry jobs.")
+Handles = Annotated[list[str], Parameter(name="HANDLE", help="The jobs' handles.", negative="")]
+Delay = Annotated[float | None, plain("--delay", "Start this long from now, or later.", **DURATION_OPTION)]
+
+jobs = App(name="jobs", help="List, show, watch and change jobs.")
 jobs.command(logs)
 
 
@@ -146,7 +151,7 @@ def show(handle: Handle, /, *, json: Json = False, server: ServerOptions = LOCAL
 
 @jobs.command
 def cancel(
-    handles: Annotated[list[str], Parameter(name="HANDLE", help="The jobs' handles.", negative="")],
+    handles: Handles,
     /,
     *,
     reason: Annotated[str | None, plain("--reason", "A text to store with the job.")] = None,
@@ -166,9 +171,13 @@ def cancel(
 
 @jobs.command
 def retry(
-    handles: Annotated[list[str], Parameter(name="HANDLE", help="The jobs' handles.", negative="")],
+    handles: Handles,
     /,
     *,
+    delay: Delay = None,
+    payload: Annotated[
+        str | None, plain("--payload", "Run the jobs with this input in place of their own.", allow_leading_hyphen=True)
+    ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -176,7 +185,71 @@ def retry(
 
     A run of a workflow cannot be retried: start another one with mainspring workflows start.
     """
-    return _each([Retry(handle) for handle in handles], server, json=json)
+    requests = [
+        Retry(handle, delay=delay, payload=UNSET if payload is None else payload.encode()) for handle in handles
+    ]
+    return _each(requests, server, json=json)
+
+
+@jobs.command
+def snooze(
+    handles: Handles,
+    /,
+    *,
+    delay: Annotated[float, plain("--delay", "Start the jobs this long from now, or later.", **DURATION_OPTION)],
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Postpone jobs that have not started.
+
+    EXAMPLES
+      mainspring jobs snooze H:node:1000000000001 --delay 2h
+    """
+    return _each([Snooze(handle, delay) for handle in handles], server, json=json)
+
+
+@jobs.command
+def clone(
+    handle: Handle,
+    /,
+    *,
+    payload: Annotated[
+        str | None,
+        plain(
+            "--payload", "The input of the new job. By default it is that of the other one.", allow_leading_hyphen=True
+        ),
+    ] = None,
+    unique: Annotated[str, plain("--unique", "A unique for the new job. By default it has none.")] = "",
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None,
+        plain("--priority", "The priority. By default it is that of the other job."),
+    ] = None,
+    delay: Delay = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Submit a new job like another one, and print its handle.
+
+    The other job may be in any state. The server keeps the input of a job until it has succeeded, so that the clone of a
+    succeeded job needs --payload.
+    """
+    request = Clone(handle, unique, priority, delay=delay, payload=UNSET if payload is None else payload.encode())
+    return print_answer(server.client(), request, lambda answer: print(answer["handle"], flush=True), json=json)
+
+
+@jobs.command
+def delete(
+    handles: Handles,
+    /,
+    *,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Delete jobs that have ended, with their results.
+
+    Jobs that have not ended are not deleted: cancel them first.
+    """
+    return _each([Delete(handle) for handle in handles], server, json=json)
 
 
 @jobs.command
@@ -243,7 +316,7 @@ def _utc(time: float | None) -> datetime | None:
     return None if time is None else datetime.fromtimestamp(time, UTC)
 
 
-def _each(requests: Sequence[Cancel | Retry], server: ServerOptions, *, json: bool) -> int:
+def _each(requests: Sequence[Cancel | Retry | Snooze | Delete], server: ServerOptions, *, json: bool) -> int:
     """Send all requests, print each answer or error, and return the exit code of the first error."""
     client = server.client()
     code = EXIT_DONE

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from mainspring.jobs.results import decoded
 
 if TYPE_CHECKING:
     from mainspring.client.outcomes import Outcome
@@ -29,24 +28,9 @@ def describe(handle: str, outcome: Outcome | None) -> dict[str, Any]:
     if outcome is not None:
         described |= {"state": outcome.state, "attempt": outcome.attempt}
         if outcome.state == "succeeded":
-            described["encoding"], described["result"] = _decoded(outcome.data)
+            described["encoding"], described["result"] = decoded(outcome.data)
         if outcome.error is not None:
             parts = (outcome.error.type, outcome.error.message)
             described["error"] = ": ".join(part for part in parts if part) or None
             described["traceback"] = outcome.error.traceback
     return described
-
-
-def _decoded(data: bytes) -> tuple[str, Any]:
-    """Return a result's encoding, and the result in it: ``json`` (null where it is empty), ``text`` or ``base64``."""
-    if not data:
-        return "json", None
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return "base64", base64.b64encode(data).decode()
-    try:
-        # Not decoded and encoded: that would round numbers.
-        return "json", msgspec.Raw(msgspec.json.format(data, indent=-1))
-    except (msgspec.DecodeError, RecursionError):  # RecursionError: nested too deeply, for readers as well
-        return "text", text

@@ -186,8 +186,16 @@ class Clients:
             worker.ignored_results.add(held.handle)  # the protocol has no message for a plain worker
         self._settling.cancelled(held, reason, lambda _: done("cancelled"))
 
-    def retry(self, job_id: int, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:
-        """Put an ended, unsuccessful job back to pending."""
+    def retry(
+        self,
+        job_id: int,
+        done: Callable[[Job], None],
+        failed: Callable[[MainspringError], None],
+        *,
+        payload: bytes | None = None,
+        delay: float = 0.0,
+    ) -> None:
+        """Put an ended, unsuccessful job back to pending, or to scheduled for some seconds; ``payload``: with other arguments."""
         handle = self._handles.of(job_id).decode()
 
         def refuse(job: Job | None, rival: int | None = None) -> None:
@@ -196,7 +204,10 @@ class Clients:
             elif rival is not None:
                 other = self._handles.of(rival).decode()
                 failed(
-                    ConflictError(f"the unique of {handle} is live again as {other}: wait for that job, or cancel it")
+                    ConflictError(
+                        f"the unique of {handle} is live again as {other}: wait for that job, or cancel it",
+                        live_handle=other,
+                    )
                 )
             elif job.term == RUNS:
                 function = job.function.decode("utf-8", "replace")
@@ -231,8 +242,13 @@ class Clients:
                 if outcome.job is None or not outcome.redriven:
                     refuse(outcome.job, outcome.rival)
                     return
-                if queue is not None:
+                is_due = outcome.job.state == State.PENDING
+                if queue is not None and is_due:
                     queue.backlog[outcome.job.priority] += 1
+                elif queue is not None:
+                    queue.away += 1
+                if not is_due:
+                    self._due_jobs.wake_at(outcome.job.due_us)
                 if self._hub.active:
                     self._hub.publish(outcome.job)
                 done(outcome.job)
@@ -244,7 +260,9 @@ class Clients:
                     self._serving.no_longer_away(queue)
                 failed(error)
 
-            self._commits.put(Redrive(job_id, job.function), redriven, not_redriven)
+            due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0
+            operation = Redrive(job_id, job.function, payload=payload, due_us=due_us)
+            self._commits.put(operation, redriven, not_redriven)
 
         self.find(job_id, found, failed)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
+from mainspring.jobs.changes import JobChanges
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.context import Context
 from mainspring.jobs.counting import Counting
@@ -163,6 +164,7 @@ class JobService:
             subscriptions=subscriptions,
             remote_jobs=remote_jobs,
         )
+        self.changes = changes = JobChanges(context, serving, settling, ends, due_jobs)
         self.functions = Functions(context, reads, serving.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(context, serving, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, serving, reads)
@@ -217,6 +219,7 @@ class JobService:
         self.wait, self.find, self.show = clients.wait, clients.find, clients.show
         self.find_unique, self.cancel, self.retry = clients.find_unique, clients.cancel, clients.retry
         self.client_gone, self.has_room = clients.gone, clients.has_room
+        self.reschedule, self.delete = changes.reschedule, changes.delete
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
         self.when_stored, self.remember = ends.when_stored, self.settled_deliveries.add

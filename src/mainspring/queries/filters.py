@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,7 +28,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Any of these states; none stands for all."""
     function: bytes | None = None
     functions: tuple[str, ...] = ()
-    """Patterns of functions, of which one has to match: `*` stands for any text. A caller may be restricted to them."""
+    """Names or patterns such as ``pay*``, of which one has to match: a caller may be restricted to them (`access.roles`)."""
     unique: bytes | None = None
     key: bytes | None = None
     """The concurrency key."""
@@ -81,13 +80,4 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def matches_pattern(function: bytes, patterns: Iterable[str]) -> bool:
     """Return whether one of the patterns matches a function's name."""
     name = function.decode("utf-8", "backslashreplace")
-    return any(_pattern(pattern).fullmatch(name) for pattern in patterns)
-
-
-@lru_cache(maxsize=1024)
-def _pattern(pattern: str) -> re.Pattern[str]:
-    """Return a pattern as a regular expression whose search never goes back over a part that has matched."""
-    first, *parts = map(re.escape, pattern.split("*"))
-    if not parts:
-        return re.compile(first)
-    return re.compile(first + "".join(f"(?>.*?{part})" for part in parts[:-1]) + ".*" + parts[-1], re.DOTALL)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

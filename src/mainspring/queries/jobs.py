@@ -66,6 +66,12 @@ def _cut(found: list[Job], limit: int) -> Page[Job]:
     return Page(found[:limit], last.id, last.created_us)
 
 
+class ReadArguments(Query[bytes | None], frozen=True):
+    """Read the arguments of a job. The answer is None if there is no such job, or if its arguments are not kept."""
+
+    id: int
+
+
 MAX_KEYS = 20
 """Concurrency keys per function and priority whose oldest jobs are read, in stores with one queue for each key."""
 

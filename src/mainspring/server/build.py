@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.job_changes import JobChangeCalls
+from mainspring.api.answers.job_data import JobDataCalls
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.answers.no_workflows import without_workflows
@@ -288,6 +290,7 @@ async def open_node(
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover).handlers
     job_calls = JobCalls(service, workflows)
     submits = SubmitCalls(service, largest=engine.max_value)
+    changes = JobChangeCalls(service, submits, largest=engine.max_value, changes_jobs=engine.changes_jobs)
     if workflows is None:
         workflow_handlers = without_workflows()
     else:
@@ -303,6 +306,8 @@ async def open_node(
         ).handlers,
         job_calls.handlers,
         LogCalls(logs, service).handlers,
+        changes.handlers,
+        JobDataCalls(service, largest=engine.max_value).handlers,
         FunctionCalls(service).handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,

@@ -99,8 +99,8 @@ class Engine(QueryPort, GroupPort, Protocol):
     and stores requests to stop held jobs (`jobs.store.RequestStop`)."""
 
     changes_jobs: bool
-    """Whether it reschedules waiting jobs, deletes ended ones, redrives jobs later or with other arguments, and returns the
-    arguments of jobs (`jobs.store.Reschedule`, `DeleteEnded`, `Redrive`, `queries.jobs.ReadArguments`)."""
+    """Whether it reschedules waiting jobs, deletes ended ones, and redrives jobs later or with other arguments
+    (`jobs.store.Reschedule`, `DeleteEnded`, `Redrive`)."""
 
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: Any = None

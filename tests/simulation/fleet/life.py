@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.registry import Api
+from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.errors import StoreError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -105,7 +107,8 @@ class FleetLife:
         self.service.begin(opened.term)
         self.service.settling._chance = self.chance.random
         jobs = JobCalls(self.service)
-        self.api = Api(jobs.handlers)
+        submits = SubmitCalls(self.service, largest=way.max_value)
+        self.api = Api(jobs.handlers, JobChangeCalls(self.service, submits, largest=way.max_value).handlers)
         self.face = GearmanFace(
             self.service,
             peers,

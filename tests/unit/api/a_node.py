@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.job_changes import JobChangeCalls
+from mainspring.api.answers.job_data import JobDataCalls
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
@@ -45,8 +47,11 @@ class Store(MemoryEngine):
     """A store that refuses everything while ``error`` is set."""
 
     error: StoreError | None = None
+    groups = 0
+    """The number of groups so far."""
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        self.groups += 1
         if self.error is not None:
             committed(self.error)
         else:
@@ -84,7 +89,7 @@ class Side:
 
 
 class Node:
-    def __init__(self, store: Store, **options: Any) -> None:
+    def __init__(self, store: Store, *, changes_jobs: bool = True, **options: Any) -> None:
         loop = asyncio.get_running_loop()
         self.store = store
         self.clock = ManualClock()
@@ -104,6 +109,8 @@ class Node:
         self.submits = SubmitCalls(self.service, largest=PAYLOAD_LIMIT)
         self.api = Api(
             self.jobs.handlers,
+            JobChangeCalls(self.service, self.submits, largest=PAYLOAD_LIMIT, changes_jobs=changes_jobs).handlers,
+            JobDataCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
             FunctionCalls(self.service).handlers,
             ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
             self.submits.handlers,

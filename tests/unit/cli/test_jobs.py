@@ -217,3 +217,41 @@ def test_a_list_sends_its_criteria(monkeypatch: pytest.MonkeyPatch) -> None:
             "partial": True,
         },
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "params"),
+    [
+        ("snooze H:n:1 --delay 2h", "jobs.snooze", {"handle": "H:n:1", "delay": 7200.0}),
+        ("delete H:n:1", "jobs.delete", {"handle": "H:n:1"}),
+        ("retry H:n:1", "jobs.retry", {"handle": "H:n:1"}),
+        (
+            "retry H:n:1 --delay 5s --payload [1]",
+            "jobs.retry",
+            {"handle": "H:n:1", "delay": 5.0, "payload": "WzFd"},
+        ),
+        ("clone H:n:1", "jobs.clone", {"handle": "H:n:1"}),
+        (
+            "clone H:n:1 --payload -1 --unique u --priority low --delay 1m",
+            "jobs.clone",
+            {"handle": "H:n:1", "payload": "LTE=", "unique": "u", "priority": "low", "delay": 60.0},
+        ),
+    ],
+)
+def test_a_change_is_one_call(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    method: str,
+    params: dict[str, Any],
+) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def call(_: Client, name: str, given: dict[str, Any], _timeout: float | None = None) -> dict[str, Any]:
+        calls.append((name, given))
+        return {"handle": "H:n:2", "state": "pending"}
+
+    monkeypatch.setattr(Client, "call", call)
+    assert main(["jobs", *words.split()]) == 0
+    assert calls == [(method, params)]
+    assert "H:n:2" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from mainspring.queries.filters import JobFilter, matches_pattern
         ("*.eu", [b".eu", b"pay.eu", b"a.eu.eu"], [b"pay.eu2", b"pay-eu"]),
         ("a*b*c", [b"abc", b"a1b2c", b"abbcc"], [b"acb", b"ab", b"c"]),
         ("*", [b"", b"any", b"\xff"], []),
-        ("[a]?", [b"[a]?"], [b"a1"]),
+        ("[ab]?", [b"a1", b"bc"], [b"[ab]?", b"a"]),
         ("*a*a", [b"aa", b"baab a"], [b"a", b"ab"]),
     ],
 )

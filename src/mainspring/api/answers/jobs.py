@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.job_filters import filter_of
-from mainspring.api.answers.text import failure_of, line, rfc3339, text
+from mainspring.api.answers.job_info import info_of
+from mainspring.api.answers.job_lookup import JobLookup, check_access, unknown
+from mainspring.api.answers.text import failure_of, rfc3339, text
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import (
@@ -18,20 +20,20 @@ from mainspring.api.jobs import (
     List,
     Listed,
     Missed,
-    Retry,
     Show,
     Watch,
 )
 from mainspring.errors import NotFoundError
-from mainspring.jobs.model import RUNS, Job, Options, Priority, State
+from mainspring.jobs.model import RUNS, Job, Options, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
-from mainspring.workflows.model import Key, decode_about, function_named, function_text
+from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.events.relay import Running
     from mainspring.jobs.service import JobService
@@ -48,19 +50,23 @@ class JobCalls:
     def __init__(self, service: JobService, workflows: WorkflowService | None = None) -> None:
         self._service = service
         self._workflows = workflows
-        self.handlers: Handlers = {List: self._list, Show: self._show, Cancel: self._cancel, Retry: self._retry}
+        self._lookup = JobLookup(service)
+        self.handlers: Handlers = {List: self._list, Show: self._show, Cancel: self._cancel}
 
     # ---- reading ----
 
-    async def _list(self, request: List) -> Listed:
+    async def _list(self, request: List, caller: Caller) -> Listed:
         check_number("limit", request.limit)
-        before = self._job_id(request.before) if request.before is not None else None
+        before = self._lookup.job_id(request.before) if request.before is not None else None
         where = await filter_of(request, self._find_run)
+        permitted = caller.functions(request.permission, request.namespace)
+        if permitted is not None:
+            where = replace(where, functions=permitted)
         query = ListJobs(where=where, after=before, limit=request.limit)
         page = await read_page(self._service.ask if request.partial else self._service.gather, query)
         page = page._replace(items=[_of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.in_memory())
-        jobs = [self._info(job) for job in page.items]
+        jobs = [info_of(self._service, job) for job in page.items]
         if not request.partial:
             return Listed(jobs)
         following = None if page.next is None else self._service.handle_of(page.next).decode()
@@ -84,14 +90,17 @@ class JobCalls:
         shown: Shown = await Later(lambda done, failed: workflows.show(key, done, failed))
         return shown
 
-    async def _show(self, request: Show) -> JobDetails:
-        found = await self.find(self._job_id(request.handle))
+    async def _show(self, request: Show, caller: Caller) -> JobDetails:
+        def check(job: Job) -> None:
+            check_access(job, request.handle, request.namespace, caller, request.permission)
+
+        found = await self.find(self._lookup.job_id(request.handle), check)
         if found is None:
-            raise _unknown(request.handle)
+            raise unknown(request.handle)
         return found
 
-    async def find(self, job_id: int) -> JobDetails | None:
-        """Return the details of a job."""
+    async def find(self, job_id: int, check: Callable[[Job], None] = lambda _: None) -> JobDetails | None:
+        """Return the details of a job. ``check`` may raise an error for it."""
         service = self._service
         held = service.find_held(job_id) is not None
         found: tuple[Job | None, Running | None] = await Later(
@@ -100,6 +109,7 @@ class JobCalls:
         job, running = found
         if job is None:
             return None
+        check(job)
         details = self._details(job if held else _of_another_node(job, running), running)
         if job.term == RUNS and self._workflows is not None:
             await self._add_progress(self._workflows, job_id, details)
@@ -115,21 +125,13 @@ class JobCalls:
 
     # ---- changing ----
 
-    async def _cancel(self, request: Cancel) -> Cancelled:
-        job_id = self._job_id(request.handle)
+    async def _cancel(self, request: Cancel, caller: Caller) -> Cancelled:
+        job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
         try:
             state: str = await Later(lambda done, failed: self._service.cancel(job_id, request.reason, done, failed))
         except NotFoundError:
-            raise _unknown(request.handle) from None
+            raise unknown(request.handle) from None
         return Cancelled(request.handle, state)
-
-    async def _retry(self, request: Retry) -> JobInfo:
-        job_id = self._job_id(request.handle)
-        try:
-            job: Job = await Later(lambda done, failed: self._service.retry(job_id, done, failed))
-        except NotFoundError:
-            raise _unknown(request.handle) from None
-        return self._info(job)
 
     # ---- watching ----
 
@@ -140,7 +142,7 @@ class JobCalls:
 
         Return a function that ends the watch. Raises ApiError.
         """
-        job_id = self._job_id(request.handle) if request.handle is not None else None
+        job_id = self._lookup.job_id(request.handle) if request.handle is not None else None
         function = function_named(request.function) if request.function is not None else None
         missed = 0
 
@@ -154,33 +156,12 @@ class JobCalls:
             if missed:
                 send(Missed(missed))
                 missed = 0
-            send(self._info(job))
+            send(info_of(self._service, job))
 
         self._service.watch(changed)
         return lambda: self._service.unwatch(changed)
 
     # ---- writing ----
-
-    def _job_id(self, handle: str) -> int:
-        """Return the id of a handle. Raises ApiError."""
-        job_id = self._service.id_of(handle.encode())
-        if job_id is None:
-            raise _unknown(handle)
-        return job_id
-
-    def _info(self, job: Job) -> JobInfo:
-        return JobInfo(
-            handle=self._service.handle_of(job.id).decode(),
-            function=function_text(job.function),
-            unique=text(job.unique),
-            state=State(job.state).name.lower(),
-            priority=Priority(job.priority).name.lower(),
-            attempt=job.attempt,
-            created_at=rfc3339(job.created_us),
-            started_at=rfc3339(job.started_us),
-            ended_at=rfc3339(job.ended_us),
-            error=line(job.error),
-        )
 
     def _details(self, job: Job, running: Running | None) -> JobDetails:
         options, service = job.options or NO_OPTIONS, self._service
@@ -190,7 +171,7 @@ class JobCalls:
         total = _number(attempt.denominator) if attempt is not None else 0
         policy = service.policy(held) if held is not None else options.retry
         return JobDetails(
-            **asdict(self._info(job)),
+            **asdict(info_of(service, job)),
             traceback=failure_of(job.error).traceback if job.error else None,
             schedule=options.schedule,
             fire_time=rfc3339(options.fire_us),
@@ -208,10 +189,6 @@ class JobCalls:
             denominator=total,
             tags=list(options.tags),
         )
-
-
-def _unknown(handle: str) -> ApiError:
-    return ApiError(Code.JOB_NOT_FOUND, f"no job has the handle {handle}: it never existed here, or is no longer kept")
 
 
 def _of_another_node(job: Job, running: Running | None = None) -> Job:

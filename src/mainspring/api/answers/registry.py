@@ -121,7 +121,7 @@ async def _outcome(work: Coroutine[Ask, Any, Any]) -> Any:
             answer.set_exception(error)
 
     def failed(problem: Problem) -> None:
-        broken(ApiError(problem.code, problem.message))
+        broken(ApiError(problem.code, problem.message, problem.live_handle))
 
     under_way = CallInProgress(work, done, failed, broken)
     try:

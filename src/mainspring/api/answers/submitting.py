@@ -5,15 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.api.answers.waiting import Later
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import Ended, JobOptions, Run, Submit, Submitted, submission_problem
+from mainspring.api.errors import ApiError, Code, problem_of
+from mainspring.api.submitting import (
+    Ended,
+    JobOptions,
+    Run,
+    Submission,
+    Submissions,
+    Submit,
+    SubmitJob,
+    SubmitJobs,
+    Submitted,
+    bytes_of,
+    submission_problem,
+)
 from mainspring.clock import to_us
+from mainspring.errors import MainspringError
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Done, Failed
+    from mainspring.api.submitting import NewJob
     from mainspring.jobs.service import JobService
 
 
@@ -23,12 +38,60 @@ class SubmitCalls:
     def __init__(self, service: JobService, *, largest: int) -> None:
         self._service = service
         self._largest = largest
-        self.handlers: Handlers = {Submit: self._submit, Run: self._run}
+        self.handlers: Handlers = {
+            Submit: self._submit,
+            Run: self._run,
+            SubmitJob: self._submit_job,
+            SubmitJobs: self._submit_jobs,
+        }
 
     async def _submit(self, request: Submit) -> Submitted:
         job = self.job(request.function, request.payload, request.unique, request.options)
         job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
         return Submitted(self._service.handle_of(job_id).decode())
+
+    async def _submit_job(self, request: SubmitJob, caller: Caller) -> Submission:
+        return await self.stored(self._job_of(request.job, request.namespace, caller))
+
+    async def stored(self, job: Job) -> Submission:
+        """Store a job, and return its handle or that of the job that it joined."""
+        job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
+        return Submission(self._service.handle_of(job_id).decode(), job_id != job.id)
+
+    async def _submit_jobs(self, request: SubmitJobs, caller: Caller) -> Submissions:
+        """Store the valid jobs of a batch together; one by one if some of them join foreground jobs."""
+        answers: list[Submission] = []
+        places: list[int] = []
+        batch: list[Job] = []
+        for place, new in enumerate(request.jobs):
+            try:
+                batch.append(self._job_of(new, request.namespace, caller))
+            except MainspringError as error:
+                answers.append(Submission(problem=problem_of(error)))
+                continue
+            places.append(place)
+            answers.append(Submission())
+        if self._service.joins(batch):
+            for place, job in zip(places, batch, strict=True):
+                answers[place] = await self._stored_or_refused(job)
+        elif batch:
+            submit, handle_of = self._service.submit, self._service.handle_of
+            ids: list[int] = await Later(lambda done, failed: submit(batch, lambda ids, _: done(ids), failed))
+            for place, job, job_id in zip(places, batch, ids, strict=True):
+                answer = answers[place]
+                answer.handle, answer.joined = handle_of(job_id).decode(), job_id != job.id
+        return Submissions(answers)
+
+    async def _stored_or_refused(self, job: Job) -> Submission:
+        try:
+            return await self.stored(job)
+        except MainspringError as error:
+            return Submission(problem=problem_of(error))
+
+    def _job_of(self, new: NewJob, namespace: str, caller: Caller) -> Job:
+        """Return a new job as a client describes it in JSON. Raises ApiError, UsageError and ForbiddenError."""
+        caller.check(SubmitJob.permission, namespace, new.function)
+        return self.job(new.function.encode(), bytes_of(new), new.unique.encode(), new.options())
 
     async def _run(self, request: Run) -> Ended:
         job = self.job(request.function, request.payload, request.unique, JobOptions(request.priority))

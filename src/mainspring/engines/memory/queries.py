@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.finding import live_of
 from mainspring.engines.memory.tables import Tables
-from mainspring.jobs.model import State
+from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, search
+from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, search
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Query, in_parts
 
@@ -68,6 +68,12 @@ async def list_jobs(tables: Tables, query: ListJobs, meter: Meter) -> Page[Job]:
     return await search(_Jobs(tables, query), query, meter)
 
 
+async def read_arguments(tables: Tables, query: ReadArguments, _: Meter) -> bytes | None:
+    """Return the arguments of a job; see ``ReadArguments``."""
+    job = tables.jobs.get(query.id)
+    return None if job is None or job.state == State.SUCCEEDED or job.term == RUNS else job.payload
+
+
 async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``."""
     jobs = tables.jobs
@@ -115,6 +121,7 @@ Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, A
 READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
+    ReadArguments: read_arguments,
     ListLimits: list_limits,
     ShowLive: show_live,
 }

@@ -284,6 +284,11 @@ RETURNING id;
 -- name: delete_dead
 DELETE FROM dead WHERE id = ANY ($1::bigint[]);
 
+-- name: arguments
+SELECT payload FROM jobs WHERE id = ANY ($1::bigint[])
+UNION ALL SELECT payload FROM dead WHERE id = ANY ($1::bigint[])
+UNION ALL SELECT payload FROM inbox WHERE id = ANY ($1::bigint[]);
+
 -- name: results
 SELECT id, result FROM ended WHERE id = ANY ($1::bigint[]);
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.postgres import resources, rows
+from mainspring.engines.postgres import inbox, resources, rows
 from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.queries import live
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, search
+from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, search
 from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Page, Query, in_parts
@@ -143,6 +143,14 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
     return await search(_Jobs(tx, query, function), query, meter)
 
 
+async def read_arguments(tx: Transaction, query: ReadArguments, _: Meter) -> bytes | None:
+    """Return the arguments of a job; see ``ReadArguments``."""
+    aliases = await inbox.aliases(tx, [query.id])
+    ids = rows.known_ids([aliases.get(query.id, query.id)])
+    found: bytes | None = await tx.connection.fetchval(SQL["arguments"], ids)
+    return found
+
+
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``. Slow scans begin at the floors of claims."""
     await tx.functions.load(("default", name) for name in query.functions)
@@ -179,6 +187,7 @@ Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[A
 READERS: Final[Readers] = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
+    ReadArguments: read_arguments,
     ListLimits: list_limits,
     ShowLive: show_live,
 }

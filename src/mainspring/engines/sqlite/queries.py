@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, search
+from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, search
 from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Page, Query, in_parts
@@ -124,6 +124,13 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
     return await search(_Jobs(tx, query, function), query, meter)
 
 
+async def read_arguments(tx: Transaction, query: ReadArguments, _: Meter) -> bytes | None:
+    """Return the arguments of a job; see ``ReadArguments``."""
+    found = [*tx.cursor.execute(SQL["arguments"], (query.id,))] if query.id <= LARGEST_ID else []
+    payload: bytes | None = found[0][0] if found else None
+    return payload
+
+
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``."""
     found = {}
@@ -171,6 +178,7 @@ Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[A
 READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
+    ReadArguments: read_arguments,
     ListLimits: list_limits,
     ShowLive: show_live,
 }

@@ -137,6 +137,9 @@ SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, star
     input_size, output_size, options, error, NULL, NULL, key
 FROM jobs WHERE id = ?;
 
+-- name: arguments
+SELECT payload FROM jobs WHERE id = ?;
+
 -- name: result
 SELECT result FROM jobs WHERE id = ?;
 

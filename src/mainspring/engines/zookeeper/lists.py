@@ -8,8 +8,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, queries
+from mainspring.jobs.model import State
 from mainspring.jobs.store import Counted, ShowLive
-from mainspring.queries.jobs import ListJobs, Mark, search
+from mainspring.queries.jobs import ListJobs, Mark, ReadArguments, search
 from mainspring.storage.query import Meter, Query
 
 if TYPE_CHECKING:
@@ -73,6 +74,12 @@ async def list_jobs(session: Session, query: ListJobs, meter: Meter) -> Page[Job
     return await search(_Jobs(session, query), query, meter)
 
 
+async def read_arguments(session: Session, query: ReadArguments, _: Meter) -> bytes | None:
+    """Return the arguments of a job; see ``ReadArguments``."""
+    seen = (await locating.look(session, [query.id])).get(query.id)
+    return None if seen is None or seen.state == State.SUCCEEDED else seen.job(whole=True).payload
+
+
 async def newest(session: Session, before: int | None) -> AsyncIterator[list[int]]:
     """Yield the ids of all jobs below ``before``, a block at a time, newest first."""
     blocks = paths.blocks_of(await session.tree.children(paths.RESULTS))
@@ -95,5 +102,6 @@ async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
 
 READERS: Final[Readers] = {
     ListJobs: list_jobs,
+    ReadArguments: read_arguments,
     ShowLive: show_live,
 }

@@ -54,6 +54,7 @@ OF_CALLS: Final = _kinds(
     (Code.TOO_MANY_FUNCTIONS, 422, "The node accepts no more functions"),
     (Code.FORBIDDEN, 403, "The caller lacks a permission"),
     (Code.JOB_NOT_FOUND, 404, "There is no such job"),
+    (Code.NOT_KEPT, 404, "The data are not kept"),
     (Code.FUNCTION_NOT_FOUND, 404, "There is no such function"),
     (Code.SCHEDULE_NOT_FOUND, 404, "There is no such schedule"),
     (Code.NODE_NOT_FOUND, 404, "There is no such node"),
@@ -107,6 +108,8 @@ class Document(msgspec.Struct, omit_defaults=True):
     instance: str
     """The id of the request, which the log has, too."""
     errors: tuple[Fault, ...] = ()
+    live_handle: str | None = None
+    """The job that has the unique now, if that is why the request was refused."""
 
 
 class HttpError(MainspringError):
@@ -136,7 +139,13 @@ def refusal(error: HttpError | Problem | None, request_id: str) -> tuple[int, di
     if kind.status in _RETRIED:
         headers.setdefault(b"retry-after", b"%d" % RETRY_AFTER)
     document = Document(
-        kind.uri, kind.title, kind.status, detail, f"urn:mainspring:request:{request_id}", tuple(faults)
+        kind.uri,
+        kind.title,
+        kind.status,
+        detail,
+        f"urn:mainspring:request:{request_id}",
+        tuple(faults),
+        error.live_handle if isinstance(error, Problem) else None,
     )
     return kind.status, headers, msgspec.json.encode(document)
 

@@ -8,12 +8,23 @@ import pytest
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
-from mainspring.queries.jobs import FirstInLine
+from mainspring.queries.jobs import FirstInLine, ReadArguments
 from mainspring.testing.conformance.driver import NOW, Store, done
 
 
 class Reading:
     """Tests of operations that only read."""
+
+    def test_the_arguments_of_a_job_are_kept_until_it_succeeds(self, store: Store) -> None:
+        later = store.submitted(function=b"g", payload=b"later", state=State.SCHEDULED, due_us=NOW)
+        jobs = [store.leased(payload=b"load %d" % number) for number in range(4)]
+        for job, event in zip(jobs, (Event.SUCCEED, Event.FAIL, Event.CANCEL), strict=False):
+            store.end(job, event)
+        arguments = [store.read(ReadArguments(job.id)) for job in (*jobs, later)]
+        assert arguments == [None, b"load 1", b"load 2", b"load 3", b"later"]
+        assert store.read(ReadArguments(store.submitted(payload=b"").id)) == b""
+        assert store.read(ReadArguments(1)) is None
+        assert store.read(ReadArguments(2**70)) is None
 
     def test_jobs_are_found_by_id(self, store: Store) -> None:
         jobs = [store.submitted() for _ in range(3)]

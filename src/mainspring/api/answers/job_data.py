@@ -1,0 +1,124 @@
+"""Answers with the data of users: arguments, results and outcomes of jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.access.roles import Permission
+from mainspring.api.answers.job_info import STATE_NAMES
+from mainspring.api.answers.job_lookup import JobLookup, unknown
+from mainspring.api.answers.text import failure_of, line, text
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.job_data import Data, Outcome, Payload, Result, Wait
+from mainspring.jobs.model import State
+from mainspring.jobs.results import decoded
+from mainspring.jobs.store import Find
+from mainspring.queries.jobs import ReadArguments
+
+if TYPE_CHECKING:
+    from mainspring.access.caller import Caller
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.waiting import Done, Failed
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.service import JobService
+
+RESULT_LIMIT: Final = 1 << 20
+"""Bytes of a result up to which an `Outcome` contains it."""
+
+
+class JobDataCalls:
+    """Calls for the data of users. Results have up to ``largest`` bytes."""
+
+    def __init__(self, service: JobService, *, largest: int) -> None:
+        self._service = service
+        self._largest = largest
+        self._lookup = JobLookup(service)
+        self.handlers: Handlers = {Payload: self._payload, Result: self._result, Wait: self._wait}
+
+    async def _payload(self, request: Payload, caller: Caller) -> Data:
+        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+        held = self._service.find_held(job.id)
+        if held is not None:
+            return Data(held.job.payload)
+        payload: bytes | None = await Later(lambda done, failed: self._service.ask(ReadArguments(job.id), done, failed))
+        if payload is None:
+            raise ApiError(Code.NOT_KEPT, f"the arguments of {request.handle} are not kept")
+        return Data(payload)
+
+    async def _result(self, request: Result, caller: Caller) -> Data:
+        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+        if job.state != State.SUCCEEDED:
+            state = STATE_NAMES[job.state]
+            raise ApiError(Code.CONFLICT, f"{request.handle} is {state}: only succeeded jobs have a result")
+        ended = await self._read(job, self._largest)
+        if ended is None:
+            raise unknown(request.handle)
+        return Data(ended.result)
+
+    async def _wait(self, request: Wait, caller: Caller) -> Outcome:
+        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+        sees = caller.may(Permission.PAYLOADS, request.namespace, text(job.function))
+        ended = await self._read(job, RESULT_LIMIT) if State(job.state).ended else await self._end_of(job)
+        if ended is None:
+            raise unknown(request.handle)
+        outcome = Outcome(request.handle, STATE_NAMES[ended.state], ended.attempt, error=line(ended.error))
+        if ended.error:
+            outcome.traceback = failure_of(ended.error).traceback
+        if ended.state == State.SUCCEEDED and sees and ended.output_size == len(ended.result) <= RESULT_LIMIT:
+            outcome.encoding, outcome.result = decoded(ended.result)
+        return outcome
+
+    async def _read(self, job: Job, room: int) -> Job | None:
+        """Return an ended job, with its result if that has at most ``room`` bytes; None if it is no longer kept."""
+        found: dict[int, Job] = await Later(lambda done, failed: self._service.put(Find([job.id], room), done, failed))
+        return found.get(job.id)
+
+    async def _end_of(self, job: Job) -> Job | None:
+        """Return a job once it has ended; None if it is no longer kept then."""
+        listener = _Listener()
+
+        def ask(done: Done, _: Failed) -> None:
+            listener.done = done
+            self._service.wait(job.id, listener, lambda: done(None))
+
+        try:
+            ended: Job | None = await Later(ask)
+        finally:
+            self._service.client_gone(listener)
+        return ended
+
+
+class _Listener:
+    """Waits for the end of one job."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.done: Done
+        self._parts: list[bytes] = []
+        self._is_answered = False
+
+    def data(self, handle: bytes, data: bytes) -> None:
+        """Collect a part of the result."""
+        del handle
+        self._parts.append(data)
+
+    def warning(self, handle: bytes, data: bytes) -> None:
+        """Ignore a warning: the answer has no field for it."""
+
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
+        """Ignore progress: the answer has no field for it."""
+
+    def unknown(self, handle: bytes) -> None:
+        """Do nothing. It is never called, because `has_room` always returns True."""
+
+    def has_room(self) -> bool:
+        """Return True: the data of one job needs no bound here."""
+        return True
+
+    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
+        """Return the ended job to the waiting call."""
+        del handle, exception
+        if not self._is_answered:
+            self._is_answered = True
+            self.done(job)

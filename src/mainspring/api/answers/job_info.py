@@ -1,0 +1,35 @@
+"""Jobs as they are in answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, get_args
+
+from mainspring.api.answers.text import line, rfc3339, text
+from mainspring.api.jobs import JobInfo
+from mainspring.api.submitting import PriorityName
+from mainspring.jobs.model import State
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.service import JobService
+
+STATE_NAMES: Final = tuple(state.name.lower() for state in State)
+PRIORITY_NAMES: Final[tuple[PriorityName, ...]] = get_args(PriorityName)
+"""In the order of the numbers."""
+
+
+def info_of(service: JobService, job: Job) -> JobInfo:
+    """Return the row of a job."""
+    return JobInfo(
+        handle=service.handle_of(job.id).decode(),
+        function=function_text(job.function),
+        unique=text(job.unique),
+        state=STATE_NAMES[job.state],
+        priority=PRIORITY_NAMES[job.priority],
+        attempt=job.attempt,
+        created_at=rfc3339(job.created_us),
+        started_at=rfc3339(job.started_us),
+        ended_at=rfc3339(job.ended_us),
+        error=line(job.error),
+    )

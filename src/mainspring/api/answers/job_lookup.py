@@ -1,0 +1,59 @@
+"""Jobs by the handles in requests, for callers with the permission for their functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring import namespaces
+from mainspring.api.answers.text import text
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
+
+if TYPE_CHECKING:
+    from mainspring.access.caller import Caller
+    from mainspring.access.roles import Permission
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.service import JobService
+
+
+class JobLookup:
+    """Finds the jobs of a node and of its store."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+
+    def job_id(self, handle: str) -> int:
+        """Return the id of a handle. Raises ApiError."""
+        job_id = self._service.id_of(handle.encode())
+        if job_id is None:
+            raise unknown(handle)
+        return job_id
+
+    async def permitted(self, handle: str, namespace: str, caller: Caller, permission: Permission) -> int:
+        """Return the id of a job that the caller may have a permission for. Only restricted callers cost a look-up."""
+        if caller.functions(permission, namespace) is None:
+            caller.check(permission, namespace)
+            return self.job_id(handle)
+        return (await self.find(handle, namespace, caller, permission)).id
+
+    async def find(self, handle: str, namespace: str, caller: Caller, permission: Permission) -> Job:
+        """Return a job of a namespace, without payload and result. Raises ApiError and ForbiddenError."""
+        job_id = self.job_id(handle)
+        job: Job | None = await Later(lambda done, failed: self._service.find(job_id, done, failed, overtakes=True))
+        if job is None:
+            raise unknown(handle)
+        check_access(job, handle, namespace, caller, permission)
+        return job
+
+
+def check_access(job: Job, handle: str, namespace: str, caller: Caller, permission: Permission) -> None:
+    """Raise ApiError for a job of another namespace, and ForbiddenError if the caller lacks the permission for its function."""
+    its_namespace, name = namespaces.split(job.function)
+    if its_namespace != namespace:
+        raise unknown(handle)
+    caller.check(permission, namespace, text(name))
+
+
+def unknown(handle: str) -> ApiError:
+    """Return the refusal of a handle without a job."""
+    return ApiError(Code.JOB_NOT_FOUND, f"no job has the handle {handle}: it never existed here, or is no longer kept")

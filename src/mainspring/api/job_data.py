@@ -1,0 +1,49 @@
+"""Requests for the data of users: arguments, results and outcomes of jobs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.request import Request
+
+
+class Data(msgspec.Struct):
+    """Bytes of a user."""
+
+    data: bytes
+
+
+class Outcome(msgspec.Struct):
+    """How a job ended; docs/reference/cli.md explains the keys."""
+
+    handle: str
+    state: str
+    attempt: int
+    result: msgspec.Raw | str | None = None
+    encoding: str | None = None
+    """None with a result: it is too long for this answer, or the caller may not see it."""
+    error: str | None = None
+    traceback: str | None = None
+
+
+class Payload(Request[Data]):
+    """The arguments of a job. Codes: ``job_not_found``, ``not_kept``."""
+
+    permission = Permission.PAYLOADS
+    handle: str
+
+
+class Result(Request[Data]):
+    """The result of a job that has succeeded. Codes: ``job_not_found``, ``not_kept``, ``conflict`` if it has not."""
+
+    permission = Permission.PAYLOADS
+    handle: str
+
+
+class Wait(Request[Outcome]):
+    """How a job ended, once it has. Codes: ``job_not_found``."""
+
+    permission = Permission.READ
+    only_reads = True
+    handle: str

@@ -1,0 +1,151 @@
+"""Clients' changes of single jobs: another time, priority or expiry while they wait, and their deletion once they have ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.errors import ConflictError, NotFoundError
+from mainspring.jobs.model import RUNS, Job, State
+from mainspring.jobs.store import DeleteEnded, Reschedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import MainspringError
+    from mainspring.jobs.context import Context
+    from mainspring.jobs.due_jobs import DueJobs
+    from mainspring.jobs.ends import Ends
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.serving import Serving
+    from mainspring.jobs.settling import Settling
+    from mainspring.jobs.store import Deleted, Rescheduled
+
+    Failed = Callable[[MainspringError], None]
+
+
+class JobChange(NamedTuple):
+    """Changed values of a waiting job; None leaves a value unchanged. Times are microseconds of wall time."""
+
+    due_us: int | None = None
+    """The time from which it runs; a past one lets it run at once."""
+    priority: int | None = None
+    expires_us: int | None = None
+    """0: it does not expire."""
+
+
+class JobChanges:
+    """Changes jobs, which may wait in this node's memory or only in the store."""
+
+    def __init__(self, context: Context, serving: Serving, settling: Settling, ends: Ends, due_jobs: DueJobs) -> None:
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._clock, self._handles, self._hub = context.clock, context.handles, context.hub
+        self._serving = serving
+        self._settling = settling
+        self._ends = ends
+        self._due_jobs = due_jobs
+
+    # ---- reschedule ----
+
+    def reschedule(self, job_id: int, change: JobChange, done: Callable[[Job], None], failed: Failed) -> None:
+        """Change a waiting job. ``done`` is called with the changed job, ``failed`` with the reason why it does not wait."""
+        held = self._table.find(job_id)
+        if held is not None:
+            if held.then is not None:
+                held.then.append(lambda: self.reschedule(job_id, change, done, failed))
+                return
+            if held.worker is not None or not held.stored:
+                failed(self._refusal(job_id, held))
+                return
+            # It waits in memory: it goes back to the store, and is changed in the same group, before it can be claimed again.
+            self._settling.released(held)
+        now_us = round(self._clock.wall() * 1_000_000)
+        operation = Reschedule(
+            job_id, now_us, due_us=change.due_us, priority=change.priority, expires_us=change.expires_us
+        )
+
+        def rescheduled(outcome: Rescheduled) -> None:
+            job = outcome.job
+            if job is None:
+                failed(self._not_found(job_id))
+            elif outcome.before <= State.PENDING:
+                self._moved(job, outcome)
+                done(job)
+            elif State(outcome.before).held and job.term == self._table.term:
+                # It was claimed during the request, or its settlement waits for the store.
+                self._ends.retry_settlements()
+                self.reschedule(job_id, change, done, failed)
+            else:
+                failed(self._conflict(job_id, job, outcome.before))
+
+        self._commits.put(operation, rescheduled, failed)
+
+    def _moved(self, job: Job, outcome: Rescheduled) -> None:
+        """Count a rescheduled job at its new place, and serve or wake it in time."""
+        queue = self._dispatch.tracked(job.function)
+        if queue is not None:
+            if outcome.before == State.PENDING:
+                self._serving.no_longer_pending(queue, outcome.priority)
+            else:
+                self._serving.no_longer_away(queue)
+            if job.state == State.PENDING:
+                queue.backlog[job.priority] += 1
+                self._serving.serve(queue)
+            else:
+                queue.away += 1
+        if job.state == State.SCHEDULED:
+            self._due_jobs.wake_at(job.due_us)
+        if job.expires_us:
+            self._due_jobs.wake_at(job.expires_us)
+        if self._hub.active:
+            self._hub.publish(job)
+
+    # ---- delete ----
+
+    def delete(self, job_id: int, done: Callable[[Job], None], failed: Failed) -> None:
+        """Delete an ended job. ``done`` is called with the job as it was, ``failed`` with the reason why it stays."""
+        held = self._table.find(job_id)
+        if held is not None:
+            failed(self._alive(job_id, held.seen()))
+            return
+
+        def deleted(outcome: Deleted) -> None:
+            job = outcome.job
+            if job is None:
+                failed(self._not_found(job_id))
+            elif not outcome.deleted:
+                failed(self._alive(job_id, job))
+            else:
+                done(job)
+
+        self._commits.put(DeleteEnded(job_id), deleted, failed)
+
+    # ---- refusals ----
+
+    def _handle(self, job_id: int) -> str:
+        return self._handles.of(job_id).decode()
+
+    def _not_found(self, job_id: int) -> NotFoundError:
+        return NotFoundError(f"no job has the handle {self._handle(job_id)}")
+
+    def _refusal(self, job_id: int, held: Held) -> ConflictError:
+        if held.worker is not None:
+            return self._conflict(job_id, held.seen(), State.RUNNING)
+        return ConflictError(
+            f"a client waits for {self._handle(job_id)} in the foreground: only stored jobs can be changed"
+        )
+
+    def _conflict(self, job_id: int, job: Job, state: int) -> ConflictError:
+        handle = self._handle(job_id)
+        if job.term == RUNS:
+            return ConflictError(f"{handle} is a run of a workflow, which has begun: only waiting jobs can be changed")
+        if state == State.LEASED:
+            return ConflictError(f"{handle} is about to run at another node: only waiting jobs can be changed")
+        return ConflictError(f"{handle} is {State(state).name.lower()}: only waiting jobs can be changed")
+
+    def _alive(self, job_id: int, job: Job) -> ConflictError:
+        handle = self._handle(job_id)
+        if job.term == RUNS and State(job.state).ended:
+            return ConflictError(f"{handle} is a run of a workflow, which stays as long as its history")
+        return ConflictError(
+            f"{handle} is {State(job.state).name.lower()}: only ended jobs can be deleted; cancel it first"
+        )
