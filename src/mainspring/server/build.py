@@ -297,6 +297,7 @@ async def open_node(
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
     access = await build_access(engine, commits, reads, job_clock)
+    log_calls = LogCalls(logs, service)
     api = Api(
         AccessCalls(
             access,
@@ -305,7 +306,7 @@ async def open_node(
             stored=engine.access,
         ).handlers,
         job_calls.handlers,
-        LogCalls(logs, service).handlers,
+        log_calls.handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
         FunctionCalls(service).handlers,
@@ -316,6 +317,7 @@ async def open_node(
         ScheduleCalls(schedules, reads, handles, job_clock).handlers,
         nodes,
     )
+    api.add_streams(log_calls.followers)
     face = GearmanFace(
         service,
         peers,

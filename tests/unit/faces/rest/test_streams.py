@@ -19,7 +19,7 @@ from mainspring.faces.rest.streams import UNSENT_LIMIT, EventFeed, Streams
 from .a_client import Client, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mainspring.access.caller import Caller
     from mainspring.api.feeds import Feed
@@ -79,7 +79,13 @@ class Subject:
 class Reader:
     """The client of one stream."""
 
-    def __init__(self, client: Client, path: str = PATH + "/stream", token: str = "viewer") -> None:
+    def __init__(
+        self,
+        client: Client,
+        path: str = PATH + "/stream",
+        token: str = "viewer",
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.left = asyncio.Event()
         raw, _, query = path.partition("?")
@@ -89,7 +95,7 @@ class Reader:
             "scheme": "http",
             "path": raw,
             "query_string": query.encode(),
-            "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer " + token.encode())],
+            "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer " + token.encode()), *headers],
             "client": ("127.0.0.1", 9),
         }
         self.task = asyncio.ensure_future(client.app(scope, self._receive, self.messages.put))
