@@ -43,7 +43,9 @@ def at_a_terminal(*arguments: str, cwd: Path) -> Iterator[tuple[str, str]]:
         os.close(ours)
 
 
-def ask(address: str, method: str, path: str, body: str | None = None, **headers: str) -> tuple[int, dict[str, str], Any]:
+def ask(
+    address: str, method: str, path: str, body: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], Any]:
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Permission, Role
+from mainspring.api.submitting import Submit
 from mainspring.faces.rest.openapi import document
 
 from .a_server import ALL_ROUTES, whole_node
@@ -95,6 +96,29 @@ def test_a_grant_for_some_functions_opens_no_other_ones() -> None:
                 if status not in (403, 404):
                     wrong.append((method, path, status))
             assert wrong == []
+
+    asyncio.run(test())
+
+
+def test_a_grant_for_some_functions_hides_the_jobs_of_others() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            grant = Grant(Role.ADMIN, OWN, functions=("pay*",), payloads=True)
+            client.access.callers["pay"] = Caller("pay", (grant,), token="pay")
+            foreign = (await built.api.call(Submit(b"other", b"1"))).handle
+            own = (await built.api.call(Submit(b"payroll", b"1"))).handle
+            wrong = []
+            for method, path, operation in operations():
+                if "/jobs/{handle}" not in path or path.endswith("/stream"):
+                    continue
+                target = path.replace("{namespace}", OWN)
+                status = await status_of(client, method, target.replace("{handle}", foreign), operation, "pay")
+                allowed = await status_of(client, method, target.replace("{handle}", own), operation, "pay")
+                if status not in (403, 404) or allowed == 403:
+                    wrong.append((method, path, status, allowed))
+            assert wrong == []
+            listed = await client.get(f"/api/v1/namespaces/{OWN}/jobs", token="pay")
+            assert [job["handle"] for job in listed.json["items"]] == [own]
 
     asyncio.run(test())
 
