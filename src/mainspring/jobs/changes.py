@@ -11,6 +11,7 @@ from mainspring.jobs.store import DeleteEnded, Reschedule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.acts import Act
     from mainspring.errors import MainspringError
     from mainspring.jobs.context import Context
     from mainspring.jobs.due_jobs import DueJobs
@@ -32,6 +33,10 @@ class JobChange(NamedTuple):
     expires_us: int | None = None
     """0: it does not expire."""
 
+    def shown(self) -> dict[str, int]:
+        """Return the changed values, for the audit."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
 
 class JobChanges:
     """Changes jobs, which may wait in this node's memory or only in the store."""
@@ -46,12 +51,14 @@ class JobChanges:
 
     # ---- reschedule ----
 
-    def reschedule(self, job_id: int, change: JobChange, done: Callable[[Job], None], failed: Failed) -> None:
+    def reschedule(
+        self, job_id: int, change: JobChange, done: Callable[[Job], None], failed: Failed, act: Act | None = None
+    ) -> None:
         """Change a waiting job. ``done`` is called with the changed job, ``failed`` with the reason why it does not wait."""
         held = self._table.find(job_id)
         if held is not None:
             if held.then is not None:
-                held.then.append(lambda: self.reschedule(job_id, change, done, failed))
+                held.then.append(lambda: self.reschedule(job_id, change, done, failed, act))
                 return
             if held.worker is not None or not held.stored:
                 failed(self._refusal(job_id, held))
@@ -62,6 +69,7 @@ class JobChanges:
         operation = Reschedule(
             job_id, now_us, due_us=change.due_us, priority=change.priority, expires_us=change.expires_us
         )
+        operation.act = act
 
         def rescheduled(outcome: Rescheduled) -> None:
             job = outcome.job
@@ -73,7 +81,7 @@ class JobChanges:
             elif State(outcome.before).held and job.term == self._table.term:
                 # It was claimed during the request, or its settlement waits for the store.
                 self._ends.retry_settlements()
-                self.reschedule(job_id, change, done, failed)
+                self.reschedule(job_id, change, done, failed, act)
             else:
                 failed(self._conflict(job_id, job, outcome.before))
 
@@ -101,7 +109,7 @@ class JobChanges:
 
     # ---- delete ----
 
-    def delete(self, job_id: int, done: Callable[[Job], None], failed: Failed) -> None:
+    def delete(self, job_id: int, done: Callable[[Job], None], failed: Failed, act: Act | None = None) -> None:
         """Delete an ended job. ``done`` is called with the job as it was, ``failed`` with the reason why it stays."""
         held = self._table.find(job_id)
         if held is not None:
@@ -117,7 +125,9 @@ class JobChanges:
             else:
                 done(job)
 
-        self._commits.put(DeleteEnded(job_id), deleted, failed)
+        operation = DeleteEnded(job_id)
+        operation.act = act
+        self._commits.put(operation, deleted, failed)
 
     # ---- refusals ----
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.access.audit import RecordActs
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
 from mainspring.jobs.bulk_changes import BulkChanges
@@ -14,6 +15,7 @@ from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive, RequestStop
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mainspring.access.acts import Act
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.relay import Running
     from mainspring.jobs.context import Context
@@ -126,15 +128,23 @@ class Clients:
     # ---- cancelling and retrying ----
 
     def cancel(
-        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
+        self,
+        job_id: int,
+        reason: str,
+        done: Callable[[str], None],
+        failed: Callable[[MainspringError], None],
+        act: Act | None = None,
     ) -> None:
-        """Cancel a job; ``done`` is called with ``cancelled``, ``running`` (its worker was asked to stop), or its final state."""
+        """Cancel a job; ``done`` is called with ``cancelled``, ``running`` (its worker was asked to stop), or its final state.
+
+        ``act`` is recorded with the change, or when a worker is asked to stop.
+        """
         held = self._table.find(job_id)
         if held is not None:
             if held.then is not None:
-                held.then.append(lambda: self.cancel(job_id, reason, done, failed))
+                held.then.append(lambda: self.cancel(job_id, reason, done, failed, act))
             else:
-                self._request_stop(held, reason, done, failed)
+                self._request_stop(held, reason, done, failed, act)
             return
 
         def cancelled(outcome: Cancelled) -> None:
@@ -145,32 +155,47 @@ class Clients:
                 self._due_jobs.ended(job, outcome.before)
                 done("cancelled")
             elif State(outcome.before).held and job.term == RUNS:
-                self._roots.cancel(job_id, reason, done, failed)
+                self._roots.cancel(job_id, reason, done, failed, act)
             elif State(outcome.before).held and self._remote_jobs is not None and job.term != self._table.term:
+                self._record(act)
                 self._remote_jobs.stop(job.term, job_id, reason)
                 done("running")
             elif State(outcome.before).held:
                 # It was claimed during the request, or its settlement waits for the store.
                 self._ends.retry_settlements()
-                self.cancel(job_id, reason, done, failed)
+                self.cancel(job_id, reason, done, failed, act)
             else:
                 done(State(outcome.before).name.lower())
 
         error = failure("Cancelled", reason)
-        self._commits.put(Cancel(job_id, error, round(self._clock.wall() * 1_000_000)), cancelled, failed)
+        operation = Cancel(job_id, error, round(self._clock.wall() * 1_000_000))
+        operation.act = act
+        self._commits.put(operation, cancelled, failed)
+
+    def _record(self, act: Act | None) -> None:
+        """Record an act that no operation of its own performs: a worker is asked to stop, or the job is in memory."""
+        if act is not None:
+            self._commits.put(RecordActs([act]))
 
     def _request_stop(
-        self, held: Held, reason: str, done: Callable[[str], None], failed: Callable[[StoreError], None]
+        self,
+        held: Held,
+        reason: str,
+        done: Callable[[str], None],
+        failed: Callable[[StoreError], None],
+        act: Act | None,
     ) -> None:
         """Cancel a job in memory; if its worker can be asked to stop it, store the request first.
 
         The job is then cancelled even if the node crashes before the worker has stopped.
         """
         if not (self._keeps_requests and held.stored and held.worker is not None and held.worker.streams):
+            self._record(act)
             self.cancel_held(held, reason, done)
             return
         request = StopRequest(round(self._clock.wall() * 1_000_000), failure("Cancelled", reason))
         operation = RequestStop([(held.job.id, held.job.term)], request)
+        operation.act = act
         self.cancel_held(held, reason, lambda _: None)
         self._commits.put(operation, lambda _: done("running"), failed)
 
@@ -194,6 +219,7 @@ class Clients:
         *,
         payload: bytes | None = None,
         delay: float = 0.0,
+        act: Act | None = None,
     ) -> None:
         """Put an ended, unsuccessful job back to pending, or to scheduled for some seconds; ``payload``: with other arguments."""
         handle = self._handles.of(job_id).decode()
@@ -262,6 +288,7 @@ class Clients:
 
             due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0
             operation = Redrive(job_id, job.function, payload=payload, due_us=due_us)
+            operation.act = act
             self._commits.put(operation, redriven, not_redriven)
 
         self.find(job_id, found, failed)

@@ -18,6 +18,7 @@ from mainspring.resources.store import ListLimits, SaveLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mainspring.access.acts import Act
     from mainspring.errors import StoreError
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue
@@ -169,13 +170,15 @@ class Functions:
         change: Change,
         done: Callable[[FunctionLimits], None],
         failed: Callable[[MainspringError], None],
+        act: Callable[[FunctionLimits, FunctionLimits], Act] | None = None,
     ) -> None:
         """Change the limits of a function; they apply here once they are stored, and at other nodes some seconds later.
 
-        ``failed`` also gets an error that ``change`` raises.
+        ``failed`` also gets an error that ``change`` raises. ``act`` returns the act for the limits before and after.
         """
+        before = self.limits_of(function)
         try:
-            wanted = change(self.limits_of(function), self._now_us())
+            wanted = change(before, self._now_us())
         except MainspringError as error:
             failed(error)
             return
@@ -185,9 +188,12 @@ class Functions:
             if stored == msgspec.structs.replace(wanted, version=wanted.version + 1):
                 done(stored)
             else:
-                self.change(function, change, done, failed)  # another change was first
+                self.change(function, change, done, failed, act)  # another change was first
 
-        self._commits.put(SaveLimits(wanted), saved, failed)
+        operation = SaveLimits(wanted)
+        if act is not None:
+            operation.act = act(before, wanted)
+        self._commits.put(operation, saved, failed)
 
     # ---- time ----
 

@@ -14,6 +14,7 @@ from mainspring.errors import ConflictError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.acts import Act
     from mainspring.errors import MainspringError
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Worker
@@ -51,7 +52,12 @@ class Roots(Protocol):
         """
 
     def cancel(
-        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
+        self,
+        job_id: int,
+        reason: str,
+        done: Callable[[str], None],
+        failed: Callable[[MainspringError], None],
+        act: Act | None = None,
     ) -> None:
         """Cancel the run of a live root job; ``done`` is called as by ``JobService.cancel``: ``running`` after a request."""
 
@@ -118,11 +124,16 @@ class RootJobs:
         return None if self._roots is None else self._roots.goes_on(job)
 
     def cancel(
-        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
+        self,
+        job_id: int,
+        reason: str,
+        done: Callable[[str], None],
+        failed: Callable[[MainspringError], None],
+        act: Act | None = None,
     ) -> None:
         """Cancel the run of a live root job."""
         if self._roots is None:
             handle = self._handles.of(job_id).decode()
             failed(ConflictError(f"{handle} is a run of a workflow: cancel it at a node that runs workflows"))
         else:
-            self._roots.cancel(job_id, reason, done, failed)
+            self._roots.cancel(job_id, reason, done, failed, act)

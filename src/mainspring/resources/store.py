@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
+from mainspring.access.audit import Acting
 from mainspring.resources.model import FunctionLimits
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
@@ -15,6 +18,7 @@ from mainspring.storage.query import PageQuery
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.resources.model import Rate
 
 
@@ -25,7 +29,7 @@ class ListLimits(PageQuery[FunctionLimits], frozen=True):
     reads = True
 
 
-class SaveLimits(Operation):
+class SaveLimits(Acting):
     """Write the limits of a function, with the next version. Guard: the stored version is ``limits.version``, 0 for none.
 
     Outcome: the stored `FunctionLimits`. This operation wrote them if their version is ``limits.version + 1``; otherwise another
@@ -42,6 +46,10 @@ class SaveLimits(Operation):
     ) -> None:
         super().__init__()
         self.limits = limits
+
+    def recorded(self, outcome: FunctionLimits) -> Act | None:
+        """Return the act, if this operation wrote the limits."""
+        return self.act if outcome == replace(self.limits, version=self.limits.version + 1) else None
 
 
 class TokenRequest(NamedTuple):

@@ -30,6 +30,7 @@ from mainspring.storage.agenda import Agenda
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.timers import Timers
@@ -215,12 +216,22 @@ class ScheduleService:
 
     # ---- changes ----
 
-    def save(self, changes: Sequence[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed) -> None:
+    def save(
+        self,
+        changes: Sequence[Change],
+        done: Callable[[dict[str, Stored | None]], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
         """Change schedules, all of them or none; ``failed`` gets a UsageError, NotFoundError, ConflictError or StoreError."""
-        self.run_sliced(self._save(changes, done, failed))
+        self.run_sliced(self._save(changes, done, failed, act))
 
     def _save(
-        self, changes: Iterable[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed
+        self,
+        changes: Iterable[Change],
+        done: Callable[[dict[str, Stored | None]], None],
+        failed: Failed,
+        act: Act | None = None,
     ) -> Iterator[None]:
         """Check the changes and save them, in slices: checks and first fire times of many schedules take long."""
         now_us = self._now_us()
@@ -244,16 +255,25 @@ class ScheduleService:
             done(outcome.schedules)
             self.fetch()
 
-        self._commits.put(SaveSchedules(checked, now_us), saved, failed)
+        operation = SaveSchedules(checked, now_us)
+        operation.act = act
+        self._commits.put(operation, saved, failed)
 
-    def trigger(self, name: str, done: Callable[[Fire | None], None], failed: Failed) -> None:
+    def trigger(self, name: str, done: Callable[[Fire | None], None], failed: Failed, act: Act | None = None) -> None:
         """Run a schedule now; ``done`` gets the row, or None if the schedule does not exist."""
-        self._commits.put(TriggerSchedule(name, self._now_us()), done, failed)
+        operation = TriggerSchedule(name, self._now_us())
+        operation.act = act
+        self._commits.put(operation, done, failed)
 
     # ---- declarations by code ----
 
     def declare(
-        self, app: str, declared: Collection[Schedule], done: Callable[[Declaration], None], failed: Failed
+        self,
+        app: str,
+        declared: Collection[Schedule],
+        done: Callable[[Declaration], None],
+        failed: Failed,
+        act: Act | None = None,
     ) -> None:
         """Apply the declarations of an App's code if that code governs; see ``reconcile``. Repeat it while the code runs."""
         mine = reconcile.digest(declared)
@@ -264,7 +284,7 @@ class ScheduleService:
             deployments = [one.deployment for one in declarations]
             (me,) = (one for one in deployments if one.digest == mine)
             if reconcile.governs(me, deployments, live):
-                self._reconcile(app, declared, done, failed, RECONCILE_RETRIES)
+                self._reconcile(app, declared, done, failed, RECONCILE_RETRIES, act)
             else:
                 done(Declaration(governs=False, changes=[]))
 
@@ -277,6 +297,7 @@ class ScheduleService:
         done: Callable[[Declaration], None],
         failed: Failed,
         retries: int,
+        act: Act | None,
     ) -> None:
         def found(stored: list[Stored]) -> None:
             self.run_sliced(compare({one.schedule.name: one for one in stored}))
@@ -290,13 +311,13 @@ class ScheduleService:
                     changes += _changes(app, [one], stored)
                 yield
             if changes:
-                yield from self._save(changes, lambda _: done(declaration), refused)
+                yield from self._save(changes, lambda _: done(declaration), refused, act)
             else:
                 done(declaration)
 
         def refused(error: MainspringError) -> None:
             if isinstance(error, ConflictError) and retries:
-                self._reconcile(app, declared, done, failed, retries - 1)  # another node was first
+                self._reconcile(app, declared, done, failed, retries - 1, act)  # another node was first
             else:
                 failed(error)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
+from mainspring.access.audit import Acting
 from mainspring.jobs.slices import Ground
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Stored
@@ -22,6 +23,7 @@ from mainspring.storage.query import PageQuery
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.errors import MainspringError
     from mainspring.jobs.owners import Ended
     from mainspring.schedules.catalogue import Catalogue
@@ -47,7 +49,7 @@ class Change(NamedTuple):
     """With "put": the result of ``triggers.first`` for the operation's ``now_us``, computed before the transaction."""
 
 
-class SaveSchedules(Operation):
+class SaveSchedules(Acting):
     """Change schedules, all of them or none.
 
     Guards: the versions, and the checks of ``parents.Graph`` on all schedules together. Due times under an old specification
@@ -67,6 +69,10 @@ class SaveSchedules(Operation):
         self.changes = changes
         self.now_us = now_us
         self.rows = len(changes)
+
+    def recorded(self, outcome: Saved) -> Act | None:
+        """Return the act, if the schedules were changed."""
+        return self.act if outcome.error is None else None
 
 
 class Saved(NamedTuple):
@@ -120,7 +126,7 @@ class Fired(NamedTuple):
     """More fire times are due: fire again immediately."""
 
 
-class TriggerSchedule(Operation):
+class TriggerSchedule(Acting):
     """Run a schedule now, by hand; see ``rules.trigger_now``. Outcome: ``Fire | None``: the row; None for an unknown name."""
 
     __slots__ = ("name", "now_us")

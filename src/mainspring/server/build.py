@@ -282,12 +282,13 @@ async def open_node(
     handles.use_names(opened.nodes)
     service.begin(opened.term)
 
+    access = await build_access(engine, commits, reads, job_clock)
     status = Status(settings, service, peers, commits, schedules, clock, started, workflows)
     if fleet is None:
         me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
         nodes = SingleNodeCalls(me).handlers
     else:
-        nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover).handlers
+        nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
     job_calls = JobCalls(service, workflows)
     submits = SubmitCalls(service, largest=engine.max_value)
     changes = JobChangeCalls(service, submits, largest=engine.max_value, changes_jobs=engine.changes_jobs)
@@ -296,8 +297,6 @@ async def open_node(
     else:
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
-    access = await build_access(engine, commits, reads, job_clock)
-    log_calls = LogCalls(logs, service)
     api = Api(
         AccessCalls(
             access,
@@ -306,7 +305,7 @@ async def open_node(
             stored=engine.access,
         ).handlers,
         job_calls.handlers,
-        log_calls.handlers,
+        LogCalls(logs, service).handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
         FunctionCalls(service).handlers,
@@ -316,8 +315,8 @@ async def open_node(
         StatusCalls(service, status.read).handlers,
         ScheduleCalls(schedules, reads, handles, job_clock).handlers,
         nodes,
+        refused=access.refused if engine.access else lambda _: None,
     )
-    api.add_streams(log_calls.followers)
     face = GearmanFace(
         service,
         peers,

@@ -39,6 +39,7 @@ from mainspring.workflows.watch import BATCH, Watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
@@ -311,19 +312,34 @@ class WorkflowService:
         self._commits.add_bytes(size)
 
     def request_cancel(
-        self, key: Key, reason: str, request: int, done: Callable[[Reached], None], failed: Failed
+        self,
+        key: Key,
+        reason: str,
+        request: int,
+        done: Callable[[Reached], None],
+        failed: Failed,
+        act: Act | None = None,
     ) -> None:
         """Ask a run to cancel itself."""
-        self._commits.put(RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks), done, failed)
+        operation = RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks)
+        operation.act = act
+        self._commits.put(operation, done, failed)
 
     def terminate(
-        self, key: Key, reason: str, children: ChildPolicy | None, done: Callable[[Reached], None], failed: Failed
+        self,
+        key: Key,
+        reason: str,
+        children: ChildPolicy | None,
+        done: Callable[[Reached], None],
+        failed: Failed,
+        act: Act | None = None,
     ) -> None:
         """End a run at once; ``children`` replaces the policies of its children."""
         operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
+        operation.act = act
         self._commits.put(operation, done, failed)
 
-    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
+    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed, act: Act | None = None) -> None:
         """Let a parked run go on, or all of them."""
         number = 0
 
@@ -335,9 +351,13 @@ class WorkflowService:
             else:
                 done(number)
 
-        self._commits.put(UnparkRuns(self._now_us(), key=key, limit=BATCH), unparked, failed)
+        operation = UnparkRuns(self._now_us(), key=key, limit=BATCH)
+        operation.act = act  # of the first step: one act for all of them
+        self._commits.put(operation, unparked, failed)
 
-    def cancel(self, job_id: int, reason: str, done: Callable[[str], None], failed: Failed) -> None:
+    def cancel(
+        self, job_id: int, reason: str, done: Callable[[str], None], failed: Failed, act: Act | None = None
+    ) -> None:
         """See ``jobs.roots.Roots``."""
 
         def reached(outcome: Reached) -> None:
@@ -352,7 +372,7 @@ class WorkflowService:
             else:
                 done("unknown" if outcome.verdict == "unknown" else "ended")
 
-        self.request_cancel(Key(job=job_id), reason, 0, reached, failed)
+        self.request_cancel(Key(job=job_id), reason, 0, reached, failed, act)
 
     # ---- queries ----
 

@@ -52,17 +52,28 @@ class FakeWorkflows:
         self.requests.append(signal)
         done(self.reached)
 
-    def request_cancel(self, key: Key, reason: str, request: int, done: Callable[[Reached], None], _: object) -> None:
+    def request_cancel(
+        self, key: Key, reason: str, request: int, done: Callable[[Reached], None], _: object, act: object = None
+    ) -> None:
+        del act
         self.requests.append((key, reason, request))
         done(self.reached)
 
     def terminate(
-        self, key: Key, reason: str, children: ChildPolicy | None, done: Callable[[Reached], None], _: object
+        self,
+        key: Key,
+        reason: str,
+        children: ChildPolicy | None,
+        done: Callable[[Reached], None],
+        _: object,
+        act: object = None,
     ) -> None:
+        del act
         self.requests.append((key, reason, children))
         done(self.reached)
 
-    def unpark(self, key: Key | None, done: Callable[[int], None], _: object) -> None:
+    def unpark(self, key: Key | None, done: Callable[[int], None], _: object, act: object = None) -> None:
+        del act
         self.requests.append(key)
         done(1 if key else len(self.runs))
 

@@ -72,9 +72,14 @@ class FakeRoots:
         self.node.service.put(Do(work), done, failed)
 
     def cancel(
-        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
+        self,
+        job_id: int,
+        reason: str,
+        done: Callable[[str], None],
+        failed: Callable[[MainspringError], None],
+        act: object = None,
     ) -> None:
-        del failed
+        del failed, act
         self.cancelled.append((job_id, reason))
         done("running")
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.text import rfc3339
@@ -28,6 +28,8 @@ from mainspring.workflows.model import decisions_of, function_named, function_te
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mainspring.access.acts import Act
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.jobs.functions import Change
     from mainspring.jobs.roster import Page
@@ -121,7 +123,7 @@ class FunctionCalls:
 
     # ---- changing ----
 
-    async def _limit(self, request: Limit) -> FunctionInfo:
+    async def _limit(self, request: Limit, caller: Caller) -> FunctionInfo:
         requested = {name: getattr(request, name) for name in LimitSpec.__struct_fields__}
         given = {name: limit for name, limit in requested.items() if limit is not UNSET}
         if bool(given) + request.unlimited + request.declared != 1:
@@ -140,9 +142,9 @@ class FunctionCalls:
             # Other limits keep their values, whether a command or workers have set them.
             return replace(stored, commanded=limits_of(replace(spec_of(rules.effective(stored, now_us)), **given)))
 
-        return await self._change(request.function, change, request.revision)
+        return await self._change(request, caller, change)
 
-    async def _pause(self, request: Pause) -> FunctionInfo:
+    async def _pause(self, request: Pause, caller: Caller) -> FunctionInfo:
         until = request.until
         if until is not None and not 0 < until - self._service.wall() <= LONGEST_PAUSE:
             raise ApiError(
@@ -152,15 +154,20 @@ class FunctionCalls:
             )
         until_us = 0 if until is None else to_us(until)
         return await self._change(
-            request.function,
+            request,
+            caller,
             lambda stored, now_us: rules.paused(stored, now_us, request.reason, until_us),
-            request.revision,
+            request.reason,
         )
 
-    async def _resume(self, request: Resume) -> FunctionInfo:
-        return await self._change(request.function, lambda stored, _: rules.resumed(stored), request.revision)
+    async def _resume(self, request: Resume, caller: Caller) -> FunctionInfo:
+        return await self._change(request, caller, lambda stored, _: rules.resumed(stored))
 
-    async def _change(self, function: str, change: Change, revision: str | None) -> FunctionInfo:
+    async def _change(
+        self, request: Limit | Pause | Resume, caller: Caller, change: Change, reason: str = ""
+    ) -> FunctionInfo:
+        function, revision = request.function, request.revision
+        caller.check(request.permission, request.namespace, function)
         service, name = self._service, function_named(function)
         if (decisions := decisions_of(name)) is not None:
             raise ApiError(
@@ -180,8 +187,21 @@ class FunctionCalls:
             raise ApiError(Code.TOO_MANY_FUNCTIONS, self._service.too_many_functions())
         if revision is not None:
             change = _if_unchanged(change, function, revision)
-        await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed))
+
+        def act(before: FunctionLimits, after: FunctionLimits) -> Act:
+            shown = self._shown(before), self._shown(after)
+            return caller.act(
+                request.call, function, reason, namespace=request.namespace, before=shown[0], after=shown[1]
+            )
+
+        await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed, act))
         return self._info((await self._find([name])).get(name) or FunctionQueue(name))
+
+    def _shown(self, stored: FunctionLimits) -> dict[str, Any]:
+        """Return limits as the audit shows them."""
+        limits = spec_of(rules.effective(stored, to_us(self._service.wall())))
+        shown: dict[str, Any] = to_builtins(limits)
+        return shown | {"paused": stored.paused}
 
     def _is_workflow(self, name: bytes) -> bool:
         queue = self._service.queue_of(name)

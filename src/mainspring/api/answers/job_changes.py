@@ -61,11 +61,12 @@ class JobChangeCalls:
             raise ApiError(problem.code, problem.message)
         permission = Permission.DEVELOP if changed else Permission.OPERATE
         job_id = await self._lookup.permitted(request.handle, request.namespace, caller, permission)
+        act = caller.act(request.call, request.handle, namespace=request.namespace)
         retried: Job = await self._of_handle(
             request.handle,
             Later(
                 lambda done, failed: self._service.retry(
-                    job_id, done, failed, payload=payload, delay=request.delay or 0.0
+                    job_id, done, failed, payload=payload, delay=request.delay or 0.0, act=act
                 )
             ),
         )
@@ -94,16 +95,18 @@ class JobChangeCalls:
     async def _reschedule(self, request: Update | Snooze, change: JobChange, caller: Caller) -> JobInfo:
         self._check_supported("a change of a waiting job")
         job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
+        act = caller.act(request.call, request.handle, namespace=request.namespace, after=change.shown())
         changed: Job = await self._of_handle(
-            request.handle, Later(lambda done, failed: self._service.reschedule(job_id, change, done, failed))
+            request.handle, Later(lambda done, failed: self._service.reschedule(job_id, change, done, failed, act))
         )
         return info_of(self._service, changed)
 
     async def _delete(self, request: Delete, caller: Caller) -> Deleted:
         self._check_supported("the deletion of a job")
         job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
+        act = caller.act(request.call, request.handle, namespace=request.namespace)
         await self._of_handle(
-            request.handle, Later[object](lambda done, failed: self._service.delete(job_id, done, failed))
+            request.handle, Later[object](lambda done, failed: self._service.delete(job_id, done, failed, act))
         )
         return Deleted(request.handle)
 

@@ -127,8 +127,11 @@ class JobCalls:
 
     async def _cancel(self, request: Cancel, caller: Caller) -> Cancelled:
         job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
+        act = caller.act(request.call, request.handle, request.reason, namespace=request.namespace)
         try:
-            state: str = await Later(lambda done, failed: self._service.cancel(job_id, request.reason, done, failed))
+            state: str = await Later(
+                lambda done, failed: self._service.cancel(job_id, request.reason, done, failed, act)
+            )
         except NotFoundError:
             raise unknown(request.handle) from None
         return Cancelled(request.handle, state)

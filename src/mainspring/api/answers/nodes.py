@@ -13,6 +13,8 @@ from mainspring.api.nodes import Drain, List, Listed, NodeInfo, Remove, Show
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from mainspring.access.acts import Act
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Done, Failed
     from mainspring.nodes.lease_manager import LeaseManager
@@ -24,14 +26,22 @@ T = TypeVar("T")
 
 
 class NodeCalls:
-    """Calls about the nodes of a shared store. ``recover`` is called with terms that have ended."""
+    """Calls about the nodes of a shared store. ``recover`` is called with terms that have ended.
+
+    ``record`` writes an act to the audit. Requests to nodes are no part of a group, so it follows them.
+    """
 
     def __init__(
-        self, lease_manager: LeaseManager, port: MembershipPort, recover: Callable[[Sequence[int]], None]
+        self,
+        lease_manager: LeaseManager,
+        port: MembershipPort,
+        recover: Callable[[Sequence[int]], None],
+        record: Callable[[Act, Done, Failed], object] = lambda _, done, __: done(None),
     ) -> None:
         self._lease_manager = lease_manager
         self._port = port
         self._recover = recover
+        self._record = record
         self._under_way: set[asyncio.Task[Any]] = set()
         self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._drain, Remove: self._remove}
 
@@ -74,13 +84,14 @@ class NodeCalls:
     async def _show(self, request: Show) -> NodeInfo:
         return await self._node(request.node)
 
-    async def _drain(self, request: Drain) -> NodeInfo:
+    async def _drain(self, request: Drain, caller: Caller) -> NodeInfo:
         node = await self._node(request.node)
         await self._awaited(self._port.ask_to_drain(node.term, draining=request.draining))
-        node.state = "draining" if request.draining else "live"
+        before, node.state = node.state, "draining" if request.draining else "live"
+        await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
         return node
 
-    async def _remove(self, request: Remove) -> NodeInfo:
+    async def _remove(self, request: Remove, caller: Caller) -> NodeInfo:
         node = await self._node(request.node)
         if node.state != "dead" and not request.force:
             raise ApiError(
@@ -89,8 +100,12 @@ class NodeCalls:
             )
         if await self._awaited(self._port.end(node.term)):
             self._recover([node.term])
-        node.state = "removed"
+        before, node.state = node.state, "removed"
+        await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
         return node
+
+    def _recorded(self, act: Act) -> Later[None]:
+        return Later(lambda done, failed: self._record(act, done, failed))
 
 
 class SingleNodeCalls:

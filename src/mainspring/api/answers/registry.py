@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import asyncio
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api.answers.waiting import CallInProgress
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.errors import ApiError, Code, problem_of
+from mainspring.errors import ForbiddenError
 from mainspring.namespaces import DEFAULT
-from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.errors import Problem
     from mainspring.api.feeds import Feed
     from mainspring.api.request import Request
+    from mainspring.errors import MainspringError
 
     Handlers = Mapping[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Any]]]
     """Coroutines by kind of request, which get the request, or the request and its `Caller`. They raise MainspringErrors, which
@@ -34,11 +38,16 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
+OBJECT_LIMIT: Final = 500
+"""Characters of an object in a refusal: clients choose them."""
+
 
 class Api:
     """The calls of a node, for all faces."""
 
-    def __init__(self, *parts: Handlers) -> None:
+    def __init__(self, *parts: Handlers, refused: Callable[[Act], object] = lambda _: None) -> None:
+        """``refused`` is called with each act that a caller may not do."""
+        self._refused = refused
         self.requests: dict[str, type[Request[Any]]] = {}
         """Names of calls to their requests."""
         self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], bool]] = {}
@@ -70,10 +79,15 @@ class Api:
         return CallInProgress(self._answer(request, caller), done, failed, broken)
 
     async def _answer(self, request: Request[A], caller: Caller) -> A:
-        _check(request, caller)
-        handler, gets_caller = self._handlers[type(request)]
-        work = handler(request, caller) if gets_caller else handler(request)
-        answer: A = await work
+        try:
+            _check(request, caller)
+            handler, gets_caller = self._handlers[type(request)]
+            work = handler(request, caller) if gets_caller else handler(request)
+            answer: A = await work
+        except (ForbiddenError, ApiError) as error:
+            if problem_of(error).code is Code.FORBIDDEN:
+                self._refused(_refusal(request, caller, error))
+            raise
         return answer
 
     async def call(self, request: Request[A], *, caller: Caller = LOCAL) -> A:
@@ -97,18 +111,26 @@ class Api:
         return await self._followers[type(request)](request, caller, feed)
 
 
-def check_permission(
-    kind: type[Request[Any]], namespace: str, caller: Caller, function: str | bytes | None = None
-) -> None:
-    """Raise ForbiddenError if a caller may make no request of this kind in a namespace; ``function`` is the one that it names."""
+def check_permission(kind: type[Request[Any]], namespace: str, caller: Caller) -> None:
+    """Raise ForbiddenError if a caller may make no request of this kind in a namespace."""
     if not (kind.in_any_namespace and caller.may_somewhere(kind.permission)):
-        name = function_text(function) if isinstance(function, bytes) else function
-        caller.check(kind.permission, namespace, name)
+        caller.check(kind.permission, namespace)
+
+
+_OBJECTS: Final = ("handle", "name", "function", "key", "token", "node", "schedule", "id")
+"""Fields that name the object of a request."""
+
+
+def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> Act:
+    """Return the refusal of a request as the audit shows it."""
+    named = next((value for name in _OBJECTS if (value := getattr(request, name, None)) is not None), "")
+    name = named.decode("utf-8", "backslashreplace") if isinstance(named, bytes) else str(named)
+    act = caller.act(request.call or type(request).__name__, name[:OBJECT_LIMIT], namespace=request.namespace)
+    return replace(act, refused=str(error))
 
 
 def _check(request: Request[Any], caller: Caller) -> None:
-    if caller is not LOCAL:
-        check_permission(type(request), request.namespace, caller, getattr(request, "function", None))
+    check_permission(type(request), request.namespace, caller)
     if request.namespace != DEFAULT:
         raise ApiError(Code.UNSUPPORTED, f"this node has the namespace {DEFAULT!r} alone, not {request.namespace!r}")
 

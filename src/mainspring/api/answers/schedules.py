@@ -7,7 +7,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict
 
 from mainspring.api.answers.schedule_previews import SchedulePreviews
@@ -49,6 +49,8 @@ from mainspring.schedules.store import Change, ListSchedules
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from mainspring.access.acts import Act
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Ask
     from mainspring.clock import Clock
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from mainspring.schedules.service import Declaration, ScheduleService
     from mainspring.storage.reads import Reads
 
+    Changing = Edit | Replace | Pause | Resume | Remove
+    """Requests that change a schedule as it is, of a revision if they name one."""
 
 CHANGE_ATTEMPTS = 5
 """Number of times that a change is repeated if the schedule changes in the meantime, because it fires."""
@@ -77,8 +81,8 @@ class ScheduleCalls:
             Add: self._add,
             Edit: self._edit,
             Replace: self._replace,
-            Pause: lambda request: self._switch("pause", request),
-            Resume: lambda request: self._switch("resume", request),
+            Pause: lambda request, caller: self._switch("pause", request, caller),
+            Resume: lambda request, caller: self._switch("resume", request, caller),
             Remove: self._remove,
             Preview: SchedulePreviews(service, self._find, clock).preview,
             Trigger: self._trigger,
@@ -135,70 +139,65 @@ class ScheduleCalls:
 
     # ---- changing ----
 
-    async def _add(self, request: Add) -> ScheduleInfo:
-        return await self._put(Change("put", request.name, 0, request.schedule(), Origin.CLI))
+    async def _add(self, request: Add, caller: Caller) -> ScheduleInfo:
+        schedule = request.schedule()
+        act = _act(request, caller, after=schedule)
+        return _saved(await self._save(Change("put", request.name, 0, schedule, Origin.CLI), act))
 
-    async def _edit(self, request: Edit) -> ScheduleInfo:
+    async def _edit(self, request: Edit, caller: Caller) -> ScheduleInfo:
         def edited(stored: Stored) -> Change:
             return Change("put", request.name, stored.state.version, request.schedule(stored.schedule))
 
-        return _saved(await self._change(request.name, request.revision, edited))
+        return _saved(await self._change(request, caller, edited))
 
-    async def _replace(self, request: Replace) -> ScheduleInfo:
+    async def _replace(self, request: Replace, caller: Caller) -> ScheduleInfo:
         schedule = request.schedule()
         return _saved(
             await self._change(
-                request.name,
-                request.revision,
-                lambda stored: Change("put", request.name, stored.state.version, schedule),
+                request, caller, lambda stored: Change("put", request.name, stored.state.version, schedule)
             )
         )
 
-    async def _switch(self, kind: Literal["pause", "resume"], request: Pause | Resume) -> ScheduleInfo:
-        if request.revision is None:
-            return await self._put(Change(kind, request.name))
+    async def _switch(self, kind: Literal["pause", "resume"], request: Pause | Resume, caller: Caller) -> ScheduleInfo:
         return _saved(
-            await self._change(
-                request.name, request.revision, lambda stored: Change(kind, request.name, stored.state.version)
-            )
+            await self._change(request, caller, lambda stored: Change(kind, request.name, stored.state.version))
         )
 
-    async def _change(self, name: str, revision: str | None, change: Callable[[Stored], Change]) -> Stored | None:
+    async def _change(self, request: Changing, caller: Caller, change: Callable[[Stored], Change]) -> Stored | None:
         """Save a change of the schedule as it is, again if it changes meanwhile because it fires. Raises ApiError."""
         for _ in range(CHANGE_ATTEMPTS):
             with suppress(ConflictError):
-                return await self._change_once(name, revision, change)
-        return await self._change_once(name, revision, change)
+                return await self._change_once(request, caller, change)
+        return await self._change_once(request, caller, change)
 
-    async def _change_once(self, name: str, revision: str | None, change: Callable[[Stored], Change]) -> Stored | None:
+    async def _change_once(
+        self, request: Changing, caller: Caller, change: Callable[[Stored], Change]
+    ) -> Stored | None:
+        name, revision = request.name, request.revision
         stored = await self._schedule(name)
         if revision is not None and revision_of(stored) != revision:
             raise ApiError(Code.CHANGED, f"schedule {name!r} was changed since revision {revision}: read it again")
-        return await self._save(change(stored))
+        wanted = change(stored)
+        return await self._save(wanted, _act(request, caller, before=stored.schedule, after=wanted.schedule))
 
-    async def _put(self, change: Change) -> ScheduleInfo:
-        return _saved(await self._save(change))
-
-    async def _remove(self, request: Remove) -> Removed:
-        if request.revision is None:
-            await self._save(Change("remove", request.name))
-        else:
-            await self._change(
-                request.name, request.revision, lambda stored: Change("remove", request.name, stored.state.version)
-            )
+    async def _remove(self, request: Remove, caller: Caller) -> Removed:
+        await self._change(request, caller, lambda stored: Change("remove", request.name, stored.state.version))
         return Removed(request.name)
 
-    async def _save(self, change: Change) -> Stored | None:
-        saved: dict[str, Stored | None] = await _found(lambda done, failed: self._service.save([change], done, failed))
+    async def _save(self, change: Change, act: Act) -> Stored | None:
+        saved: dict[str, Stored | None] = await _found(
+            lambda done, failed: self._service.save([change], done, failed, act)
+        )
         return saved[change.name]
 
-    async def _trigger(self, request: Trigger) -> Run:
-        row: Fire | None = await Later(lambda done, failed: self._service.trigger(request.name, done, failed))
+    async def _trigger(self, request: Trigger, caller: Caller) -> Run:
+        act = _act(request, caller)
+        row: Fire | None = await Later(lambda done, failed: self._service.trigger(request.name, done, failed, act))
         if row is None:
             raise _unknown(f"there is no schedule {request.name!r}")
         return self._run(row)
 
-    async def _declare(self, request: Declare) -> Declared:
+    async def _declare(self, request: Declare, caller: Caller) -> Declared:
         def read() -> Generator[None, None, list[Schedule]]:
             schedules: list[Schedule] = []
             for one in request.schedules:
@@ -207,8 +206,9 @@ class ScheduleCalls:
             return schedules
 
         schedules = await in_slices(self._service.run_sliced, read())
+        act = caller.act(request.call, request.app, namespace=request.namespace)
         declaration: Declaration = await _found(
-            lambda done, failed: self._service.declare(request.app, schedules, done, failed)
+            lambda done, failed: self._service.declare(request.app, schedules, done, failed, act)
         )
         changes = [Difference(one.kind.value, one.name, one.text) for one in declaration.changes]
         return Declared(declaration.governs, changes)
@@ -233,6 +233,21 @@ class ScheduleCalls:
             parent=row.parent or None,
             finished=row.finished,
         )
+
+
+def _act(
+    request: Changing | Add | Trigger, caller: Caller, *, before: Schedule | None = None, after: Schedule | None = None
+) -> Act:
+    """Return the act of a change. A removed, paused or resumed schedule has no description after it."""
+    shown = [None if one is None else _shown(one) for one in (before, after)]
+    return caller.act(request.call, request.name, namespace=request.namespace, before=shown[0], after=shown[1])
+
+
+def _shown(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as the audit shows it: without its payload, which may hold secrets."""
+    shown: dict[str, Any] = to_builtins(specify(schedule))
+    shown.pop("payload", None)
+    return shown
 
 
 def revision_of(stored: Stored) -> str:

@@ -32,6 +32,8 @@ from mainspring.workflows import requests
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.acts import Act
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.submitting import SubmitCalls
@@ -54,7 +56,13 @@ class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
         """Record a signal."""
 
     def request_cancel(
-        self, key: Key, reason: str, request: int, done: Callable[[requests.Reached], None], failed: Failed
+        self,
+        key: Key,
+        reason: str,
+        request: int,
+        done: Callable[[requests.Reached], None],
+        failed: Failed,
+        act: Act | None = None,
     ) -> None:
         """Ask a run to cancel itself."""
 
@@ -65,10 +73,11 @@ class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
         children: ChildPolicy | None,
         done: Callable[[requests.Reached], None],
         failed: Failed,
+        act: Act | None = None,
     ) -> None:
         """End a run at once; ``children`` replaces the policies of its children."""
 
-    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed) -> None:
+    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed, act: Act | None = None) -> None:
         """Let a parked run go on; without a key, all of them. ``done`` is called with their number."""
 
 
@@ -129,18 +138,21 @@ class WorkflowCalls:
             raise ApiError(problem.code, problem.message)
         return await self._reached(request.key, lambda done, failed: self._workflows.signal(signal, done, failed))
 
-    async def _cancel(self, request: Cancel) -> Reached:
+    async def _cancel(self, request: Cancel, caller: Caller) -> Reached:
         key, number = self._runs.key(request.key), _request_key(request.request)
+        act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
         return await self._reached(
             request.key,
-            lambda done, failed: self._workflows.request_cancel(key, request.reason, number, done, failed),
+            lambda done, failed: self._workflows.request_cancel(key, request.reason, number, done, failed, act),
         )
 
-    async def _terminate(self, request: Terminate) -> Reached:
+    async def _terminate(self, request: Terminate, caller: Caller) -> Reached:
+        act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
         key = self._runs.key(request.key)
         children = None if request.children is None else CHILD_POLICIES[request.children]
         return await self._reached(
-            request.key, lambda done, failed: self._workflows.terminate(key, request.reason, children, done, failed)
+            request.key,
+            lambda done, failed: self._workflows.terminate(key, request.reason, children, done, failed, act),
         )
 
     async def _reached(self, key: str, ask: Ask) -> Reached:
@@ -176,13 +188,14 @@ class WorkflowCalls:
         status = status_name(reached.status) if waiting is None else unbegun_status(waiting)
         return Reached(handle, run, status, reached.verdict == "repeated")
 
-    async def _unpark(self, request: Unpark) -> Number:
+    async def _unpark(self, request: Unpark, caller: Caller) -> Number:
         if (request.key is None) is not request.all:
             raise ApiError(Code.INVALID, "give a key, or `all`: exactly one of these")
         key = None if request.key is None else self._runs.key(request.key)
         if request.key is not None:
             await self._runs.find(request.key)
-        number: int = await Later(lambda done, failed: self._workflows.unpark(key, done, failed))
+        act = caller.act(request.call, request.key or "all", namespace=request.namespace)
+        number: int = await Later(lambda done, failed: self._workflows.unpark(key, done, failed, act))
         return Number(number)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.access.audit import RecordActs
 from mainspring.engines.zookeeper import (
     cancelling,
     claiming,
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Handlers, Session
 
 
+async def drop_acts(session: Session, operations: Sequence[RecordActs]) -> list[None]:
+    """Keep no audit."""
+    del session
+    return [None] * len(operations)
+
+
 async def probe(session: Session, operations: Sequence[Probe]) -> list[None]:
     """Write the node's journal, as each batch does, with nothing else in it; see ``Probe``."""
     await session.write()
@@ -38,4 +45,5 @@ HANDLERS: Final[Handlers] = {
     **queries.HANDLERS,
     **claiming.HANDLERS,
     Probe: probe,
+    RecordActs: drop_acts,
 }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.storage.operation import Operation
+from mainspring.access.audit import Acting
+from mainspring.jobs.model import State
 from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
+    from mainspring.access.acts import Act
     from mainspring.jobs.model import Job
 
 
-class Reschedule(Operation):
+class Reschedule(Acting):
     """Change when a waiting job starts, its priority, or when it expires; None leaves a value unchanged.
 
     With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise. An ``expires_us`` of 0 means that it
@@ -38,6 +40,10 @@ class Reschedule(Operation):
         self.priority = priority
         self.expires_us = expires_us
 
+    def recorded(self, outcome: Rescheduled) -> Act | None:
+        """Return the act, if the job waited."""
+        return self.act if outcome.job is not None and outcome.before <= State.PENDING else None
+
 
 class Rescheduled(NamedTuple):
     """The outcome of Reschedule: the job after it, without payload and result, and its state and priority before.
@@ -50,7 +56,7 @@ class Rescheduled(NamedTuple):
     priority: int
 
 
-class DeleteEnded(Operation):
+class DeleteEnded(Acting):
     """Delete an ended job. Guard: ended, and no root job (``model.RUNS``). Outcome: ``Deleted``."""
 
     __slots__ = ("id",)
@@ -60,6 +66,10 @@ class DeleteEnded(Operation):
     def __init__(self, job_id: int) -> None:
         super().__init__()
         self.id = job_id
+
+    def recorded(self, outcome: Deleted) -> Act | None:
+        """Return the act, if the job was deleted."""
+        return self.act if outcome.deleted else None
 
 
 class Deleted(NamedTuple):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
+from mainspring.access.audit import Acting
+from mainspring.jobs.model import State
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.rules import Settlement
 
@@ -116,7 +121,7 @@ class Settle(Operation):
         self.rows = len(settlements)
 
 
-class Cancel(Operation):
+class Cancel(Acting):
     """Cancel a waiting job. Guard: SCHEDULED or PENDING. Outcome: ``Cancelled``."""
 
     __slots__ = ("error", "id", "now_us")
@@ -134,8 +139,14 @@ class Cancel(Operation):
         self.error = error
         self.now_us = now_us
 
+    def recorded(self, outcome: Cancelled) -> Act | None:
+        """Return the act with the job's state before it, if the job was cancelled."""
+        if self.act is None or outcome.job is None or outcome.before > State.PENDING:
+            return None
+        return replace(self.act, before=State(outcome.before).name.lower(), after="cancelled")
 
-class RequestStop(Operation):
+
+class RequestStop(Acting):
     """Store a request to cancel jobs that are held, each under a term if one is given.
 
     From then on RETRY, SNOOZE, RELEASE and LOSE of the job, and its recovery, end it CANCELLED with ``request``; a success and a
@@ -161,7 +172,7 @@ class Cancelled(NamedTuple):
     before: int
 
 
-class Redrive(Operation):
+class Redrive(Acting):
     """Put an ended, unsuccessful job back to pending and reset its attempts.
 
     It becomes a background job: the clients of a foreground job have received their answer. With a ``payload``, it gets these
@@ -188,6 +199,10 @@ class Redrive(Operation):
         self.payload = payload
         self.due_us = due_us
         self.size += len(payload or b"")
+
+    def recorded(self, outcome: Redriven) -> Act | None:
+        """Return the act, if the job was put back."""
+        return self.act if outcome.redriven else None
 
 
 class Redriven(NamedTuple):

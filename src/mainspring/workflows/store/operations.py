@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainspring.access.audit import Acting
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import Definition, Key
-    from mainspring.workflows.requests import Completion, Signal
+    from mainspring.workflows.requests import Completion, Reached, Signal
 
 
 # ---- starts ----
@@ -127,7 +129,7 @@ class SignalRuns(Operation):
         self.rows = len(signals)
 
 
-class RequestCancelRun(Operation):
+class RequestCancelRun(Acting):
     """Ask a run to cancel itself; one that has not begun is cancelled. Outcome: ``Reached``."""
 
     __slots__ = ("key", "now_us", "reason", "request", "tasks")
@@ -143,8 +145,12 @@ class RequestCancelRun(Operation):
         self.now_us = now_us
         self.request = request
 
+    def recorded(self, outcome: Reached) -> Act | None:
+        """Return the act, if the request was recorded."""
+        return self.act if outcome.verdict == "recorded" else None
 
-class TerminateRun(Operation):
+
+class TerminateRun(Acting):
     """End a run at once; one that has not begun is cancelled. Its open activities are cancelled. Outcome: ``Reached``."""
 
     __slots__ = ("children", "details", "key", "now_us", "reason", "tasks")
@@ -170,6 +176,10 @@ class TerminateRun(Operation):
         self.details = details
         self.children = children
 
+    def recorded(self, outcome: Reached) -> Act | None:
+        """Return the act, if the request was recorded."""
+        return self.act if outcome.verdict == "recorded" else None
+
 
 # ---- time, parking, definitions, retention ----
 
@@ -191,7 +201,7 @@ class RingAlarms(Operation):
         self.rows = len(runs)
 
 
-class UnparkRuns(Operation):
+class UnparkRuns(Acting):
     """Let parked runs go on: one run, or those of one definition that the build has not tried, or all.
 
     Outcome: the number of runs, at most ``limit``.

@@ -1,0 +1,191 @@
+"""Each change by an operator, a developer or an administrator leaves one act, and a refused or failed one leaves none."""
+
+from __future__ import annotations
+
+import asyncio
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.api.a_node import Node, opened
+
+from mainspring.access.audit import ListActs
+from mainspring.access.caller import Caller
+from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
+from mainspring.api import functions, jobs, schedules
+from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.job_changes import JobChangeCalls
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.schedules import ScheduleCalls
+from mainspring.api.errors import ApiError
+from mainspring.errors import StoreFullError
+
+if TYPE_CHECKING:
+    from mainspring.access.acts import Act
+    from mainspring.access.audit import Recorded
+    from mainspring.api.request import Request
+
+ANN = Caller("ann", (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),), token="t", address="10.0.0.1", request="r1")
+WITHOUT_ACTS = {
+    "jobs.submit",
+    "jobs.batch",
+    "jobs.clone",
+    "workflows.start",
+    "workflows.signal",
+    "workflows.remove",
+}
+"""Submits and signals; `workflows.remove` deletes what no run uses."""
+
+
+async def acts(node: Node) -> list[Recorded]:
+    found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    node.reads.ask(ListActs(limit=100), lambda page: found.set_result(page.items), found.set_exception)
+    recorded: list[Recorded] = await found
+    return recorded
+
+
+async def call(node: Node, request: Request[Any]) -> Any:
+    return await node.api.call(request, caller=ANN)
+
+
+def test_changes_of_functions_have_their_limits_before_and_after() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await call(node, functions.Limit("f", concurrency=3))
+            await call(node, functions.Pause("f", reason="the bank is down"))
+            await call(node, functions.Resume("f"))
+            resumed, paused, limited = await acts(node)
+            assert [one.act.what for one in (limited, paused, resumed)] == [
+                "functions.limit",
+                "functions.pause",
+                "functions.resume",
+            ]
+            assert (limited.act.before["concurrency"], limited.act.after["concurrency"]) == (None, 3)
+            assert (paused.act.before["paused"], paused.act.after["paused"]) == (False, True)
+            assert paused.act.reason == "the bank is down"
+            for one in (limited, paused, resumed):
+                assert (one.act.who, one.act.token, one.act.object, one.act.namespace) == ("ann", "t", "f", "default")
+                assert (one.act.address, one.act.request) == ("10.0.0.1", "r1")
+
+    asyncio.run(test())
+
+
+def test_changes_of_schedules_have_their_descriptions_without_payloads() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await call(node, schedules.Add(name="s", every=60.0, function="f", payload=b"secret"))
+            await call(node, schedules.Edit(name="s", every=30.0))
+            await call(node, schedules.Pause("s"))
+            await call(node, schedules.Resume("s"))
+            await call(node, schedules.Trigger("s"))
+            await call(node, schedules.Remove("s"))
+            recorded = (await acts(node))[::-1]
+            assert [one.act.what for one in recorded] == [
+                f"schedules.{name}" for name in ("add", "edit", "pause", "resume", "trigger", "remove")
+            ]
+            added, edited, *_, removed = [one.act for one in recorded]
+            assert (added.before, added.after["every"]) == (None, 60.0)
+            assert (edited.before["every"], edited.after["every"]) == (60.0, 30.0)
+            assert (removed.before["every"], removed.after) == (30.0, None)
+            assert "secret" not in repr(recorded)
+            assert "c2VjcmV0" not in repr(recorded)
+            for request in (schedules.Remove("s"), schedules.Trigger("s")):
+                with pytest.raises(ApiError):
+                    await call(node, request)
+            assert len(await acts(node)) == 6
+
+    asyncio.run(test())
+
+
+def test_a_job_is_cancelled_and_retried_with_one_act_each() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = await node.submit()
+            assert (await call(node, jobs.Cancel(handle, "wrong customer"))).state == "cancelled"
+            assert (await call(node, jobs.Cancel(handle))).state == "cancelled"
+            await call(node, jobs.Retry(handle))
+            with pytest.raises(ApiError):
+                await call(node, jobs.Retry(handle))
+            retried, cancelled = await acts(node)
+            assert (cancelled.act.what, cancelled.act.object, cancelled.act.reason) == (
+                "jobs.cancel",
+                handle,
+                "wrong customer",
+            )
+            assert (cancelled.act.before, cancelled.act.after) == ("pending", "cancelled")
+            assert (retried.act.what, retried.act.object) == ("jobs.retry", handle)
+
+    asyncio.run(test())
+
+
+def test_a_request_to_stop_a_running_job_is_an_act() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker()
+            handle = await node.submit()
+            await node.committed()
+            assert len(side.given) == 1
+            assert (await call(node, jobs.Cancel(handle, "now"))).state in {"running", "cancelled"}
+            await node.committed()
+            assert [one.act.what for one in await acts(node)] == ["jobs.cancel"]
+
+    asyncio.run(test())
+
+
+def test_an_act_of_a_failed_transaction_is_not_recorded() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = await node.submit()
+            node.store.error = StoreFullError("no space")
+            with pytest.raises(ApiError):
+                await call(node, jobs.Cancel(handle))
+            node.store.error = None
+            assert await acts(node) == []
+
+    asyncio.run(test())
+
+
+def test_every_changing_call_is_recorded_or_listed_as_an_exception() -> None:
+    """Handlers that change something get the caller: without it they could record no act."""
+
+    async def test() -> None:
+        async with opened() as node:
+            parts = (
+                node.jobs.handlers,
+                node.submits.handlers,
+                FunctionCalls(node.service).handlers,
+                ScheduleCalls(node.schedules, node.reads, node.service.handles, node.clock).handlers,
+                JobChangeCalls(node.service, node.submits, largest=1).handlers,
+            )
+            silent = {
+                request.call
+                for part in parts
+                for request, handler in part.items()
+                if request.permission in {Permission.OPERATE, Permission.DEVELOP, Permission.ADMIN}
+                and request.call
+                and len(signature(handler).parameters) < 2
+            }
+            assert silent <= WITHOUT_ACTS
+
+    asyncio.run(test())
+
+
+def test_a_refused_request_is_reported_with_its_object() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            refused: list[Act] = []
+            api = Api(FunctionCalls(node.service).handlers, refused=refused.append)
+            viewer = Caller("vic", (Grant(Role.VIEWER),), token="v")
+            payer = Caller("pia", (Grant(Role.ADMIN, functions=("pay*",)),), token="p")
+            for request, caller in ((functions.Pause("f"), viewer), (functions.Pause("mail"), payer)):
+                with pytest.raises(ApiError):
+                    await api.call(request, caller=caller)
+            with pytest.raises(ApiError):
+                await api.call(functions.Show("unknown"), caller=viewer)
+            assert [(one.what, one.who, one.object) for one in refused] == [
+                ("functions.pause", "vic", "f"),
+                ("functions.pause", "pia", "mail"),
+            ]
+            assert all("permission" in one.refused for one in refused)
+
+    asyncio.run(test())
