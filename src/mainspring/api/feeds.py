@@ -11,8 +11,15 @@ class Feed(Protocol):
     def replace(self, event: str, value: object) -> None:
         """Send the newest state of something; an unsent earlier one of the same name is dropped."""
 
-    def append(self, event: str, value: object) -> None:
-        """Send an event that may not be dropped. If too many are unsent, the stream ends, and its client connects again."""
+    def append(self, event: str, value: object, place: str = "") -> None:
+        """Send an event that may not be dropped. If too many are unsent, the stream ends, and its client connects again.
+
+        A client that has got ``place`` gives it back then (``Last-Event-ID``).
+        """
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the client has read enough to get more: a stream that reads a store waits for it."""
 
     def end(self) -> None:
         """End the stream once all events are sent."""

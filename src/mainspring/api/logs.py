@@ -39,6 +39,25 @@ class Logged(msgspec.Struct):
     """Whether the job has ended, and no more lines follow."""
 
 
+class LogEnd(msgspec.Struct):
+    """The last event of a stream of lines: the job has ended."""
+
+    ended: bool = True
+
+
+class FollowLogs(Request[None]):
+    """A stream of the lines of a job's log, until it has ended. Codes: those of ``jobs.logs``."""
+
+    permission = Permission.PAYLOADS
+    handle: str
+    tail: int = 200
+    """The number of earlier lines with which the stream begins, the newest ones."""
+    after: str | None = None
+    """The place where another stream ended; instead of ``tail``."""
+    level: Level = "debug"
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+
 class Logs(Request[Logged]):
     """Lines of a job's log. Codes: ``job_not_found``, ``invalid``, ``unsupported``."""
 

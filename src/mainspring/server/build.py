@@ -297,6 +297,7 @@ async def open_node(
     else:
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
+    log_calls = LogCalls(logs, service)
     api = Api(
         AccessCalls(
             access,
@@ -305,7 +306,7 @@ async def open_node(
             stored=engine.access,
         ).handlers,
         job_calls.handlers,
-        LogCalls(logs, service).handlers,
+        log_calls.handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
         FunctionCalls(service).handlers,
@@ -317,6 +318,7 @@ async def open_node(
         nodes,
         refused=access.refused if engine.access else lambda _: None,
     )
+    api.add_streams(log_calls.followers)
     face = GearmanFace(
         service,
         peers,

@@ -6,12 +6,13 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from mainspring.access.roles import Permission
 from mainspring.api.answers.text import rfc3339
-from mainspring.api.answers.waiting import Later, read_page
+from mainspring.api.answers.waiting import CallInProgress, Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
-from mainspring.api.logs import Logged, LogLine, Logs
+from mainspring.api.logs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, Logs
 from mainspring.job_logs.model import LEVELS, lines_of, mask_from
 from mainspring.job_logs.store import ReadLogs
 from mainspring.jobs.model import State
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.caller import Caller
-    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.registry import Followers, Handlers
+    from mainspring.api.feeds import Feed
     from mainspring.job_logs.model import Chunk
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.model import Job
@@ -32,6 +34,10 @@ PAGE_CHUNKS: Final = 64
 """Chunks of one read: about 1 MiB."""
 ANSWER_BYTES: Final = 2**20
 """Bytes of lines after which an answer is complete."""
+EVENT_BYTES: Final = 2**16
+"""The same of an event of a stream."""
+ROOM_INTERVAL: Final = 0.5
+"""Seconds after which a stream looks again whether its client has read enough."""
 LAST_LINES: Final = 1.0
 """Seconds after the end of a job in which its last lines may still be stored."""
 _CURSOR: Final = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
@@ -108,8 +114,40 @@ class LogCalls:
         self._logs = logs
         self._service = service
         self.handlers: Handlers = {Logs: self._read}
+        self.followers: Followers = {FollowLogs: self._follow}
 
-    async def _read(self, request: Logs, caller: Caller) -> Logged:
+    async def _follow(self, request: FollowLogs, caller: Caller, feed: Feed) -> Callable[[], None]:
+        """Send lines as they are stored. A slow client gets those that are still kept when it has read the others."""
+        read = Logs(
+            request.handle,
+            namespace=request.namespace,
+            tail=request.tail,
+            after=request.after,
+            level=request.level,
+            attempt=request.attempt,
+        )
+        first = await self._read(read, caller, EVENT_BYTES)  # raises before the stream begins
+        under_way = CallInProgress(
+            self._send(read, first, caller, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
+        )
+        return under_way.end
+
+    async def _send(self, read: Logs, answer: Logged, caller: Caller, feed: Feed) -> None:
+        while True:
+            if answer.lines:
+                feed.append("lines", answer.lines, answer.next)
+            if answer.ended:
+                feed.append("end", LogEnd())
+                return
+            while not feed.has_room:
+                await self._later()
+            read = replace(read, after=answer.next, wait=LONGEST_WAIT)
+            answer = await self._read(read, caller, EVENT_BYTES)
+
+    async def _later(self) -> None:
+        await Later[None](lambda done, _: self._service.later(ROOM_INTERVAL, lambda: done(None)))
+
+    async def _read(self, request: Logs, caller: Caller, largest: int = ANSWER_BYTES) -> Logged:
         check_number("tail", request.tail)
         check_number("limit", request.limit)
         if self._logs is None:
@@ -118,20 +156,20 @@ class LogCalls:
         if job_id is None:
             raise _unknown(request.handle)
         if request.after is None:
-            return await self._tail(self._logs, request, job_id, caller)
+            return await self._tail(self._logs, request, job_id, caller, largest)
         until = self._service.monotonic() + request.wait
         place = place_of(request.after)
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
             ended = await self._has_ended(self._logs, request, job_id, caller)
-            answer = await self._forward(self._logs, request, job_id, place, caller, ended=ended)
+            answer = await self._forward(self._logs, request, job_id, place, caller, largest, ended=ended)
             if answer.lines or answer.ended or self._service.monotonic() >= until:
                 return answer
             place = place_of(answer.next)
             await _wait(self._logs, job_id)
 
     async def _forward(
-        self, logs: LogService, request: Logs, job_id: int, place: Place, caller: Caller, *, ended: bool
+        self, logs: LogService, request: Logs, job_id: int, place: Place, caller: Caller, largest: int, *, ended: bool
     ) -> Logged:
         """Return the lines after a place."""
         collected = Collected(place, request, whole=True)
@@ -143,12 +181,12 @@ class LogCalls:
             page = await read_page(logs.read, query)
             for chunk in page.items:
                 _check(caller, request, chunk)
-                if not collected.add(chunk, request.limit) or collected.bytes >= ANSWER_BYTES:
+                if not collected.add(chunk, request.limit) or collected.bytes >= largest:
                     return Logged(collected.lines, str(collected.place), ended=False)
             after = page.next
         return Logged(collected.lines, str(collected.place), ended=ended)
 
-    async def _tail(self, logs: LogService, request: Logs, job_id: int, caller: Caller) -> Logged:
+    async def _tail(self, logs: LogService, request: Logs, job_id: int, caller: Caller, largest: int) -> Logged:
         """Return the newest lines."""
         ended = await self._has_ended(logs, request, job_id, caller)
         level = mask_from(LEVELS.index(request.level))
@@ -171,10 +209,10 @@ class LogCalls:
                 newest.append(chunk)
                 size += len(chunk.body)
                 found += sum(1 for line in lines_of(chunk) if level >> line.level & 1)
-                if found >= request.tail or size >= ANSWER_BYTES:
+                if found >= request.tail or size >= largest:
                     break
             after = page.next
-            if after is None or found >= request.tail or size >= ANSWER_BYTES:
+            if after is None or found >= request.tail or size >= largest:
                 break
         collected = Collected(Place(), request, whole=False)
         for chunk in reversed(newest):

@@ -17,6 +17,7 @@ from mainspring.api.answers.waiting import CallInProgress
 from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.errors import ForbiddenError
 from mainspring.namespaces import DEFAULT
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -111,10 +112,13 @@ class Api:
         return await self._followers[type(request)](request, caller, feed)
 
 
-def check_permission(kind: type[Request[Any]], namespace: str, caller: Caller) -> None:
-    """Raise ForbiddenError if a caller may make no request of this kind in a namespace."""
+def check_permission(
+    kind: type[Request[Any]], namespace: str, caller: Caller, function: str | bytes | None = None
+) -> None:
+    """Raise ForbiddenError if a caller may make no request of this kind in a namespace; ``function`` is the one that it names."""
     if not (kind.in_any_namespace and caller.may_somewhere(kind.permission)):
-        caller.check(kind.permission, namespace)
+        name = function_text(function) if isinstance(function, bytes) else function
+        caller.check(kind.permission, namespace, name)
 
 
 _OBJECTS: Final = ("handle", "name", "function", "key", "token", "node", "schedule", "id")
@@ -130,7 +134,8 @@ def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> A
 
 
 def _check(request: Request[Any], caller: Caller) -> None:
-    check_permission(type(request), request.namespace, caller)
+    if caller is not LOCAL:
+        check_permission(type(request), request.namespace, caller, getattr(request, "function", None))
     if request.namespace != DEFAULT:
         raise ApiError(Code.UNSUPPORTED, f"this node has the namespace {DEFAULT!r} alone, not {request.namespace!r}")
 

@@ -246,6 +246,9 @@ class RestApp:
 
     async def _stream(self, exchange: _Exchange) -> None:
         route, inputs = exchange.found.route, exchange.inputs
+        last = exchange.headers.get(b"last-event-id")
+        if last and route.resume:
+            inputs = msgspec.structs.replace(inputs, **{route.resume: last.decode("latin-1")})
         request = inputs if route.make is None else route.make(inputs)
         async with self._following(exchange, request) as feed:
             headers = (*STRICT.items(), (REQUEST_ID, exchange.id.encode()))

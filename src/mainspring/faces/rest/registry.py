@@ -72,6 +72,8 @@ class Route:
     """The field of ``inputs`` that the whole body is; by default the body is an object with one key for each field."""
     stream: bool = False
     """Whether the answer is a stream of server-sent events, from the handler of the request in `Api.streams`."""
+    resume: str = ""
+    """The field of ``inputs`` that gets the header ``Last-Event-ID``, with which the client of a stream continues."""
     watch: Callable[[Any], Request[Any]] | None = None
     """Returns the request for the stream whose events end the wait of a long poll. The inputs then have ``wait``, in seconds: a
     request with ``If-None-Match`` waits so long for another answer."""

@@ -81,11 +81,16 @@ class EventFeed:
             self._newest[event] = _frame(event, value)
             self._wake.set()
 
-    def append(self, event: str, value: object) -> None:
+    @property
+    def has_room(self) -> bool:
+        """Whether half of the space for unsent events is free."""
+        return self._size * 2 < UNSENT_LIMIT
+
+    def append(self, event: str, value: object, place: str = "") -> None:
         """Send an event that may not be dropped."""
         if self._is_ended:
             return
-        frame = _frame(event, value)
+        frame = (b"id: %s\n" % place.encode() if place else b"") + _frame(event, value)
         self._size += len(frame)
         if self._size > UNSENT_LIMIT:
             self._queue.clear()

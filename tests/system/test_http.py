@@ -1,0 +1,90 @@
+"""The HTTP port of a whole node."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+
+from .processes import command, environment, mainspring, node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.system
+
+
+@contextlib.contextmanager
+def at_a_terminal(*arguments: str, cwd: Path) -> Iterator[tuple[str, str]]:
+    """Run a node whose output is a terminal; yield the address of its HTTP port and the link that it prints."""
+    ours, theirs = os.openpty()
+    with (cwd / "node.log").open("wb") as errors:
+        process = subprocess.Popen(
+            command(*arguments), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=theirs, stderr=errors
+        )
+    os.close(theirs)
+    try:
+        seen = b""
+        while (link := re.search(rb"^sign in.*: http://([^/\s]+)(\S+)\r?$", seen, re.MULTILINE)) is None:
+            seen += os.read(ours, 4096)
+        yield link[1].decode(), link[2].decode()
+    finally:
+        process.terminate()
+        process.wait(30)
+        os.close(ours)
+
+
+def ask(
+    address: str, method: str, path: str, body: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], Any]:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        content = answer.read()
+        head = {name.lower(): value for name, value in answer.getheaders()}
+        is_json = "json" in head.get("content-type", "")
+        return answer.status, head, json.loads(content) if is_json else content
+    finally:
+        connection.close()
+
+
+def test_the_link_at_a_terminal_signs_a_browser_in_once(tmp_path: Path) -> None:
+    options = ("serve", "--gearman", "none", "--http", "127.0.0.1:0", "--store", "memory://")
+    with at_a_terminal(*options, cwd=tmp_path) as (address, link):
+        assert ask(address, "GET", "/api/v1/status")[0] == 401
+        assert ask(address, "GET", link)[0] == 200
+        form = urlencode({"link": link.partition("link=")[2]})
+        browser = {"Content_Type": "application/x-www-form-urlencoded", "Sec_Fetch_Site": "same-origin"}
+        status, head, _ = ask(address, "POST", "/login", form, **browser)
+        assert status == 303
+        cookie = head["set-cookie"].partition(";")[0]
+        status, _, shown = ask(address, "GET", "/api/v1/status", Cookie=cookie)
+        assert (status, shown["store"]) == (200, "memory://")
+        assert ask(address, "POST", "/login", form, **browser)[0] == 401
+        assert ask(address, "GET", "/api/v1/status", Cookie=cookie, Host="evil.example")[0] == 421
+        assert ask(address, "POST", "/logout", Cookie=cookie, Sec_Fetch_Site="same-origin")[0] == 303
+        assert ask(address, "GET", "/api/v1/status", Cookie=cookie)[0] == 401
+    assert "msl_" not in (tmp_path / "node.log").read_text()
+
+
+def test_a_node_starts_without_a_default_port_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from mainspring import App\napp = App()\n")
+    options = ("run", "app.py", "--gearman", "127.0.0.1:0", "--store", "memory://")
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 8080)) as taken:
+        with node(*options, cwd=tmp_path, MAINSPRING_HTTP="") as running:
+            assert "this node has no HTTP port" in running.log.read_text()
+            assert running.stop() == 0
+        assert "http" not in running.ports
+        done = mainspring(*options, "--http", "127.0.0.1:8080", cwd=tmp_path)
+        assert (done.returncode, taken.fileno() >= 0) == (1, True)
+        assert b"127.0.0.1:8080" in done.stderr

@@ -1,0 +1,40 @@
+"""A whole node in memory with the application in front of it, as `server.http` builds it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from mainspring.faces.rest.app import RestApp
+from mainspring.faces.rest.login import Login
+from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes.documents import with_document
+from mainspring.faces.rest.security import Doorkeeper, Hosts
+from mainspring.faces.rest.streams import Streams
+from mainspring.server.build import build_engine, open_node
+from mainspring.server.clock import SystemClock
+from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
+
+from .a_client import Client, MemoryAccess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from mainspring.server.build import Built
+
+ALL_ROUTES = with_document(ROUTES, version="1.0")
+
+
+@contextlib.asynccontextmanager
+async def whole_node(store: str = "memory://") -> AsyncIterator[tuple[Client, Built]]:
+    """Yield a client with a token of each role, and the node."""
+    clock = SystemClock()
+    settings = ServerSettings(store=parse_store(store), listen=ListenSettings(gearman=()))
+    built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, 1.0))
+    try:
+        access, streams = MemoryAccess(), Streams()
+        app = RestApp(built.api, ALL_ROUTES, Doorkeeper(access, Hosts()), Login(access), streams)
+        yield Client(app, access, streams), built
+    finally:
+        await built.node.close()

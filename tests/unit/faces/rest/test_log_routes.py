@@ -1,0 +1,174 @@
+"""Routes about the logs of jobs, and their stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.unit.api.a_node import UNKNOWN_HANDLE, run
+
+from mainspring.api.answers.logs import LogCalls
+from mainspring.api.logs import FollowLogs
+from mainspring.job_logs.model import Line
+from mainspring.job_logs.service import Delivery, LogService
+
+from .a_client import serving
+from .test_streams import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tests.unit.api.a_node import Node
+
+    from .a_client import Client
+
+JOBS = "/api/v1/namespaces/default/jobs"
+
+
+class Logged:
+    """A running job that logs."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._logs = LogService(
+            node.commits,
+            node.reads,
+            node.clock,
+            lambda _, function: asyncio.get_running_loop().call_soon(function),
+            retention=100.0,
+            is_held=lambda _: True,
+        )
+        calls = LogCalls(self._logs, node.service)
+        node.api.add(calls.handlers)
+        node.api.add_streams(calls.followers)
+        self._number = 0
+
+    async def begin(self) -> str:
+        self.handle = await self.node.submit()
+        side = self.node.worker()
+        await self.node.committed()
+        self.held = side.given[0]
+        job = self.held.job
+        self._delivery = Delivery(None, job.id, "default", job.function, 1, 5)
+        self._logs.begin((self.held.handle, self.held.token), self._delivery)
+        return f"{JOBS}/{self.handle}/logs"
+
+    async def log(self, *messages: str, level: int = 1) -> None:
+        lines = [Line(1_000_000, level, "a.b", message, {"n": 1}) for message in messages]
+        self._logs.append(self._delivery, self._number + 1, lines)
+        self._number += len(lines)
+        await asyncio.sleep(0)  # it is put in the next turn
+        await self.node.committed()
+        assert not self._logs.is_writing(self.held.job.id)
+
+    async def end(self) -> None:
+        self.node.service.succeeded(self.held, b"")
+        await self.node.committed()
+        self.node.clock.advance(10)
+
+
+def with_log(test: Callable[[Client, Logged, str], Coroutine[Any, Any, None]]) -> None:
+    async def prepared() -> None:
+        async with serving() as (client, node):
+            logged = Logged(node)
+            await test(client, logged, await logged.begin())
+
+    run(prepared())
+
+
+def test_lines_are_listed_page_by_page() -> None:
+    async def test(client: Client, logged: Logged, path: str) -> None:
+        await logged.log("one", "two", "three")
+        page = await client.get(f"{path}?whole=true&limit=2")
+        assert [line["message"] for line in page.json["items"]] == ["one", "two"]
+        page = await client.get(f"{path}?whole=true&limit=2&cursor={page.json['next']}")
+        assert [line["message"] for line in page.json["items"]] == ["three"]
+        tail = await client.get(f"{path}?tail=1")
+        assert [line["number"] for line in tail.json["items"]] == [3]
+        assert tail.json["next"] is not None, "it runs: more may follow"
+        await logged.end()
+        assert (await client.get(f"{path}?tail=1")).json["next"] is None
+
+    with_log(test)
+
+
+def test_a_log_is_downloaded_as_text() -> None:
+    async def test(client: Client, logged: Logged, path: str) -> None:
+        await logged.log("one\n<b>two</b>", "\x1b[2Jthree", level=3)
+        answer = await client.get(f"{path}/text")
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.headers["content-disposition"].startswith("attachment")
+        time = "1970-01-01T00:00:01.000000Z"
+        assert answer.body.decode() == (
+            f'{time} ERROR    a.b: one {{"n":1}}\n    <b>two</b>\n{time} ERROR    a.b: three {{"n":1}}\n'
+        )
+
+    with_log(test)
+
+
+def test_lines_need_the_permission_for_payloads_and_a_job() -> None:
+    async def test(client: Client, logged: Logged, path: str) -> None:
+        del logged
+        for end in ("", "/text", "/stream"):
+            assert (await client.get(path + end, token="developer")).status == 403
+            assert (await client.get(f"{JOBS}/{UNKNOWN_HANDLE}/logs{end}")).problem == "job-not-found"
+
+    with_log(test)
+
+
+async def events(reader: Reader) -> list[tuple[str, Any]]:
+    found = []
+    for block in (await reader.next()).decode().strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines())
+        found.append((fields["event"], json.loads(fields["data"]), fields.get("id")))
+    return [(name, [line["message"] for line in data] if name == "lines" else data) for name, data, _ in found]
+
+
+def test_a_stream_begins_with_the_tail_and_ends_with_the_job() -> None:
+    async def test(client: Client, logged: Logged, path: str) -> None:
+        await logged.log("one", "two")
+        reader = Reader(client, f"{path}/stream?tail=1", token="admin")
+        await reader.begin()
+        assert await events(reader) == [("lines", ["two"])]
+        await logged.log("three")
+        assert await events(reader) == [("lines", ["three"])]
+        await logged.end()
+        assert await events(reader) == [("end", {"ended": True})]
+        await reader.task
+
+    with_log(test)
+
+
+def test_a_client_that_connects_again_gets_the_lines_after_its_last_one() -> None:
+    async def test(client: Client, logged: Logged, path: str) -> None:
+        await logged.log("one")
+        first = Reader(client, f"{path}/stream", token="admin")
+        await first.begin()
+        body = (await first.next()).decode()
+        first.left.set()
+        await first.task
+        place = body.split("id: ")[1].splitlines()[0]
+        await logged.log("two")
+        second = Reader(client, f"{path}/stream", token="admin", headers=[(b"last-event-id", place.encode())])
+        await second.begin()
+        assert await events(second) == [("lines", ["two"])]
+        second.left.set()
+        await second.task
+
+    with_log(test)
+
+
+def test_a_slow_client_gets_no_lines_before_it_has_read_the_others() -> None:
+    async def test(client: Client, logged: Logged, path: str) -> None:
+        feed = client.streams.open()
+        end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
+        for _ in range(60):
+            await logged.log("x" * 16_000)
+            await asyncio.sleep(0)
+        assert not feed.is_ended
+        assert not feed.has_room
+        end()
+        feed.close()
+
+    with_log(test)

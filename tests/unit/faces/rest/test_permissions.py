@@ -1,0 +1,134 @@
+"""The matrix of permissions: each operation of OpenAPI, each role, in the caller's namespace and in another one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Permission, Role
+from mainspring.api.submitting import Submit
+from mainspring.faces.rest.openapi import document
+
+from .a_server import ALL_ROUTES, whole_node
+
+if TYPE_CHECKING:
+    from .a_client import Client
+
+OWN, OTHER = "default", "other"
+NEEDED = {
+    Permission.SIGNED_IN: Role.VIEWER,
+    Permission.READ: Role.VIEWER,
+    Permission.OPERATE: Role.OPERATOR,
+    Permission.DEVELOP: Role.DEVELOPER,
+    Permission.ADMIN: Role.ADMIN,
+}
+"""The weakest role with a permission; `Permission.PAYLOADS` is granted apart."""
+
+
+def operations() -> list[tuple[str, str, dict[str, Any]]]:
+    described = document(ALL_ROUTES, version="1.0")
+    return [
+        (method.upper(), path, one) for path, methods in described["paths"].items() for method, one in methods.items()
+    ]
+
+
+def is_allowed(operation: dict[str, Any], path: str, namespace: str, caller: Caller) -> bool:
+    """Return what the document promises: whether the caller may use an operation in a namespace."""
+    permission = Permission(operation["x-permission"])
+    if permission is Permission.SIGNED_IN:
+        return True
+    (grant,) = caller.grants
+    if "{namespace}" in path and namespace != OWN:
+        return False
+    if permission is Permission.PAYLOADS:
+        return grant.payloads
+    return grant.role >= NEEDED[permission]
+
+
+async def status_of(client: Client, method: str, path: str, operation: dict[str, Any], token: str | None) -> int:
+    body = None
+    if "requestBody" in operation:
+        content = operation["requestBody"]["content"]
+        body = content.get("application/json", {}).get("example", {})
+    headers = [("if-match", "*"), ("prefer", "wait=0")]
+    answer = await asyncio.wait_for(client.send(method, path, body, token=token, headers=headers), 20)
+    return answer.status
+
+
+def test_each_operation_is_for_the_callers_that_its_permission_allows() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            wrong = []
+            tokens = {}
+            for role in Role:
+                for payloads in (False, True):
+                    name = f"{role.name}{'+payloads' * payloads}"
+                    client.access.callers[name] = Caller(name, (Grant(role, OWN, payloads=payloads),), token=name)
+                    tokens[name] = client.access.callers[name]
+            for method, path, operation in operations():
+                for namespace in (OWN, OTHER):
+                    target = path.replace("{namespace}", namespace).replace("{", "").replace("}", "")
+                    for name, caller in tokens.items():
+                        expected = is_allowed(operation, path, namespace, caller)
+                        status = await status_of(client, method, target, operation, name)
+                        if (status != 403) != expected or status in (401, 500):
+                            wrong.append((method, path, namespace, name, status))
+                    assert await status_of(client, method, target, operation, None) == 401
+            assert wrong == []
+
+    asyncio.run(test())
+
+
+def test_a_grant_for_some_functions_opens_no_other_ones() -> None:
+    """Requests that name a function in the path are refused for functions that the caller's patterns exclude."""
+
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            grant = Grant(Role.ADMIN, OWN, functions=("pay*",), payloads=True)
+            client.access.callers["pay"] = Caller("pay", (grant,), token="pay")
+            wrong = []
+            for method, path, operation in operations():
+                if "/functions/{function}" not in path:
+                    continue
+                target = path.replace("{namespace}", OWN).replace("{function}", "other")
+                status = await status_of(client, method, target, operation, "pay")
+                if status not in (403, 404):
+                    wrong.append((method, path, status))
+            assert wrong == []
+
+    asyncio.run(test())
+
+
+def test_a_grant_for_some_functions_hides_the_jobs_of_others() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            grant = Grant(Role.ADMIN, OWN, functions=("pay*",), payloads=True)
+            client.access.callers["pay"] = Caller("pay", (grant,), token="pay")
+            foreign = (await built.api.call(Submit(b"other", b"1"))).handle
+            own = (await built.api.call(Submit(b"payroll", b"1"))).handle
+            wrong = []
+            for method, path, operation in operations():
+                if "/jobs/{handle}" not in path or path.endswith("/stream"):
+                    continue
+                target = path.replace("{namespace}", OWN)
+                status = await status_of(client, method, target.replace("{handle}", foreign), operation, "pay")
+                allowed = await status_of(client, method, target.replace("{handle}", own), operation, "pay")
+                if status not in (403, 404) or allowed == 403:
+                    wrong.append((method, path, status, allowed))
+            assert wrong == []
+            listed = await client.get(f"/api/v1/namespaces/{OWN}/jobs", token="pay")
+            assert [job["handle"] for job in listed.json["items"]] == [own]
+
+    asyncio.run(test())
+
+
+def test_every_operation_declares_a_permission() -> None:
+    assert [
+        path for _, path, one in operations() if one["x-permission"] not in {item.value for item in Permission}
+    ] == []
+
+
+def test_no_operation_of_a_namespace_is_for_everybody_who_is_signed_in() -> None:
+    found = [path for _, path, one in operations() if one["x-permission"] == "signed_in" and "{namespace}" in path]
+    assert found == []
