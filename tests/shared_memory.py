@@ -65,6 +65,7 @@ class SharedMemoryEngine:
     access = True
     logs = True
     series = True
+    recalls = True
     workflows = False
     changes_jobs = True
 

@@ -59,6 +59,10 @@ class Handles:
         """Look up the nodes' names in another mapping from now on. Terms that were looked up before keep their names."""
         self._nodes = nodes
 
+    def node(self, term: int) -> str:
+        """Return the name of the node of a term; empty if it is unknown."""
+        return self._nodes.get(term, "")
+
     def of(self, job_id: int) -> bytes:
         """Return a job's handle."""
         term = job_id // TERM_SPAN

@@ -184,6 +184,8 @@ def test_background_prints_the_handle(call: Call) -> None:
     assert (job["function"], job["unique"], job["state"], job["priority"]) == ("nobody", "u1", "pending", "high")
     assert datetime.fromisoformat(job["created_at"]).utcoffset() == timedelta(0)
     assert job["started_at"] is None
+    assert job["attempts"] == []
+    assert call("jobs", "show", handle, "--arguments").stdout.decode().endswith("\narguments: x\n")
 
     listed = json.loads(call("jobs", "list", "--json").stdout)
     assert [entry["handle"] for entry in listed] == [handle]
@@ -195,7 +197,8 @@ def test_background_prints_the_handle(call: Call) -> None:
 
 
 def test_a_job_is_cancelled_and_retried(call: Call) -> None:
-    handle = call("submit", "nobody", "--background").stdout.decode().strip()
+    handle = call("submit", "nobody", '{"a": 1}', "--background").stdout.decode().strip()
+    assert json.loads(call("jobs", "show", handle, "--arguments", "--json").stdout)["arguments"]["value"] == {"a": 1}
     assert call("jobs", "cancel", handle).stdout.decode() == f"{handle}\tcancelled\n"
     assert call("jobs", "result", handle).returncode == 1
     assert json.loads(call("jobs", "retry", handle, "--json").stdout)["state"] == "pending"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 from cyclopts import App, Parameter
 from msgspec import UNSET
 
 from mainspring.api.job_changes import Clone, Delete, Snooze
+from mainspring.api.job_records import ListAttempts, ShowArguments
 from mainspring.api.jobs import Cancel, List, Retry, Show, Watch
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
@@ -19,7 +23,7 @@ from mainspring.cli.job_search import JobSearch
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
 from mainspring.cli.submit import parse_time, write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +38,18 @@ COLUMNS = (
     "created_at",
     "started_at",
     "ended_at",
+    "error",
+)
+
+ATTEMPT_COLUMNS = (
+    "number",
+    "outcome",
+    "started_at",
+    "ended_at",
+    "duration",
+    "node",
+    "worker",
+    "error_type",
     "error",
 )
 
@@ -140,13 +156,33 @@ def list_jobs(
 
 
 @jobs.command
-def show(handle: Handle, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show all details of a job.
+def show(
+    handle: Handle,
+    /,
+    *,
+    arguments: Annotated[bool, plain("--arguments", "Show the job's arguments too.", negative="")] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Show all details of a job, and its attempts.
+
+    Arguments of at most 1 KiB are kept when a job has succeeded, unless the node has other rules (--keep-arguments). Values that
+    the node redacts (--redact) are not shown.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such job
     """
-    return print_answer(server.client(), Show(handle), _print_job, json=json)
+    client = server.client()
+    job = call(client, Show(handle))
+    with contextlib.suppress(UsageError):  # servers of earlier versions have no records
+        job |= {"attempts": call(client, ListAttempts(handle))["attempts"]}
+    if arguments:
+        job |= {"arguments": call(client, ShowArguments(handle))}
+    if json:
+        print_json(job)
+    else:
+        _print_job(job)
+    return EXIT_DONE
 
 
 @jobs.command
@@ -336,10 +372,30 @@ def _each(requests: Sequence[Cancel | Retry | Snooze | Delete], server: ServerOp
 
 
 def _print_job(job: dict[str, Any]) -> None:
-    traceback = job.pop("traceback", None)
+    traceback, attempts = job.pop("traceback", None), job.pop("attempts", None)
+    arguments = job.pop("arguments", None)
     print_fields(with_durations(job, "timeout"))
     if traceback:
         print("\n" + "\n".join(_safe(line) for line in traceback.splitlines()))
+    if arguments is not None:
+        print(f"\narguments: {_arguments_text(arguments)}")
+    if attempts:
+        print()
+        print_rows(ATTEMPT_COLUMNS, attempts, json=False)
+
+
+def _arguments_text(arguments: dict[str, Any]) -> str:
+    """Return arguments on one line."""
+    if "value" in arguments:
+        return printable(msgspec.json.encode(arguments["value"]).decode())
+    if "payload" in arguments:
+        return printable(base64.b64decode(arguments["payload"]).decode("utf-8", "backslashreplace"))
+    size = arguments["size"]
+    if arguments["redacted"]:
+        return f"{size} bytes, which the node withholds because they are not JSON"
+    if arguments["kept"]:
+        return f"{size} bytes, too many to show" if size else "none"
+    return f"{size} bytes, which are no longer kept"
 
 
 def _safe(line: str) -> str:

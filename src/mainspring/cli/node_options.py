@@ -27,6 +27,7 @@ from mainspring.cli.options import (
     option,
     reading,
 )
+from mainspring.cli.remembering import DEFAULT_REMEMBERING, RememberingOptions
 from mainspring.cli.run_limits import DEFAULT_RUN_LIMITS, RunLimitOptions
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
@@ -267,6 +268,7 @@ class NodeOptions:
             **DURATION_OPTION,
         ),
     ] = 7 * DAY
+    remembering: RememberingOptions = DEFAULT_REMEMBERING
     workflows: RunLimitOptions = DEFAULT_RUN_LIMITS
     job_retries: Annotated[
         int | None,
@@ -409,6 +411,8 @@ class NodeOptions:
                 retention=self.retention,
                 dead_retention=self.dead_retention,
                 log_retention=self.log_retention,
+                keep_arguments=self.remembering.keep,
+                redact=self.remembering.redact,
                 job_retries=self.job_retries,
                 round_robin=self.round_robin,
                 exceptions=self.exceptions,

@@ -93,6 +93,7 @@ class Ends:
     ``wake_at`` is called with the time at which a job becomes due. ``drop``, where the store is shared, drops a foreground job
     that goes back, unless clients of another node wait for it. ``attempts_ended`` are called with settlements after their commit;
     for jobs that are in memory alone at once, but for successes, which wait for more of them or for ``report_ends``.
+    ``remember`` completes settlements of stored jobs (`Remembering`).
     """
 
     def __init__(
@@ -103,10 +104,12 @@ class Ends:
         wake_at: Callable[[int], None],
         drop: Callable[[Settlement], None] | None = None,
         attempts_ended: Sequence[AttemptsEnded] = (),
+        remember: Callable[[Held, Settlement], None],
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._timers, self._clock, self._listeners = context.timers, context.clock, context.listeners
         self._hub = context.hub
+        self._remember = remember
         self._serving = serving
         self._wake_at = wake_at
         self._drop = drop
@@ -174,6 +177,7 @@ class Ends:
     ) -> _Pending:
         """Release a stored job before it is settled."""
         worker = held.worker
+        self._remember(held, settlement)
         options = held.job.options
         if worker is not None and options is not None and owner(options) is not None:
             settlement.worker = worker.connection.name()

@@ -148,7 +148,8 @@ class Settlement:
 
     The store records it only while the job is held under ``job.term``. ``counted`` is the job's number of counted attempts
     afterwards, ``due_us`` is when it is due again after RETRY and SNOOZE. ``worker`` is the name of its worker, if the job has an
-    owner.
+    owner. ``payload`` is what a success leaves of the payload; None: all of it. ``record`` is that of the attempt, if it has one
+    (`attempt_records`).
 
     The rest is for logs and metrics and is not stored. ``outcome`` is how the attempt ended; None: no worker had the job.
     ``ran_us`` is how long the attempt ran, 0 if unknown. ``waited_us`` is how long the job had waited before; -1 if unknown, and
@@ -165,7 +166,9 @@ class Settlement:
         "event",
         "job",
         "outcome",
+        "payload",
         "ran_us",
+        "record",
         "reported",
         "result",
         "started_us",
@@ -197,6 +200,8 @@ class Settlement:
         self.result = result
         self.error = error
         self.worker = worker
+        self.payload: bytes | None = b""
+        self.record = b""
         self.outcome: Outcome | None = None
         self.ran_us = 0
         self.waited_us = -1

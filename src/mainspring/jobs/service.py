@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.clock import to_us
 from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
+from mainspring.jobs.argument_rules import ArgumentRules
 from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.changes import JobChanges
 from mainspring.jobs.clients import Clients
@@ -23,6 +25,7 @@ from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.maintenance import Maintenance
 from mainspring.jobs.outcome_reader import OutcomeReader
 from mainspring.jobs.registered import Registered, nobody
+from mainspring.jobs.remembering import Remembering
 from mainspring.jobs.remote_jobs import RemoteJobs
 from mainspring.jobs.reports import Reports
 from mainspring.jobs.roots import RootJobs
@@ -63,7 +66,7 @@ class JobService:
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
     ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` is whether the store keeps limits
     of functions, ``keeps_stop_requests`` whether it keeps requests to stop held jobs. ``shared`` is given if the store is shared.
-    ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows.
+    ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows. ``arguments`` are the rules for arguments.
     """
 
     def __init__(
@@ -88,8 +91,11 @@ class JobService:
         attempts_ended: Sequence[AttemptsEnded] = (),
         roots: Roots | None = None,
         prefers: Callable[[bytes], Callable[[Held], Worker | None] | None] | None = None,
+        arguments: ArgumentRules | None = None,
     ) -> None:
         self.commits = commits
+        arguments = ArgumentRules() if arguments is None else arguments
+        self.arguments_of, self.node_of = arguments.of, handles.node
         self.clock = clock
         self.term = Term(0)
         self.handles = handles
@@ -136,6 +142,7 @@ class JobService:
             wake_at=due_jobs.wake_at,
             drop=None if subscriptions is None else subscriptions.drop,
             attempts_ended=(attempts.ended, *attempts_ended),
+            remember=Remembering(handles, clock, arguments).note,
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
         self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)
@@ -241,7 +248,7 @@ class JobService:
             if self.sharing is not None:
                 self.sharing.look(lambda: ready(0), failed)
             else:
-                self.commits.put(Recover(self.table.term), recovered, failed)
+                self.commits.put(Recover(self.table.term, now_us=to_us(self.clock.wall())), recovered, failed)
 
         def recovered(outcome: Recovered) -> None:
             self.ends.recovered(outcome.lost)

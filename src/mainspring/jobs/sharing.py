@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.clock import to_us
 from mainspring.events.relay import Abandoned, Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs.counting import count_in_flight
 from mainspring.jobs.store import DrainInbox, ReadBacklog, Recover
@@ -155,7 +156,8 @@ class Sharing:
                 self.recover(terms)
 
         # Terms that could not be recovered now are reported as abandoned again.
-        self._commits.put(Recover(self._table.term, terms), recovered, lambda _: None)
+        now_us = to_us(self._clock.wall())
+        self._commits.put(Recover(self._table.term, terms, now_us=now_us), recovered, lambda _: None)
 
     # ---- backlog ----
 

@@ -20,6 +20,25 @@ class ListJobs(PageQuery[Job], frozen=True, kw_only=True):
     where: JobFilter = JobFilter()
 
 
+class Recalled(NamedTuple):
+    """The data of a job that lists leave in the store."""
+
+    payload: bytes | None
+    """None if it was dropped when the job succeeded, or has more bytes than were asked for."""
+    kept: bool
+    """Whether the payload is there. That of a succeeded job may be redacted."""
+    attempts: bytes
+    """See `attempt_records`."""
+
+
+class Recall(Query[Recalled | None], frozen=True):
+    """Read the payload and the attempts of a job. Only for engines that have `Engine.recalls`."""
+
+    id: int
+    most: int = 0
+    """Bytes of the largest payload to read."""
+
+
 class Mark(NamedTuple):
     """The job at which a part of a search ends."""
 

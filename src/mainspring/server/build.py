@@ -12,6 +12,7 @@ from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.job_data import JobDataCalls
+from mainspring.api.answers.job_records import RecordCalls
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.answers.no_workflows import without_workflows
@@ -35,6 +36,7 @@ from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles
 from mainspring.job_logs.service import LogService
+from mainspring.jobs.argument_rules import ArgumentRules
 from mainspring.jobs.recording import Recorder
 from mainspring.jobs.service import JobService
 from mainspring.namespaces import split
@@ -253,6 +255,7 @@ async def open_node(
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
         roots=workflows,
         prefers=None if workflows is None else workflows.prefers,
+        arguments=ArgumentRules(jobs.keep_arguments, jobs.redact),
     )
     if workflows is not None:
         workflows.attach(service)
@@ -309,6 +312,7 @@ async def open_node(
         log_calls.handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
+        RecordCalls(service, recalls=engine.recalls).handlers,
         FunctionCalls(service).handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,

@@ -22,6 +22,8 @@ from mainspring.server.addresses import Address, TcpAddress, is_local
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.jobs.argument_rules import Rule
+
 DEFAULT_STORE = "sqlite:///mainspring.db"
 DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
 DEFAULT_HTTP = TcpAddress("127.0.0.1", 8080)
@@ -183,6 +185,11 @@ class JobSettings:
 
     log_retention: float = 7 * DAY
     """Seconds for which the lines are kept that tasks log."""
+    keep_arguments: tuple[Rule, ...] = ()
+    """Bytes of the largest payload that is kept when a job has succeeded, by function; 1 KiB where no rule matches."""
+
+    redact: tuple[Rule, ...] = ()
+    """Keys whose values nobody may see in arguments, by function."""
 
     job_retries: int | None = None
     """Deliveries of a plain Gearman job that may be lost before it fails; None: no limit with plain workers, 5 with workers

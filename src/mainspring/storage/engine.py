@@ -85,6 +85,9 @@ class Engine(QueryPort, GroupPort, Protocol):
     lines: bool
     """Whether pending jobs stand in lines whose first jobs can be read (`queries.jobs.FirstInLine`)."""
 
+    recalls: bool
+    """Whether it keeps arguments and attempts (`queries.jobs.Recall`)."""
+
     logs: bool
     """Whether it keeps the logs of jobs (`job_logs.store`)."""
 

@@ -106,7 +106,7 @@ def test_the_fast_path_consists_of_the_statements_of_the_steps() -> None:
     def plain(statement: str) -> str:
         return re.sub(r"\$\d+(::\w+\[\])?", "$", " ".join(statement.split()))
 
-    (whole,) = (plain(one.text) for one in MIGRATIONS if "CREATE FUNCTION usual(" in one.text)
+    (whole,) = (plain(one.text) for one in MIGRATIONS if "CREATE FUNCTION usual_2(" in one.text)
     settled, _, _ = plain(SQL["succeed"]).removeprefix("WITH ").partition(" SELECT count(*), array_agg")
     columns, _, rest = plain(SQL["submit_unique"]).removesuffix(" RETURNING id").partition(" FROM ( SELECT")
     assert settled.endswith("FROM gone )")

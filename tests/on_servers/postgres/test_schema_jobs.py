@@ -11,16 +11,17 @@ COLUMNS = {
     "dead": "id bigint, place bigint, ended_us bigint, created_us bigint, term bigint, due_us bigint?, expires_us bigint?,"
     " started_us bigint?, function integer, attempt integer, suspects integer, input_size integer, state smallint,"
     " priority smallint, slot smallint, keep boolean?, foreground boolean?, uniq bytea?, options bytea?, error bytea?,"
-    " payload bytea",
+    " payload bytea, attempts bytea?",
     "ended": "id bigint, ended_us bigint, created_us bigint, term bigint, due_us bigint?, expires_us bigint?,"
     " started_us bigint?, function integer, attempt integer, suspects integer, input_size integer, output_size integer,"
-    " priority smallint, keep boolean?, foreground boolean?, uniq bytea?, options bytea?, error bytea?, result bytea?",
+    " priority smallint, keep boolean?, foreground boolean?, uniq bytea?, options bytea?, error bytea?, result bytea?,"
+    " payload bytea?, attempts bytea?",
     "inbox": "id bigint, namespace text, function bytea, uniq bytea?, priority smallint, created_us bigint, due_us bigint,"
     " expires_us bigint, options bytea?, payload bytea",
     "jobs": "id bigint, place bigint, created_us bigint, term bigint, due_us bigint?, expires_us bigint?, started_us bigint?,"
     " ended_us bigint?, function integer, attempt integer, suspects integer, input_size integer, state smallint,"
     " priority smallint, slot smallint, keep boolean?, foreground boolean?, waited boolean?, uniq bytea?, options bytea?,"
-    " error bytea?, payload bytea, key bytea?",
+    " error bytea?, payload bytea, key bytea?, attempts bytea?",
     "retired": "name text, block bigint",
     "tags": "namespace text, tag text, job bigint, created_us bigint",
     "waits": "job_id bigint, term bigint",

@@ -46,6 +46,7 @@ class Way:
     access = True
     logs = True
     series = True
+    recalls = True
     workflows = False
     changes_jobs = True
 

@@ -11,6 +11,7 @@ import pytest
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.job_data import JobDataCalls
+from mainspring.api.answers.job_records import RecordCalls
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
@@ -111,6 +112,7 @@ class Node:
             self.jobs.handlers,
             JobChangeCalls(self.service, self.submits, largest=PAYLOAD_LIMIT, changes_jobs=changes_jobs).handlers,
             JobDataCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
+            RecordCalls(self.service, recalls=True).handlers,
             FunctionCalls(self.service).handlers,
             ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
             self.submits.handlers,

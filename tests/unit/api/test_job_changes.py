@@ -15,6 +15,7 @@ from mainspring.api import job_changes, job_data, jobs
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import NewJob, Run, Submission, SubmitJob, SubmitJobs
 from mainspring.errors import ForbiddenError, StoreFullError
+from mainspring.jobs.argument_rules import ArgumentRules, Rule
 from mainspring.jobs.failures import failure
 
 from .a_node import PAYLOAD_LIMIT, UNKNOWN_HANDLE, opened, run
@@ -119,9 +120,28 @@ def test_a_clone_has_the_same_arguments_and_options() -> None:
     run(test())
 
 
+def test_kept_arguments_of_a_success_are_cloned_unless_they_are_redacted() -> None:
+    async def test() -> None:
+        async with opened(arguments=ArgumentRules([], [Rule("*", "pin")])) as node:
+            side = node.worker(places=2)
+            plain, secret = await node.submit(payload=b'{"a":1}'), await node.submit(payload=b'{"pin":1}')
+            assert (await node.api.call(job_data.Payload(secret))).data == b'{"pin":"[redacted]"}'
+            for held in side.given:
+                node.service.succeeded(held, b"r")
+            await node.committed()
+            clone = await node.api.call(job_changes.Clone(plain))
+            assert clone.handle is not None
+            assert (await node.api.call(job_data.Payload(clone.handle))).data == b'{"a":1}'
+            assert await node.code(job_changes.Clone(secret)) is Code.NOT_KEPT
+            no_json = await node.submit(payload=b"pin=1")
+            assert await node.code(job_data.Payload(no_json)) is Code.NOT_KEPT
+
+    run(test())
+
+
 def test_a_job_whose_arguments_are_gone_is_cloned_with_others() -> None:
     async def test() -> None:
-        async with opened() as node:
+        async with opened(arguments=ArgumentRules([Rule("*", 0)])) as node:
             side = node.worker()
             handle = await node.submit(payload=b"load")
             assert (await node.api.call(job_data.Payload(handle))).data == b"load"

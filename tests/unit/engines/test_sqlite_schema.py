@@ -95,6 +95,7 @@ GOLDEN = {
         ("error", "BLOB", 0, None, 0),
         ("key", "BLOB", 0, None, 0),
         ("stopping", "BLOB", 0, None, 0),
+        ("attempts", "TEXT", 0, None, 0),
     ],
     "history": [
         ("run", "INTEGER", 1, None, 1),

@@ -26,6 +26,7 @@ class Desk:
     lines = True
     logs = True
     series = True
+    recalls = True
 
     def __init__(self, limit: int = 1000) -> None:
         self.soon: list[Callable[[], None]] = []

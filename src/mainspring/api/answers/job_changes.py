@@ -17,8 +17,9 @@ from mainspring.api.jobs import Retry
 from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, check_seconds, has_arguments, size_problem
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError, UsageError
+from mainspring.jobs.argument_rules import is_redacted
 from mainspring.jobs.changes import JobChange
-from mainspring.jobs.model import Options
+from mainspring.jobs.model import Options, State
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.queries.jobs import ReadArguments
 
@@ -136,7 +137,7 @@ class JobChangeCalls:
         if held is not None:
             return held.job.payload
         payload: bytes | None = await Later(lambda done, failed: self._service.ask(ReadArguments(job.id), done, failed))
-        if payload is None:
+        if payload is None or (job.state == State.SUCCEEDED and is_redacted(payload)):
             handle = self._service.handle_of(job.id).decode()
             raise ApiError(Code.NOT_KEPT, f"the arguments of {handle} are not kept: give the arguments of the new job")
         return payload

@@ -40,11 +40,22 @@ class JobDataCalls:
         job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
         held = self._service.find_held(job.id)
         if held is not None:
-            return Data(held.job.payload)
+            return self._shown(job, held.job.payload)
         payload: bytes | None = await Later(lambda done, failed: self._service.ask(ReadArguments(job.id), done, failed))
         if payload is None:
             raise ApiError(Code.NOT_KEPT, f"the arguments of {request.handle} are not kept")
-        return Data(payload)
+        return self._shown(job, payload)
+
+    def _shown(self, job: Job, payload: bytes) -> Data:
+        """Return arguments without redacted values. Raises ApiError."""
+        redacted, _ = self._service.arguments_of(job.function).redact(payload)
+        if redacted is None:
+            raise ApiError(
+                Code.NOT_KEPT,
+                "this node redacts keys of the function's arguments, and finds none in them because they are not JSON: they are"
+                " not shown",
+            )
+        return Data(redacted)
 
     async def _result(self, request: Result, caller: Caller) -> Data:
         job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)

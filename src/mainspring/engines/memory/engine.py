@@ -50,6 +50,7 @@ class MemoryEngine:
     access = True
     logs = True
     series = True
+    recalls = True
     workflows = True
     changes_jobs = True
 
@@ -109,6 +110,7 @@ class Runner:
         term: int,
     ) -> list[Any]:
         """Run a group of the node that has the term, in the order of the phases, and return its outcomes."""
+        tables.nodes = nodes
         plan = plan_of(group)
         if not self._kinds >= plan.keys():
             raise unknown("the memory engine", plan.keys() - self._kinds)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory.pending import Pending
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.attempt_records import append_record, note_lost
 from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
@@ -159,7 +160,9 @@ def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
     job.result = settlement.result
     job.output_size = len(settlement.result)
     if settlement.event is Event.SUCCEED:
-        job.payload = b""
+        job.payload = job.payload if settlement.payload is None else settlement.payload
+    if settlement.record:
+        tables.attempts[job.id] = append_record(tables.attempts.get(job.id, b""), settlement.record)
     enter(tables, job, settlement.event, settlement.worker)
     if job.options is not None and not State(job.state).ended:
         note(tables.notices, AttemptEnded.by(settlement))
@@ -177,6 +180,7 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     if more:
         del held[operation.rows :]
     settlements = rules.recovered(held)
+    note_lost(settlements, lambda term: tables.nodes.get(term, ""), operation.now_us)
     for settlement in settlements:
         _settle_one(tables, settlement.job, settlement)
     given_back = [settlement.job for settlement in settlements if settlement.event is Event.LOSE]
@@ -346,6 +350,7 @@ def sweep(tables: Tables, operation: ops.Sweep) -> int:
 
 def _remove(tables: Tables, job: Job) -> None:
     del tables.jobs[job.id]
+    tables.attempts.pop(job.id, None)
     for tag in indexed_tags(job):
         tagged = tables.tagged[job.namespace, tag]
         tagged.discard(job.id)

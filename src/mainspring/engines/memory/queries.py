@@ -13,7 +13,7 @@ from mainspring.engines.memory.finding import live_of
 from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, search
+from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Query, in_parts
 
@@ -71,7 +71,21 @@ async def list_jobs(tables: Tables, query: ListJobs, meter: Meter) -> Page[Job]:
 async def read_arguments(tables: Tables, query: ReadArguments, _: Meter) -> bytes | None:
     """Return the arguments of a job; see ``ReadArguments``."""
     job = tables.jobs.get(query.id)
-    return None if job is None or job.state == State.SUCCEEDED or job.term == RUNS else job.payload
+    return None if job is None or job.term == RUNS or not _keeps_payload(job) else job.payload
+
+
+def _keeps_payload(job: Job) -> bool:
+    return bool(job.payload) or not job.input_size
+
+
+async def recall(tables: Tables, query: Recall, _: Meter) -> Recalled | None:
+    """Return the payload and the attempts of a job."""
+    job = tables.jobs.get(query.id)
+    if job is None:
+        return None
+    kept = _keeps_payload(job)
+    payload = job.payload if kept and len(job.payload) <= query.most else None
+    return Recalled(payload, kept, tables.attempts.get(job.id, b""))
 
 
 async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[bytes, int]:
@@ -122,6 +136,7 @@ READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ReadArguments: read_arguments,
+    Recall: recall,
     ListLimits: list_limits,
     ShowLive: show_live,
 }

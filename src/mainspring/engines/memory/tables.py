@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.counts import Counts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mainspring.access.audit import Recorded
     from mainspring.access.store import Credential
     from mainspring.bulk.model import BulkOperation
@@ -41,6 +43,10 @@ class Tables:
         """The pending jobs of each priority, by function."""
         self.tagged: dict[tuple[str, str], set[int]] = {}
         """Jobs by namespace and tag."""
+        self.nodes: Mapping[int, str] = {}
+        """The node of each term, as of the group under way."""
+        self.attempts: dict[int, bytes] = {}
+        """The records of attempts; see ``attempt_records``."""
         self.due: list[tuple[int, int]] = []
         """Heap of (due, id) of scheduled jobs."""
         self.expiring: list[tuple[int, int]] = []

@@ -82,6 +82,7 @@ class PostgresEngine:
     access = True
     logs = True
     series = True
+    recalls = True
     workflows = False
     changes_jobs = True
     max_value = 256 * 2**20

@@ -4,7 +4,7 @@ The statement has the effect of the handlers if every guard holds and no unique 
 term, no client waits at another node, each unique is free. Outcomes and counts follow from that. Otherwise it writes nothing; the
 group runs step by step, and so do the groups of the next second, since joins come in series (`FastPathBackoff`).
 
-A function of the schema does it (`migrations/0008.sql`). Only an error undoes the writes that precede a failed guard, and an
+A function of the schema does it (`migrations/0014.sql`). Only an error undoes the writes that precede a failed guard, and an
 error that ends a statement appears in the database's log; so the function catches its own. To check first would cost another
 round trip for each group, as would a ROLLBACK in place of the error, and could be overtaken; to keep the valid part of a group
 would need counts that depend on it.
@@ -72,6 +72,7 @@ async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> FastPa
         *submitting.columns_of(tx, new_jobs),
         *rows.uniques([new.job for new in new_jobs]),
         *([delta[at] for delta in deltas] for at in range(4)),
+        *settling.remembered(settlements),
     ]
     outcomes: list[Any] = [None] * size
     for index, _ in plan.get(ops.Settle, ()):

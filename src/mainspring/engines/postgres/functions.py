@@ -102,7 +102,11 @@ class Nodes(dict[int, str]):
 
     async def load(self, ids: Iterable[int]) -> None:
         """Load the nodes of these jobs' terms; call it before a job is returned."""
-        missing = {job_id // TERM_SPAN for job_id in ids} - self.keys()
+        await self.load_terms({job_id // TERM_SPAN for job_id in ids})
+
+    async def load_terms(self, terms: set[int]) -> None:
+        """Load the nodes of terms."""
+        missing = terms - self.keys()
         if missing:
             for term, node in await self._connection.fetch(_SQL["nodes_of"], sorted(missing)):
                 self[term] = node

@@ -73,17 +73,18 @@ SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]);
 -- name: succeed
 WITH gone AS (
     DELETE FROM jobs USING unnest(
-        $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[], $9::bytea[])
-    AS s (id, term, attempt, suspects, started_us, ended_us, due_us, result, error)
+        $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[], $9::bytea[],
+        $10::bytea[], $11::bytea[])
+    AS s (id, term, attempt, suspects, started_us, ended_us, due_us, result, error, payload, record)
     WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
     RETURNING jobs.id, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function, s.attempt,
         s.suspects, jobs.input_size, jobs.priority, jobs.keep, jobs.foreground, jobs.uniq, jobs.options, s.error, s.result,
-        jobs.waited
+        jobs.waited, kept_payload(jobs.payload, s.payload) AS payload, appended_record(jobs.attempts, s.record) AS attempts
 ), stored AS (
     INSERT INTO ended (id, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
-        output_size, priority, keep, foreground, uniq, options, error, result)
+        output_size, priority, keep, foreground, uniq, options, error, result, payload, attempts)
     SELECT id, coalesce(ended_us, 0), created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
-        coalesce(length(result), 0), priority, keep, foreground, uniq, options, error, result
+        coalesce(length(result), 0), priority, keep, foreground, uniq, options, error, result, payload, attempts
     FROM gone
 )
 SELECT count(*), array_agg(id) FILTER (WHERE waited),
@@ -91,25 +92,27 @@ SELECT count(*), array_agg(id) FILTER (WHERE waited),
     CASE WHEN count(*) < cardinality($1::bigint[]) THEN array_agg(term) END
 FROM gone;
 
--- Both in one, with the fence and the journal: migrations/0008.sql.
+-- Both in one, with the fence and the journal: migrations/0014.sql.
 -- name: fast_path
-SELECT usual($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-    $27, $28, $29, $30, $31, $32, $33);
+SELECT usual_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
+    $27, $28, $29, $30, $31, $32, $33, $34, $35);
 
 -- name: end_unsuccessful
 WITH gone AS (
     DELETE FROM jobs USING unnest(
-        $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[])
-    AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
+        $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[],
+        $10::bytea[])
+    AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error, record)
     WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
     RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function,
         s.attempt, s.suspects, jobs.input_size, s.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
-        jobs.options, coalesce(s.error, jobs.error) AS error, jobs.payload, jobs.waited
+        jobs.options, coalesce(s.error, jobs.error) AS error, jobs.payload, jobs.waited,
+        appended_record(jobs.attempts, s.record) AS attempts
 ), stored AS (
     INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload)
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts)
     SELECT id, place, coalesce(ended_us, 0), created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts
     FROM gone
 )
 SELECT id, term, waited FROM gone;
@@ -117,10 +120,12 @@ SELECT id, term, waited FROM gone;
 -- name: give_back
 UPDATE jobs
 SET state = s.state, term = 0, attempt = s.attempt, suspects = s.suspects, started_us = s.started_us, ended_us = s.ended_us,
-    due_us = s.due_us, error = coalesce(s.error, jobs.error)
+    due_us = s.due_us, error = coalesce(s.error, jobs.error),
+    attempts = appended_record(jobs.attempts, s.record)
 FROM unnest(
-    $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[])
-AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
+    $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[],
+    $10::bytea[])
+AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error, record)
 WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
 RETURNING jobs.id, s.term, jobs.place;
 
@@ -235,12 +240,12 @@ WITH gone AS (
     WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.state < 2
     RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
         jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
-        jobs.options, s.error, jobs.payload, jobs.waited
+        jobs.options, s.error, jobs.payload, jobs.waited, jobs.attempts
 ), stored AS (
     INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload)
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts)
     SELECT id, place, ended_us, created_us, 0, due_us, expires_us, started_us, function, attempt, suspects, input_size, 6, priority,
-        slot, keep, foreground, uniq, options, error, payload
+        slot, keep, foreground, uniq, options, error, payload, attempts
     FROM gone
 )
 SELECT id, function, 6, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, 0, attempt, suspects, input_size, 0,
@@ -272,9 +277,10 @@ SELECT * FROM succeeded UNION ALL SELECT * FROM others;
 SELECT id, function, state, priority, place, uniq FROM dead WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE;
 
 -- name: redrive
-INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, uniq, options, error, payload)
+INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, uniq, options, error, payload,
+    attempts)
 SELECT d.id, place, created_us, coalesce(s.due_us, d.due_us), function, coalesce(length(s.payload), input_size), s.state, priority,
-    slot, keep, uniq, options, error, coalesce(s.payload, d.payload)
+    slot, keep, uniq, options, error, coalesce(s.payload, d.payload), attempts
 FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::bytea[]) WITH ORDINALITY AS s (id, state, due_us, payload, rank)
 JOIN dead AS d ON d.id = ANY (ARRAY[s.id])
 ORDER BY function, uniq, rank
@@ -286,8 +292,19 @@ DELETE FROM dead WHERE id = ANY ($1::bigint[]);
 
 -- name: arguments
 SELECT payload FROM jobs WHERE id = ANY ($1::bigint[])
+UNION ALL SELECT payload FROM ended WHERE id = ANY ($1::bigint[])
 UNION ALL SELECT payload FROM dead WHERE id = ANY ($1::bigint[])
 UNION ALL SELECT payload FROM inbox WHERE id = ANY ($1::bigint[]);
+
+-- The arguments and the attempts of a job.
+-- name: recall
+SELECT CASE WHEN length(payload) <= $2 THEN payload END, payload IS NOT NULL, attempts FROM jobs WHERE id = $1
+UNION ALL
+SELECT CASE WHEN length(payload) <= $2 THEN payload END, payload IS NOT NULL, attempts FROM ended WHERE id = $1
+UNION ALL
+SELECT CASE WHEN length(payload) <= $2 THEN payload END, payload IS NOT NULL, attempts FROM dead WHERE id = $1
+UNION ALL
+SELECT CASE WHEN length(payload) <= $2 THEN payload END, true, NULL FROM inbox WHERE id = $1;
 
 -- name: results
 SELECT id, result FROM ended WHERE id = ANY ($1::bigint[]);
@@ -305,12 +322,12 @@ WITH late AS MATERIALIZED (
     DELETE FROM jobs USING late WHERE jobs.id = ANY (ARRAY[late.id])
     RETURNING jobs.id, jobs.place, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
         jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
-        jobs.options, jobs.error, jobs.payload, jobs.waited
+        jobs.options, jobs.error, jobs.payload, jobs.waited, jobs.attempts
 ), stored AS (
     INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload)
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts)
     SELECT id, place, $1, created_us, 0, due_us, expires_us, started_us, function, attempt, suspects, input_size, 7, priority,
-        slot, keep, foreground, uniq, options, error, payload
+        slot, keep, foreground, uniq, options, error, payload, attempts
     FROM gone
 )
 SELECT id, function, 7, priority, uniq, created_us, due_us, expires_us, started_us, $1::bigint, 0, attempt, suspects, input_size,

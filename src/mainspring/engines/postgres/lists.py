@@ -12,7 +12,7 @@ from mainspring.engines.postgres.rows import LARGEST_ID, SQL
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, search
+from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Page, Query, in_parts
@@ -151,6 +151,12 @@ async def read_arguments(tx: Transaction, query: ReadArguments, _: Meter) -> byt
     return found
 
 
+async def recall(tx: Transaction, query: Recall, _: Meter) -> Recalled | None:
+    """Return the payload and the attempts of a job."""
+    found = await tx.connection.fetchrow(SQL["recall"], min(query.id, LARGEST_ID), query.most)
+    return None if found is None else Recalled(found[0], found[1], found[2] or b"")
+
+
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``. Slow scans begin at the floors of claims."""
     await tx.functions.load(("default", name) for name in query.functions)
@@ -188,6 +194,7 @@ READERS: Final[Readers] = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ReadArguments: read_arguments,
+    Recall: recall,
     ListLimits: list_limits,
     ShowLive: show_live,
 }

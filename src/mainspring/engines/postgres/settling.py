@@ -10,6 +10,7 @@ from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.attempt_records import note_lost
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
@@ -70,7 +71,9 @@ def _by_job_term(item: tuple[JobTerm, Settlement]) -> JobTerm:
 async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     accepted: set[JobTerm] = set()
     for portion in rows.portions(settlements, _size):
-        ((number, waited, ids, terms),) = await tx.connection.fetch(SQL["succeed"], *columns_of(portion))
+        ((number, waited, ids, terms),) = await tx.connection.fetch(
+            SQL["succeed"], *columns_of(portion), *remembered(portion)
+        )
         if waited:
             await waiting.notify_waiters(tx, waited)
         if number == len(portion):
@@ -81,9 +84,18 @@ async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
 
 
 def columns_of(settlements: Sequence[Settlement]) -> rows.Columns:
-    """Return the columns of the statement ``succeed``."""
+    """Return the columns of the statement ``succeed`` up to the errors."""
     results = rows.sparse([settlement.result or None for settlement in settlements])
     return [*rows.settled(settlements), _due(settlements), results, _errors(settlements)]
+
+
+def remembered(settlements: Sequence[Settlement]) -> rows.Columns:
+    """Return its last columns: what is kept of the payloads, and the records of the attempts."""
+    return [rows.sparse([settlement.payload for settlement in settlements]), _records(settlements)]
+
+
+def _records(settlements: Sequence[Settlement]) -> list[bytes | None]:
+    return rows.sparse([settlement.record or None for settlement in settlements])
 
 
 def _size(settlement: Settlement) -> int:
@@ -93,7 +105,12 @@ def _size(settlement: Settlement) -> int:
 async def _end_unsuccessful(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     states = [_TARGETS[settlement.event] for settlement in settlements]
     gone = await tx.connection.fetch(
-        SQL["end_unsuccessful"], *rows.settled(settlements), _due(settlements), states, _errors(settlements)
+        SQL["end_unsuccessful"],
+        *rows.settled(settlements),
+        _due(settlements),
+        states,
+        _errors(settlements),
+        _records(settlements),
     )
     await waiting.notify_waiters(tx, (job_id for job_id, _, waited in gone if waited))
     return {(job_id, term) for job_id, term, _ in gone}
@@ -108,7 +125,12 @@ async def _requeue(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
     places = {
         (job_id, term): place
         for job_id, term, place in await tx.connection.fetch(
-            SQL["give_back"], *rows.settled(settlements), rows.sparse(due), states, _errors(settlements)
+            SQL["give_back"],
+            *rows.settled(settlements),
+            rows.sparse(due),
+            states,
+            _errors(settlements),
+            _records(settlements),
         )
     }
     floors = tx.memory(Floors)
@@ -177,6 +199,8 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
             job.options, job.key = rows.decode_stored_options(options)
         held.append(job)
     settlements = rules.recovered(held)
+    await tx.nodes.load_terms({job.term for job in held})
+    note_lost(settlements, lambda term: tx.nodes.get(term, ""), operation.now_us)
     lost, pending = ops.lost_attempts(settlements), ops.tally(held)
     accepted = await _settle(tx, {(one.job.id, one.job.term): one for one in settlements})
     assert len(accepted) == len(held), "their rows are locked"

@@ -67,6 +67,7 @@ class SqliteEngine:
     access = True
     logs = True
     series = True
+    recalls = True
     workflows = True
     changes_jobs = True
     max_value = 900_000_000

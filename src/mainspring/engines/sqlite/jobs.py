@@ -13,6 +13,7 @@ from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.attempt_records import note_lost
 from mainspring.jobs.model import RUNS, Job, State, decode_options, decode_stop_request, encode_stop_request
 from mainspring.jobs.owners import Ended, Started, note, noticed
 from mainspring.jobs.rules import Event
@@ -122,15 +123,17 @@ def _settled(settlement: rules.Settlement) -> rows.Row:
         job.term if state > _LEASED else 0,
         job.id,
         job.term,
+        settlement.payload,
+        settlement.record.decode() or None,
     )
 
 
 def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
     """Recover the jobs of other terms; see ``Recover``."""
-    return [_recover(tx, operation.term) for operation in operations]
+    return [_recover(tx, operation.term, operation.now_us) for operation in operations]
 
 
-def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
+def _recover(tx: Transaction, own_term: int, now_us: int) -> ops.Recovered:
     held = []
     for job_id, state, function, priority, attempt, suspects, term, options, stopping in tx.cursor.execute(
         SQL["held_elsewhere"], (own_term,)
@@ -143,6 +146,7 @@ def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
         job.options = None if options is None else decode_options(options)
         held.append(job)
     settlements = rules.recovered(held)
+    note_lost(settlements, lambda term: tx.nodes.get(term, ""), now_us)
     recovered = _settle_all(tx, settlements)
     assert recovered, "nothing else writes in this transaction"
     given_back = [settlement.job for settlement in settlements if settlement.event is Event.LOSE]

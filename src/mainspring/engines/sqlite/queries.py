@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
-from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, search
+from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Page, Query, in_parts
@@ -131,6 +131,13 @@ async def read_arguments(tx: Transaction, query: ReadArguments, _: Meter) -> byt
     return payload
 
 
+async def recall(tx: Transaction, query: Recall, _: Meter) -> Recalled | None:
+    """Return the payload and the attempts of a job."""
+    for payload, kept, attempts in tx.cursor.execute(SQL["recall"], (min(query.id, LARGEST_ID), query.most)):
+        return Recalled(payload, bool(kept), (attempts or "").encode())
+    return None
+
+
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``."""
     found = {}
@@ -179,6 +186,7 @@ READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ReadArguments: read_arguments,
+    Recall: recall,
     ListLimits: list_limits,
     ShowLive: show_live,
 }

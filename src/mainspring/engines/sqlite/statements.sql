@@ -50,7 +50,8 @@ ORDER BY ended_us DESC LIMIT 1;
 -- name: settle
 UPDATE jobs
 SET state = ?1, attempt = ?2, suspects = ?3, due_us = ?4, started_us = ?5, ended_us = ?6, output_size = ?7, result = ?8,
-    error = ifnull(?9, iif(?1 = 4, NULL, error)), term = ?10, payload = iif(?1 = 4, NULL, payload)
+    error = ifnull(?9, iif(?1 = 4, NULL, error)), term = ?10, payload = iif(?1 = 4 AND ?13 IS NOT NULL, nullif(?13, x''), payload),
+    attempts = iif(?14 IS NULL, attempts, iif(length(attempts) + length(?14) <= 32768, attempts, '') || ?14)
 WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
 
 -- name: settle_forgotten
@@ -142,6 +143,9 @@ SELECT payload FROM jobs WHERE id = ?;
 
 -- name: result
 SELECT result FROM jobs WHERE id = ?;
+
+-- name: recall
+SELECT iif(length(payload) <= ?2, payload, NULL), payload IS NOT NULL, attempts FROM jobs WHERE id = ?1;
 
 -- A list is in the order of ids. It reads all jobs from the newest on, a part at a time: up to this one.
 -- name: mark

@@ -68,6 +68,7 @@ class ZookeeperEngine:
     access = False
     logs = False
     series = False
+    recalls = False
     workflows = False
     changes_jobs = False
     max_value = MAX_VALUE

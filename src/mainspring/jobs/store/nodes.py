@@ -21,10 +21,10 @@ class Recover(Operation):
 
     Without ``of``: all jobs under every term other than the node's own and ``model.RUNS``, for a store of one node. With
     ``of``: up to the limit, jobs under these ended terms; foreground jobs without subscribers at other nodes are dropped.
-    Outcome: ``Recovered``.
+    ``now_us`` is the time in the records of the lost attempts. Outcome: ``Recovered``.
     """
 
-    __slots__ = ("of", "term")
+    __slots__ = ("now_us", "of", "term")
 
     phase = Phase.RECOVER
 
@@ -33,10 +33,12 @@ class Recover(Operation):
         term: int,
         of: Sequence[int] | None = None,
         limit: int = 1000,
+        now_us: int = 0,
     ) -> None:
         super().__init__()
         self.term = term
         self.of = of
+        self.now_us = now_us
         self.rows = limit
 
 

@@ -14,6 +14,7 @@ from mainspring.testing.conformance.holding import Holding
 from mainspring.testing.conformance.lifetime import Lifetime
 from mainspring.testing.conformance.limiting import Limiting
 from mainspring.testing.conformance.reading import Reading
+from mainspring.testing.conformance.remembering import Remembering
 from mainspring.testing.conformance.searching import Searching
 from mainspring.testing.conformance.submitting import Submitting
 from mainspring.testing.conformance.tagging import Tagging
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Lifetime):
+class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Remembering, Lifetime):
     """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are verified."""
 
     @pytest.fixture

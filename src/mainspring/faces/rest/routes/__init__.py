@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.rest.routes import functions, jobs, logs, nodes, schedules, workflows
+from mainspring.faces.rest.routes import functions, job_records, jobs, logs, nodes, schedules, workflows
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 ROUTES: Final[tuple[Route, ...]] = (
     *functions.ROUTES,
     *jobs.ROUTES,
+    *job_records.ROUTES,
     *logs.ROUTES,
     *nodes.ROUTES,
     *schedules.ROUTES,

@@ -24,6 +24,7 @@ class JobsQuery(msgspec.Struct, kw_only=True):
     schedule: str | None = None
     workflow: str | None = None
     error_type: str | None = None
+    tag: str | None = None
     created_from: Time | None = None
     created_to: Time | None = None
     cursor: str | None = None

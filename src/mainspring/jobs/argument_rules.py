@@ -1,0 +1,130 @@
+"""Rules for the arguments of jobs: the size that is kept after a success, and the keys whose values nobody may see.
+
+Keys are redacted wherever arguments leave the node, and before they are stored for a job that has succeeded. Any other job keeps
+its whole payload, with which it runs or can be retried.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from mainspring.namespaces import split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KEPT: Final = 1024
+"""The default of the largest payload in bytes that is kept after a success."""
+REDACTED: Final = "[redacted]"
+_REDACTED: Final = msgspec.json.encode(REDACTED)
+MOST_FUNCTIONS: Final = 10_000
+"""Functions whose rules are cached: clients can name any number."""
+
+
+class Redacted(NamedTuple):
+    """A payload without the values of redacted keys."""
+
+    payload: bytes | None
+    """None: it is no JSON, in which keys could be found."""
+    changed: bool
+    """Whether a value was replaced."""
+
+
+class FunctionRules:
+    """The rules for the arguments of one function. ``keys`` matches the names of redacted keys."""
+
+    def __init__(self, kept: int, keys: re.Pattern[str] | None) -> None:
+        self.limit = kept
+        """Bytes of the largest payload that is kept after a success."""
+        self._keys = keys
+
+    def kept(self, payload: bytes) -> bytes | None:
+        """Return what is kept of the payload of a job that has succeeded: None for all of it, nothing for nothing."""
+        if len(payload) > self.limit:
+            return b""
+        if self._keys is None or not payload:
+            return None
+        redacted = self.redact(payload)
+        return (redacted.payload or b"") if redacted.changed or redacted.payload is None else None
+
+    def redact(self, payload: bytes) -> Redacted:
+        """Return a payload as others may see it."""
+        keys = self._keys
+        if keys is None or not payload:
+            return Redacted(payload, changed=False)
+        try:
+            value = msgspec.json.decode(payload)
+        except ValueError:  # a MsgspecError, or text that is not UTF-8
+            return Redacted(None, changed=True)
+        if not isinstance(value, (dict, list)):  # the only argument of a task
+            return Redacted(_REDACTED, changed=True) if keys.fullmatch("0") else Redacted(payload, changed=False)
+        changed = _redact(value, keys)
+        return Redacted(msgspec.json.encode(value) if changed else payload, changed)
+
+
+def _redact(value: Any, keys: re.Pattern[str]) -> bool:
+    """Replace the values of matching keys, and of matching positions in an array at the top; return whether there were any."""
+    changed = False
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        at_top = part is value
+        entries = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+        for key, inner in list(entries):
+            if (isinstance(key, str) or at_top) and keys.fullmatch(str(key)):
+                part[key] = REDACTED
+                changed = True
+            elif isinstance(inner, (dict, list)):
+                stack.append(inner)
+    return changed
+
+
+def is_redacted(stored: bytes) -> bool:
+    """Return whether values were replaced in the stored arguments of a job that has succeeded."""
+    return _REDACTED in stored
+
+
+class Rule(NamedTuple):
+    """A rule for the functions that a pattern matches, in which ``*`` stands for any text."""
+
+    functions: str
+    value: int | str
+    """Of a size: bytes. Of a redaction: a pattern of keys."""
+
+
+class ArgumentRules:
+    """The rules of all functions.
+
+    Of ``sizes``, the last that matches a function applies; without any, `KEPT`. Of ``redactions``, all that match it.
+    """
+
+    def __init__(self, sizes: Sequence[Rule] = (), redactions: Sequence[Rule] = ()) -> None:
+        self._sizes = sizes
+        self._redactions = redactions
+        self._functions: dict[bytes, FunctionRules] = {}
+
+    def of(self, function: bytes) -> FunctionRules:
+        """Return the rules of a function."""
+        found = self._functions.get(function)
+        if found is None:
+            if len(self._functions) >= MOST_FUNCTIONS:
+                self._functions.clear()
+            found = self._functions[function] = self._build(split(function)[1].decode("utf-8", "backslashreplace"))
+        return found
+
+    def _build(self, name: str) -> FunctionRules:
+        kept = KEPT
+        for rule in self._sizes:
+            if _pattern(rule.functions).fullmatch(name):
+                kept = int(rule.value)
+        keys = [str(rule.value) for rule in self._redactions if _pattern(rule.functions).fullmatch(name)]
+        joined = "|".join(_pattern(key).pattern for key in keys)
+        return FunctionRules(kept, re.compile(joined, re.DOTALL | re.IGNORECASE) if keys else None)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return a pattern with ``*`` as a regular expression."""
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)

@@ -1,0 +1,95 @@
+"""Records of attempts, which are stored with a job as lines of JSON: one for each attempt.
+
+A job that succeeds at its first attempt has none, because its row says all but the worker's name. Snoozed and released deliveries
+are no attempts. A list that has grown to `LIMIT` bytes begins again, so the newest records are always there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mainspring.jobs.failures import decode_failure
+from mainspring.jobs.rules import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.jobs.rules import Settlement
+
+LIMIT: Final = 32 * 1024
+"""Bytes of a job's records, above which a new record replaces all of them. Statements in SQL have the same number."""
+TYPE_LIMIT: Final = 200
+MESSAGE_LIMIT: Final = 1000
+"""Characters of an error in a record; the row has the last error in full."""
+
+_ATTEMPTS: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST, Outcome.CANCELLED})
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, array_like=True):
+    """An attempt that has ended. Stored as JSON, so fields are only ever added at the end."""
+
+    number: int
+    started_us: int
+    """0 if unknown."""
+    ended_us: int
+    node: str
+    worker: str
+    """Empty if unknown."""
+    outcome: str
+    """A value of `rules.Outcome`."""
+    error_type: str = ""
+    message: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[AttemptRecord]).decode
+
+
+def encode_record(record: AttemptRecord) -> bytes:
+    """Return a record as a line."""
+    return _encode(record) + b"\n"
+
+
+def decode_records(lines: bytes) -> list[AttemptRecord]:
+    """Return the records in lines, oldest first."""
+    return _decode(b"[%b]" % b",".join(lines.splitlines()))
+
+
+def append_record(lines: bytes, line: bytes) -> bytes:
+    """Return the records of a job with another one."""
+    return lines + line if len(lines) + len(line) <= LIMIT else line
+
+
+def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, worker: str) -> bytes:
+    """Return the record of the attempt that a settlement ends; empty if it has none."""
+    outcome = settlement.outcome
+    if outcome not in _ATTEMPTS:
+        return b""
+    job = settlement.job
+    if outcome is Outcome.SUCCEEDED and settlement.counted == 1 and not job.suspects:
+        return b""
+    kind, message = "", settlement.why
+    if settlement.error:
+        failed = decode_failure(settlement.error)
+        kind, message = failed.type, failed.message
+    return encode_record(
+        AttemptRecord(
+            settlement.counted + settlement.suspected,
+            started_us,
+            settlement.ended_us or now_us,
+            node,
+            worker,
+            outcome.value,
+            kind[:TYPE_LIMIT],
+            message[:MESSAGE_LIMIT],
+        )
+    )
+
+
+def note_lost(settlements: Iterable[Settlement], node: Callable[[int], str], now_us: int) -> None:
+    """Set the records of attempts that were lost with their nodes; ``node`` returns the name of the node of a term."""
+    for one in settlements:
+        if one.job.options is None or not one.job.options.forget:
+            one.record = record_of(one, 0, now_us, node(one.job.term), "")

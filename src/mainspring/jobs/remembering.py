@@ -1,0 +1,40 @@
+"""The parts of a settlement that are stored for people: the record of the attempt, and the arguments of a succeeded job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.clock import to_us
+from mainspring.jobs.attempt_records import record_of
+from mainspring.jobs.rules import Event
+
+if TYPE_CHECKING:
+    from mainspring.clock import Clock
+    from mainspring.ids import Handles
+    from mainspring.jobs.argument_rules import ArgumentRules
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.rules import Settlement
+
+_SUCCEED: Final = Event.SUCCEED
+
+
+class Remembering:
+    """Completes settlements of stored jobs. Nothing is kept of a job whose row is deleted at its end."""
+
+    def __init__(self, handles: Handles, clock: Clock, arguments: ArgumentRules) -> None:
+        self._handles = handles
+        self._clock = clock
+        self._rules = arguments.of
+
+    def note(self, held: Held, settlement: Settlement) -> None:
+        """Set in a settlement what is to be stored, while the job has its worker."""
+        job = settlement.job
+        if job.options is not None and job.options.forget:
+            return
+        if settlement.event is _SUCCEED:
+            settlement.payload = self._rules(job.function).kept(job.payload)
+            if settlement.counted == 1 and not job.suspects:
+                return
+        worker = held.worker_name() or ""
+        now_us = to_us(self._clock.wall())
+        settlement.record = record_of(settlement, held.started_us, now_us, self._handles.node(job.term), worker)

@@ -1,0 +1,179 @@
+"""Calls about the attempts and the arguments of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api.answers import job_records
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.job_records import Arguments, Attempt, ListAttempts, ShowArguments
+from mainspring.api.submitting import JobOptions, Run, Submit
+from mainspring.jobs.argument_rules import ArgumentRules, Rule
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import Retry
+
+from .a_node import UNKNOWN_HANDLE, Node, opened, run
+
+AT = "2023-11-14T22:13:2{}.000000Z"
+
+
+async def attempts(node: Node, handle: str) -> list[Attempt]:
+    answer = await node.api.call(ListAttempts(handle))
+    assert answer.handle == handle
+    return answer.attempts
+
+
+async def arguments(node: Node, handle: str) -> Arguments:
+    return await node.api.call(ShowArguments(handle))
+
+
+def test_a_first_success_is_an_attempt_without_a_record() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker()
+            handle = await node.submit()
+            assert await attempts(node, handle) == [
+                Attempt(1, "running", AT.format(0), None, None, "n", "w", None, None)
+            ]
+            node.clock.advance(2)
+            node.service.succeeded(side.given[0], b"r")
+            await node.committed()
+            assert await attempts(node, handle) == [
+                Attempt(1, "succeeded", AT.format(0), AT.format(2), 2.0, "n", None, None, None)
+            ]
+            assert node.store.tables.attempts == {}
+
+    run(test())
+
+
+def test_each_attempt_of_a_job_has_a_record() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker(places=2)
+            policy = Retry(max_attempts=3, initial=0.0)
+            handle = (await node.api.call(Submit(b"f", b"", options=JobOptions(retry=policy)))).handle
+            node.clock.advance(1)
+            node.service.failed(side.given[0], failure("ValueError", "no"))
+            await node.committed()
+            first = Attempt(1, "failed", AT.format(0), AT.format(1), 1.0, "n", "w", "ValueError", "no")
+            assert await attempts(node, handle) == [first]
+            node.service.tick()
+            await node.committed()
+            node.service.succeeded(side.given[1], b"r")
+            await node.committed()
+            second = Attempt(2, "succeeded", AT.format(1), AT.format(1), 0.0, "n", "w", None, None)
+            assert await attempts(node, handle) == [first, second]
+
+    run(test())
+
+
+def test_small_arguments_of_a_success_are_kept() -> None:
+    async def test() -> None:
+        async with opened(arguments=ArgumentRules([Rule("*", 13)])) as node:
+            side = node.worker(places=4)
+            sent = [b'{"a":[1,"x"]}', b"\xff", b"", b"x" * 14]
+            handles = [await node.submit(payload=payload) for payload in sent]
+            before = [await arguments(node, handle) for handle in handles]
+            for held in side.given:
+                node.service.succeeded(held, b"r")
+            await node.committed()
+            after = [await arguments(node, handle) for handle in handles]
+            assert after[:3] == before[:3]
+            assert after[0] == Arguments(handles[0], 13, kept=True, redacted=False, value={"a": [1, "x"]})
+            assert after[1] == Arguments(handles[1], 1, kept=True, redacted=False, payload=b"\xff")
+            assert after[2] == Arguments(handles[2], 0, kept=True, redacted=False)
+            assert before[3].payload == sent[3]
+            assert after[3] == Arguments(handles[3], 14, kept=False, redacted=False)
+
+    run(test())
+
+
+def test_redacted_values_are_neither_shown_nor_kept_after_a_success() -> None:
+    async def test() -> None:
+        async with opened(arguments=ArgumentRules([], [Rule("f", "pin")])) as node:
+            payload = b'{"pin":1234,"to":"a"}'
+            waiting, other = await node.submit(payload=payload), await node.submit(b"g", payload=payload)
+            withheld = await node.submit(payload=b"pin=1234")
+            shown = Arguments(waiting, len(payload), kept=True, redacted=True, value={"pin": "[redacted]", "to": "a"})
+            assert await arguments(node, waiting) == shown
+            assert (await arguments(node, other)).value == {"pin": 1234, "to": "a"}
+            assert await arguments(node, withheld) == Arguments(withheld, 8, kept=True, redacted=True)
+            side = node.worker(places=2)
+            await node.committed()
+            for held in side.given:
+                assert b"1234" in held.job.payload, "its worker gets all"
+                node.service.succeeded(held, b"")
+            await node.committed()
+            assert await arguments(node, waiting) == shown
+            assert [job.payload for job in node.store.tables.jobs.values()] == [
+                b'{"pin":"[redacted]","to":"a"}',
+                payload,
+                b"",
+            ]
+
+    run(test())
+
+
+def test_a_failed_job_keeps_its_arguments_for_a_retry_but_shows_none_that_is_redacted() -> None:
+    async def test() -> None:
+        async with opened(arguments=ArgumentRules([Rule("*", 0)], [Rule("*", "pin")])) as node:
+            side = node.worker()
+            handle = await node.submit(payload=b'{"pin":1}')
+            node.service.failed(side.given[0], failure("E", "no"))
+            await node.committed()
+            assert (await arguments(node, handle)).value == {"pin": "[redacted]"}
+            assert [job.payload for job in node.store.tables.jobs.values()] == [b'{"pin":1}']
+
+    run(test())
+
+
+def test_large_arguments_are_not_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_records, "SHOWN_BYTES", 3)
+
+    async def test() -> None:
+        async with opened() as node:
+            stored = await node.submit(b"g", b"1234")
+            assert await arguments(node, stored) == Arguments(stored, 4, kept=True, redacted=False)
+            alone = asyncio.create_task(node.api.call(Run(b"f", b"1234")))
+            await node.submit(b"g")
+            (held,) = [one for one in node.service.in_memory() if not one.stored]
+            handle = held.handle.decode()
+            assert await arguments(node, handle) == Arguments(handle, 4, kept=True, redacted=False)
+            assert await attempts(node, handle) == []
+            alone.cancel()
+
+    run(test())
+
+
+@pytest.mark.parametrize("handle", ["x", UNKNOWN_HANDLE])
+def test_an_unknown_job_has_neither(handle: str) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            assert await node.code(ListAttempts(handle)) is Code.JOB_NOT_FOUND
+            assert await node.code(ShowArguments(handle)) is Code.JOB_NOT_FOUND
+
+    run(test())
+
+
+def test_arguments_need_their_own_permission_for_the_function() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = await node.submit()
+            for grant, allowed in (
+                (Grant(Role.ADMIN, "default"), False),
+                (Grant(Role.VIEWER, "default", ("g*",), payloads=True), False),
+                (Grant(Role.VIEWER, "default", ("f*",), payloads=True), True),
+            ):
+                caller = Caller("a", (grant,))
+                if allowed:
+                    await node.api.call(ShowArguments(handle), caller=caller)
+                    continue
+                with pytest.raises(ApiError) as caught:
+                    await node.api.call(ShowArguments(handle), caller=caller)
+                assert caught.value.problem.code is Code.FORBIDDEN
+
+    run(test())

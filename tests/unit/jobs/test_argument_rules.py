@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mainspring.jobs.argument_rules import KEPT, ArgumentRules, Rule
+
+
+def test_small_payloads_are_kept_whole() -> None:
+    rules = ArgumentRules().of(b"f")
+    assert rules.kept(b"x" * KEPT) is None
+    assert rules.kept(b"x" * (KEPT + 1)) == b""
+    assert rules.kept(b"") is None
+    assert rules.redact(b"x" * 5000) == (b"x" * 5000, False)
+
+
+def test_the_last_size_that_matches_a_function_counts() -> None:
+    rules = ArgumentRules([Rule("*", 10), Rule("pay*", 100), Rule("pay_in", 0)])
+    assert [rules.of(name).limit for name in (b"mail", b"pay", b"pay_out", b"pay_in", b"xpay", b"\xff")] == [
+        10, 100, 100, 0, 10, 10,
+    ]  # fmt: skip
+    assert rules.of(b"pay_in").kept(b"x") == b""
+    assert rules.of(b"pay_in").kept(b"") is None
+
+
+def test_values_of_matching_keys_are_replaced_at_any_depth() -> None:
+    rules = ArgumentRules([], [Rule("*", "*password*"), Rule("pay", "card"), Rule("mail", "to")]).of(b"pay")
+    payload = {"user": "a", "Password2": {"x": 1}, "inner": [{"card": 5, "cards": 6, "to": "b"}], "card": None}
+    redacted, changed = rules.redact(json.dumps(payload).encode())
+    assert changed
+    assert redacted is not None
+    assert json.loads(redacted) == {
+        "user": "a",
+        "Password2": "[redacted]",
+        "inner": [{"card": "[redacted]", "cards": 6, "to": "b"}],
+        "card": "[redacted]",
+    }
+    assert rules.kept(json.dumps(payload).encode()) == redacted
+
+
+def test_positions_of_arguments_are_keys_too() -> None:
+    rules = ArgumentRules([], [Rule("f", "1")]).of(b"f")
+    assert rules.redact(b'["a","b",["c","d"],{"1":2}]') == (b'["a","[redacted]",["c","d"],{"1":"[redacted]"}]', True)
+
+
+def test_the_only_argument_has_the_position_0() -> None:
+    assert ArgumentRules([], [Rule("f", "0")]).of(b"f").redact(b"1234") == (b'"[redacted]"', True)
+    assert ArgumentRules([], [Rule("f", "1")]).of(b"f").redact(b"1234") == (b"1234", False)
+
+
+def test_a_payload_without_such_keys_stays_as_it_is() -> None:
+    rules = ArgumentRules([], [Rule("*", "secret")]).of(b"f")
+    payload = b'{ "a":1.0, "b":[ ] }'
+    assert rules.redact(payload) == (payload, False)
+    assert rules.kept(payload) is None
+
+
+@pytest.mark.parametrize("payload", [b"password=x", b"\xff", b'{"secret": 1', b"[1,2]x"])
+def test_a_payload_in_which_keys_cannot_be_found_is_withheld(payload: bytes) -> None:
+    rules = ArgumentRules([], [Rule("*", "secret")]).of(b"f")
+    assert rules.redact(payload) == (None, True)
+    assert rules.kept(payload) == b""
+
+
+def test_the_rules_of_other_functions_do_not_apply() -> None:
+    assert ArgumentRules([], [Rule("g*", "secret")]).of(b"f").redact(b'{"secret":1}') == (b'{"secret":1}', False)
+
+
+def test_the_cache_of_functions_is_bounded() -> None:
+    rules = ArgumentRules()
+    for number in range(10_001):
+        rules.of(b"%d" % number)
+    assert len(rules._functions) == 1  # noqa: SLF001 - nothing else shows the size
