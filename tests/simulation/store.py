@@ -90,7 +90,7 @@ class History:
             assert job.state == State.CANCELLED, f"{job_id} runs again although its cancel was stored"
             self._end(job_id, State.CANCELLED)
 
-    def _note_step(self, outcome: ops.Cancelled | ops.Redriven) -> None:
+    def _note_step(self, outcome: ops.Cancelled | ops.Redriven | ops.Deleted | ops.Rescheduled) -> None:
         """Note the result for one job of an operation on many jobs."""
         match outcome:
             case ops.Cancelled(job=Job(id=job_id), before=before) if before <= State.PENDING:
@@ -99,6 +99,8 @@ class History:
                 del self.ended[job_id]
                 self.redriven.add(job_id)
                 self.live.add(job_id)
+            case ops.Deleted(job=Job(id=job_id), deleted=True):
+                del self.ended[job_id]
 
     def _end(self, job_id: int, state: State) -> None:
         assert job_id in self.live, f"{job_id} ends a second time, as {state.name}"

@@ -16,6 +16,8 @@ class Action(StrEnum):
 
     CANCEL = "cancel"
     RETRY = "retry"
+    DELETE = "delete"
+    RESCHEDULE = "reschedule"
 
 
 class Status(IntEnum):
@@ -37,6 +39,8 @@ class Outcome(StrEnum):
     STOPPING = "stopping"
     """The job ran, and its worker was asked to stop."""
     RETRIED = "retried"
+    DELETED = "deleted"
+    RESCHEDULED = "rescheduled"
     NO_MATCH = "no_match"
     """The job did not match any more when its turn came."""
     NOT_FOUND = "not_found"
@@ -46,7 +50,9 @@ class Outcome(StrEnum):
     """The caller may not change jobs of its function."""
 
 
-SUCCESSES: Final = frozenset({Outcome.CANCELLED, Outcome.STOPPING, Outcome.RETRIED})
+SUCCESSES: Final = frozenset(
+    {Outcome.CANCELLED, Outcome.STOPPING, Outcome.RETRIED, Outcome.DELETED, Outcome.RESCHEDULED}
+)
 """Outcomes of jobs that were changed."""
 FAILURES: Final = frozenset({Outcome.NOT_FOUND, Outcome.CONFLICT, Outcome.FORBIDDEN})
 """Outcomes that users have to look at."""
@@ -70,6 +76,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The most jobs per second; None: as fast as other work allows."""
     most: int | None = None
     """The most jobs that it may change. It stops before it changes another one."""
+    due_us: int | None = None
+    """The time to which it reschedules jobs."""
+    criteria: bytes = b""
+    """The criteria of ``where`` as the caller gave them, in JSON."""
+    matched: int = 0
+    """The jobs that matched when it was created."""
+    is_least: bool = False
+    """Whether that is a lower bound, because the count took too long."""
 
 
 class Result(NamedTuple):

@@ -34,12 +34,18 @@ if TYPE_CHECKING:
 STATES: Final[dict[Action, tuple[State, ...]]] = {
     Action.CANCEL: (State.SCHEDULED, State.PENDING, State.LEASED, State.RUNNING),
     Action.RETRY: (State.FAILED, State.CANCELLED, State.EXPIRED),
+    Action.DELETE: (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED),
+    Action.RESCHEDULE: (State.SCHEDULED, State.PENDING),
 }
 """The states of the jobs that an action can change."""
 _ONLY: Final = {
     Action.CANCEL: "only jobs that have not ended can be cancelled",
     Action.RETRY: "only failed, cancelled and expired jobs can be retried",
+    Action.DELETE: "only ended jobs can be deleted",
+    Action.RESCHEDULE: "only scheduled and pending jobs can be rescheduled",
 }
+
+_RUN: Final = "it is a run of a workflow: runs can be cancelled, but neither retried nor deleted"
 
 
 def check(spec: Spec) -> None:
@@ -56,6 +62,8 @@ def check(spec: Spec) -> None:
     elif not states_of(spec.action, spec.where):
         names = ", ".join(state.name.lower() for state in spec.where.states)
         raise UsageError(f"no job that is {names} can match: {_ONLY[spec.action]}")
+    if (spec.due_us is not None) != (spec.action is Action.RESCHEDULE):
+        raise UsageError("a time to run at is for the action reschedule, which needs it")
     if spec.rate is not None and not spec.rate > 0:
         raise UsageError(f"the rate is a number of jobs per second above 0, not {spec.rate:g}")
     if spec.most is not None and spec.most < 0:
@@ -93,8 +101,8 @@ def choose(spec: Spec, ids: Iterable[int], jobs: Mapping[int, Job], namespace: s
             results.append(Result(job_id, Outcome.NO_MATCH))
         elif job.state not in STATES[spec.action]:
             results.append(Result(job_id, Outcome.CONFLICT, f"it is {_name(job.state)}: {_ONLY[spec.action]}"))
-        elif spec.action is Action.RETRY and job.term == RUNS:
-            results.append(Result(job_id, Outcome.CONFLICT, "it is a run of a workflow, and a run cannot be retried"))
+        elif spec.action is not Action.CANCEL and job.term == RUNS:
+            results.append(Result(job_id, Outcome.CONFLICT, _RUN))
         else:
             chosen.append(job_id)
     return Choice(chosen, results)

@@ -10,6 +10,7 @@ from mainspring.access.roles import Permission
 from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status
 from mainspring.bulk.pace import Pace
 from mainspring.bulk.store import EndBulk, StepBulk, Stepped
+from mainspring.bulk.unit import REASON
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.namespaces import split
@@ -240,11 +241,10 @@ class BulkRun:
         self.bulk = bulk
         if redriving is not None:
             self._node.changes.redriven(redriving, outcome.outcomes)
-        else:
-            stopping = set(bulk.progress.stopping)
-            self._node.changes.cancelled(
-                one for one in outcome.outcomes if one.job is not None and one.job.id not in stopping
-            )
+        elif bulk.spec.action is Action.CANCEL:
+            self._node.changes.cancelled(outcome.outcomes)
+        elif bulk.spec.action is Action.RESCHEDULE:
+            self._node.changes.rescheduled(outcome.outcomes)
         self._stop_jobs()
         if bulk.status is not Status.RUNNING:
             self._end(finished)
@@ -286,4 +286,4 @@ class BulkRun:
                 self.prepare()
 
         for job_id in jobs:
-            self._node.cancel(job_id, self.bulk.spec.reason, answered, one_less)
+            self._node.cancel(job_id, self.bulk.spec.reason or REASON, answered, one_less)

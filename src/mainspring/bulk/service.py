@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from mainspring.bulk import rules
 from mainspring.bulk.model import BulkOperation, Spec, Status
 from mainspring.bulk.run import BulkRun
@@ -14,6 +16,7 @@ from mainspring.clock import to_us
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.access.audit import Act
     from mainspring.bulk.run import Node
     from mainspring.errors import StoreError
 
@@ -45,6 +48,7 @@ class BulkService:
         self._retention = retention
         self._runs: dict[int, BulkRun] = {}
         self._ready: deque[BulkRun] = deque()
+        self._ends = False
         self._is_stepping = False
         self._is_finding = self._is_sweeping = False
         self._taking: set[int] = set()
@@ -54,20 +58,32 @@ class BulkService:
 
     # ---- requests ----
 
-    def begin(
-        self, namespace: str, spec: Spec, done: Callable[[BulkOperation], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        """Store an operation and begin it. Raises UsageError for an invalid request."""
+    def new(self, namespace: str, spec: Spec) -> BulkOperation:
+        """Return a new operation, whose filter is fixed now. Raises UsageError for an invalid request."""
         rules.check(spec)
-        bulk = BulkOperation(
-            id=self._next_id(), namespace=namespace, created_us=to_us(self._node.clock.wall()), spec=spec
-        )
+        now_us = self.now_us()
+        if spec.where is not None:
+            spec = replace(spec, where=rules.narrowed(spec.action, spec.where, now_us))
+        return BulkOperation(id=self._next_id(), namespace=namespace, created_us=now_us, spec=spec)
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return to_us(self._node.clock.wall())
+
+    def begin(
+        self,
+        bulk: BulkOperation,
+        done: Callable[[BulkOperation], None],
+        failed: Callable[[StoreError], None],
+        act: Act | None = None,
+    ) -> None:
+        """Store an operation of `new` and begin it."""
 
         def begun(stored: BulkOperation) -> None:
             done(stored)
             self._start(stored)
 
-        self._node.commits.put(BeginBulk(bulk), begun, failed)
+        self._node.commits.put(BeginBulk(bulk, act), begun, failed)
 
     def abort(
         self,
@@ -76,16 +92,16 @@ class BulkService:
         why: str,
         done: Callable[[BulkOperation | None], None],
         failed: Callable[[StoreError], None],
+        act: Act | None = None,
     ) -> None:
         """End an operation early, whichever node works on it; ``done`` is called with it, or with None if there is none."""
-        now_us = to_us(self._node.clock.wall())
-        self._node.commits.put(EndBulk(namespace, bulk_id, Status.ABORTED, why, now_us), done, failed)
+        self._node.commits.put(EndBulk(namespace, bulk_id, Status.ABORTED, why, self.now_us(), act), done, failed)
 
     # ---- time ----
 
     def tick(self) -> None:
         """Search for operations to take over, and delete old ones, as due."""
-        if self._paused():
+        if self._ends or self._paused():
             return
         now = self._node.clock.monotonic()
         if now >= self._find_at and not self._is_finding:
@@ -135,6 +151,11 @@ class BulkService:
 
     # ---- work ----
 
+    def end(self) -> None:
+        """Stop working for good: the node ends. Its next run, or another node, takes the operations over."""
+        self._ends = True
+        self.fenced()
+
     def fenced(self) -> None:
         """Stop working: the node's term has ended. The operations are taken over by the next term, of this or another node."""
         for run in self._runs.values():
@@ -143,7 +164,7 @@ class BulkService:
         self._ready.clear()
 
     def _start(self, bulk: BulkOperation) -> None:
-        if bulk.id not in self._runs and bulk.term == self._term():
+        if not self._ends and bulk.id not in self._runs and bulk.term == self._term():
             run = self._runs[bulk.id] = BulkRun(self._node, bulk, self._add, self._remove)
             run.prepare()
 
@@ -159,7 +180,7 @@ class BulkService:
     def _serve(self) -> None:
         if self._is_stepping or not self._ready:
             return
-        if self._paused():
+        if self._ends or self._paused():
             self.fenced()  # the next search takes them over, once the node works again
             return
         self._is_stepping = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from mainspring.access.audit import Acting
 from mainspring.bulk.model import BulkOperation, Outcome, Result, Status, Touched
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
@@ -12,21 +13,22 @@ from mainspring.storage.query import PageQuery, Query
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mainspring.access.audit import Act
     from mainspring.jobs.model import Job
 
 KEPT_STEPS = 500
 """Steps that one ``SweepBulk`` deletes at most."""
 
 
-class BeginBulk(Operation):
+class BeginBulk(Acting):
     """Store a new operation, on which the node works under its term. Outcome: ``BulkOperation``."""
 
     __slots__ = ("bulk",)
 
     phase = Phase.SLICES
 
-    def __init__(self, bulk: BulkOperation) -> None:
-        super().__init__()
+    def __init__(self, bulk: BulkOperation, act: Act | None = None) -> None:
+        super().__init__(act)
         self.bulk = bulk
 
 
@@ -91,23 +93,30 @@ class Stepped(NamedTuple):
     stepped: bool
     """Whether the guards held."""
     outcomes: Sequence[Any] = ()
-    """The outcomes of the jobs' own operations: ``jobs.store.Cancelled`` or ``Redriven``."""
+    """The outcomes of the jobs' own operations: such as ``jobs.store.Redriven``."""
 
 
-class EndBulk(Operation):
+class EndBulk(Acting):
     """End an operation early. Guard: it runs, on any node. Outcome: ``BulkOperation | None``, as it is then."""
 
     __slots__ = ("id", "namespace", "now_us", "status", "why")
 
     phase = Phase.SLICES
 
-    def __init__(self, namespace: str, bulk_id: int, status: Status, why: str, now_us: int) -> None:
-        super().__init__()
+    def __init__(
+        self, namespace: str, bulk_id: int, status: Status, why: str, now_us: int, act: Act | None = None
+    ) -> None:
+        super().__init__(act)
         self.namespace = namespace
         self.id = bulk_id
         self.status = status
         self.why = why
         self.now_us = now_us
+
+    def recorded(self, outcome: BulkOperation | None) -> Act | None:
+        """Return the act if this has ended the operation."""
+        is_mine = outcome is not None and (outcome.status, outcome.ended_us) == (self.status, self.now_us)
+        return self.act if is_mine else None
 
 
 class SweepBulk(Operation):

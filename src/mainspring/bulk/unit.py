@@ -11,7 +11,16 @@ from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status
 from mainspring.bulk.store import KEPT_STEPS, BeginBulk, EndBulk, StepBulk, Stepped, SweepBulk, TakeBulk
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Cancel, Cancelled, Redrive, Redriven
+from mainspring.jobs.store import (
+    Cancel,
+    Cancelled,
+    Deleted,
+    DeleteEnded,
+    Redrive,
+    Redriven,
+    Reschedule,
+    Rescheduled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
     from mainspring.storage.plan import Plan
 
 KIND: Final = "bulk"
+REASON: Final = "cancelled by an operation on many jobs"
+"""Stored with a cancelled job if the caller gave no reason."""
 WRITES: Final = frozenset({BeginBulk, TakeBulk, StepBulk, EndBulk, SweepBulk})
 
 
@@ -109,13 +120,34 @@ class BulkUnit:
 
     async def _act(self, bulk: BulkOperation, ids: Sequence[int], now_us: int) -> tuple[Sequence[Any], list[Result]]:
         """Change jobs; return the outcomes of their operations, and the results."""
-        outcomes: Sequence[Any]
-        if bulk.spec.action is Action.CANCEL:
-            error = failure("Cancelled", bulk.spec.reason)
-            outcomes = await self._tables.perform([Cancel(job_id, error, now_us) for job_id in ids])
-            return outcomes, [_cancelled(job_id, one) for job_id, one in zip(ids, outcomes, strict=True)]
-        outcomes = await self._tables.perform([Redrive(job_id) for job_id in ids])
-        return outcomes, [_redriven(job_id, one) for job_id, one in zip(ids, outcomes, strict=True)]
+        spec = bulk.spec
+        operations: Sequence[Operation]
+        match spec.action:
+            case Action.CANCEL:
+                error = failure("Cancelled", spec.reason or REASON)
+                operations = [Cancel(job_id, error, now_us) for job_id in ids]
+            case Action.RETRY:
+                operations = [Redrive(job_id) for job_id in ids]
+            case Action.DELETE:
+                operations = [DeleteEnded(job_id) for job_id in ids]
+            case Action.RESCHEDULE:
+                operations = [Reschedule(job_id, now_us, due_us=spec.due_us) for job_id in ids]
+        outcomes = await self._tables.perform(operations)
+        return outcomes, [_result(job_id, outcome) for job_id, outcome in zip(ids, outcomes, strict=True)]
+
+
+def _result(job_id: int, outcome: object) -> Result:
+    match outcome:
+        case Cancelled():
+            return _cancelled(job_id, outcome)
+        case Redriven():
+            return _redriven(job_id, outcome)
+        case Deleted():
+            return Result(job_id, Outcome.DELETED if outcome.deleted else Outcome.NO_MATCH)
+        case Rescheduled():
+            waited = outcome.job is not None and outcome.before <= State.PENDING
+            return Result(job_id, Outcome.RESCHEDULED if waited else Outcome.NO_MATCH)
+    raise TypeError(f"{outcome!r} is no outcome of an operation on a job")
 
 
 def _cancelled(job_id: int, outcome: Cancelled) -> Result:

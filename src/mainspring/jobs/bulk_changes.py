@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainspring.jobs.model import State
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
     from mainspring.jobs.serving import Serving
-    from mainspring.jobs.store import Cancelled, Redriven
+    from mainspring.jobs.store import Cancelled, Redriven, Rescheduled
 
 
 class Redriving(NamedTuple):
@@ -68,7 +70,31 @@ class BulkChanges:
         self._serving.now_pending(Counter((job.function, job.priority) for job in jobs), were_away=False)
 
     def cancelled(self, outcomes: Iterable[Cancelled]) -> None:
-        """Count and announce the jobs that were cancelled while no node held them."""
+        """Count and announce the jobs that were cancelled because no node held them."""
         for job, before in outcomes:
-            if job is not None:
+            if job is not None and before <= State.PENDING:
                 self._due_jobs.ended(job, before)
+
+    def rescheduled(self, outcomes: Iterable[Rescheduled]) -> None:
+        """Count the rescheduled jobs in their new states, and serve or wake them in time."""
+        pending: Counter[tuple[bytes, int]] = Counter()
+        dues: set[int] = set()
+        for job, before, priority in outcomes:
+            if job is None or before > State.PENDING:
+                continue
+            queue = self._dispatch.tracked(job.function)
+            if queue is not None and before == State.PENDING:
+                self._serving.no_longer_pending(queue, priority)
+            elif queue is not None:
+                self._serving.no_longer_away(queue)
+            if job.state == State.PENDING:
+                pending[job.function, job.priority] += 1
+            else:
+                dues.add(job.due_us)
+                if queue is not None:
+                    queue.away += 1
+            if self._hub.active:
+                self._hub.publish(job)
+        if dues:
+            self._due_jobs.wake_at(min(dues))
+        self._serving.now_pending(pending, were_away=False)

@@ -58,7 +58,7 @@ class BulkNode(Node):
 
     def begin(self, action: Action = Action.RETRY, where: JobFilter | None = FAILED, **spec: Any) -> BulkOperation:
         begun: list[BulkOperation] = []
-        self.bulk.begin("default", Spec(action=action, where=where, **spec), begun.append, unexpected)
+        self.bulk.begin(self.bulk.new("default", Spec(action=action, where=where, **spec)), begun.append, unexpected)
         while not begun:
             self.life.commits.hurry()
             self.life.settle()
@@ -129,6 +129,39 @@ def test_waiting_and_running_jobs_are_cancelled(node: BulkNode) -> None:
     assert node.states(jobs[1:]) == [State.CANCELLED] * 3
     assert client.events == ["cancelled"]
     assert sum(node.queue().backlog) == 0
+
+
+def test_ended_jobs_are_deleted(node: BulkNode) -> None:
+    jobs = node.failed(7)
+    waiting = node.background()
+    bulk = node.begin(Action.DELETE, JobFilter(function=b"f"))
+    node.wait(5)
+    assert node.shown(bulk).progress.counts == {Outcome.DELETED: 7}
+    assert [node.life.store.find(job.id) for job in jobs] == [None] * 7
+    assert node.state(waiting.id) is State.PENDING
+
+
+def test_waiting_jobs_run_at_another_time(node: BulkNode) -> None:
+    jobs = [node.background(str(number)) for number in range(3)]
+    due_us = round((node.clock.wall() + 60) * 1_000_000)
+    bulk = node.begin(Action.RESCHEDULE, JobFilter(function=b"f"), due_us=due_us)
+    node.wait(5)
+    assert node.shown(bulk).progress.counts == {Outcome.RESCHEDULED: 3}
+    assert node.states(jobs) == [State.SCHEDULED] * 3
+    worker = node.stream(places=3)
+    node.wait(50)
+    assert side(worker).given == []
+    node.wait(10)
+    assert len(side(worker).given) == 3
+    assert node.queue().away == sum(node.queue().backlog) == 0
+
+
+def test_scheduled_jobs_run_at_once(node: BulkNode) -> None:
+    job = node.background(state=State.SCHEDULED, due_us=round((node.clock.wall() + 60) * 1_000_000))
+    worker = node.stream()
+    node.begin(Action.RESCHEDULE, JobFilter(function=b"f"), due_us=1)
+    node.wait(1)
+    assert [held.job.id for held in side(worker).given] == [job.id]
 
 
 def test_an_operation_goes_on_after_a_crash_and_touches_each_job_once(node: BulkNode) -> None:
@@ -251,7 +284,7 @@ def test_a_store_that_refuses_is_asked_later(node: BulkNode) -> None:
     node.failed(3)
     node.life.store.full = True
     refused: list[object] = []
-    node.bulk.begin("default", Spec(action=Action.RETRY, where=FAILED), unexpected, refused.append)
+    node.bulk.begin(node.bulk.new("default", Spec(action=Action.RETRY, where=FAILED)), unexpected, refused.append)
     node.commit()
     assert refused
     node.life.store.full = False
