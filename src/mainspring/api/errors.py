@@ -58,6 +58,7 @@ class Code(StrEnum):
     SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND
     NODE_NOT_FOUND = "node_not_found", Kind.NOT_FOUND
     RUN_NOT_FOUND = "run_not_found", Kind.NOT_FOUND
+    OPERATION_NOT_FOUND = "operation_not_found", Kind.NOT_FOUND
     WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND
     """No worker has registered the workflow, or its version."""
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND

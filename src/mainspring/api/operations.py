@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
-from mainspring.api.job_filters import JobCriteria, Time
+from mainspring.api.job_filters import JobCriteria, Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
 from mainspring.api.request import Request
 
@@ -98,7 +98,10 @@ class TouchedJobs(msgspec.Struct):
 
 
 class Start(Request[Started]):
-    """Change all jobs that match a filter, or that have one of some handles. Codes: ``invalid``, ``conflict``, ``unsupported``."""
+    """Change all jobs that match a filter, or that have one of some handles.
+
+    Codes: ``invalid``, ``conflict``, ``run_not_found``, ``unsupported``.
+    """
 
     permission = Permission.OPERATE
     call = "operations.start"

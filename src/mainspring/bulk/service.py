@@ -16,7 +16,7 @@ from mainspring.clock import to_us
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.access.audit import Act
+    from mainspring.access.acts import Act
     from mainspring.bulk.run import Node
     from mainspring.errors import StoreError
 

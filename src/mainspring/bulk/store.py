@@ -13,7 +13,7 @@ from mainspring.storage.query import PageQuery, Query
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.access.audit import Act
+    from mainspring.access.acts import Act
     from mainspring.jobs.model import Job
 
 KEPT_STEPS = 500

@@ -15,13 +15,22 @@ from msgspec import UNSET
 from mainspring.api.job_changes import Clone, Delete, Snooze
 from mainspring.api.job_records import ListAttempts, ShowArguments
 from mainspring.api.jobs import Cancel, List, Retry, Show, Watch
+from mainspring.cli.bulk import change_jobs
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
 from mainspring.cli.job_logs import logs
 from mainspring.cli.job_search import JobSearch
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.submit import parse_time, write_result
+from mainspring.cli.job_selection import (
+    DEFAULT_OPTIONS,
+    NO_SELECTION,
+    TIME_OPTION,
+    JobSelection,
+    OperationOptions,
+    State,
+)
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
+from mainspring.cli.submit import write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import MainspringError, UsageError
 
@@ -70,11 +79,11 @@ SHRINK_STEPS: tuple[Step, ...] = (
 )
 """The order in which the list shrinks on a terminal. Handles and states stay whole, so that users can copy a handle."""
 
-State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
-TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
+Handles = Annotated[
+    tuple[str, ...], Parameter(name="HANDLE", help="The jobs' handles.", negative="", show_default=False)
+]
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 
-Handles = Annotated[list[str], Parameter(name="HANDLE", help="The jobs' handles.", negative="")]
 Delay = Annotated[float | None, plain("--delay", "Start this long from now, or later.", **DURATION_OPTION)]
 
 jobs = App(name="jobs", help="List, show, watch and change jobs.")
@@ -187,40 +196,65 @@ def show(
 
 @jobs.command
 def cancel(
-    handles: Handles,
+    handles: Handles = (),
     /,
     *,
-    reason: Annotated[str | None, plain("--reason", "A text to store with the job.")] = None,
+    reason: Annotated[str | None, plain("--reason", "A text to store with the jobs.")] = None,
+    selection: JobSelection = NO_SELECTION,
+    options: OperationOptions = DEFAULT_OPTIONS,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Cancel jobs.
+    """Cancel jobs: those with the handles, or all that match a filter.
 
     A job that has not started is cancelled at once. For a running job, the server asks the worker to stop; the job's state stays
     "running" until it has stopped. A job that has ended does not change.
 
     A run of a workflow is asked to cancel itself, as by mainspring workflows cancel.
+
+    With a filter, the server changes the jobs in an operation, step by step, and the command shows its progress. At a terminal,
+    the command asks for confirmation. mainspring operations list shows all operations.
+
+    EXAMPLES
+      mainspring jobs cancel H:laptop:1000000000001
+      mainspring jobs cancel --function thumbnail --created-before 2030-01-31T12:00:00Z --dry-run
     """
+    if not handles or _has_options(selection, options):
+        return change_jobs(server.client(), "cancel", handles, selection, options, reason=reason, json=json)
     requests = [Cancel(handle) if reason is None else Cancel(handle, reason) for handle in handles]
     return _each(requests, server, json=json)
 
 
 @jobs.command
 def retry(
-    handles: Handles,
+    handles: Handles = (),
     /,
     *,
     delay: Delay = None,
     payload: Annotated[
         str | None, plain("--payload", "Run the jobs with this input in place of their own.", allow_leading_hyphen=True)
     ] = None,
+    selection: JobSelection = NO_SELECTION,
+    options: OperationOptions = DEFAULT_OPTIONS,
+    reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Put failed, cancelled or expired jobs back into the queue, and count their attempts from 1.
 
     A run of a workflow cannot be retried: start another one with mainspring workflows start.
+
+    The jobs are those with the handles, or all that match a filter. With a filter, the server changes the jobs in an operation,
+    step by step, and the command shows its progress. At a terminal, the command asks for confirmation.
+
+    EXAMPLES
+      mainspring jobs retry H:laptop:1000000000001
+      mainspring jobs retry --state failed --error TimeoutError --rate 100
     """
+    if not handles or reason is not None or _has_options(selection, options):
+        if payload is not None or delay is not None:
+            raise UsageError("--payload and --delay are for jobs that are named by their handles")
+        return change_jobs(server.client(), "retry", handles, selection, options, reason=reason, json=json)
     requests = [
         Retry(handle, delay=delay, payload=UNSET if payload is None else payload.encode()) for handle in handles
     ]
@@ -275,16 +309,25 @@ def clone(
 
 @jobs.command
 def delete(
-    handles: Handles,
+    handles: Handles = (),
     /,
     *,
+    selection: JobSelection = NO_SELECTION,
+    options: OperationOptions = DEFAULT_OPTIONS,
+    reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Delete jobs that have ended, with their results.
+    """Delete ended jobs with their results: those with the handles, or all that match a filter.
 
-    Jobs that have not ended are not deleted: cancel them first.
+    Jobs that have not ended are not deleted: cancel them first. With a filter, the server deletes the jobs in an operation, step
+    by step, and the command shows its progress. At a terminal, the command asks for confirmation.
+
+    EXAMPLES
+      mainspring jobs delete --state failed --function thumbnail --dry-run
     """
+    if not handles or reason is not None or _has_options(selection, options):
+        return change_jobs(server.client(), "delete", handles, selection, options, reason=reason, json=json)
     return _each([Delete(handle) for handle in handles], server, json=json)
 
 
@@ -350,6 +393,11 @@ def _one_or_more(states: list[State] | None) -> str | list[str] | None:
 
 def _utc(time: float | None) -> datetime | None:
     return None if time is None else datetime.fromtimestamp(time, UTC)
+
+
+def _has_options(selection: JobSelection, options: OperationOptions) -> bool:
+    """Return whether a command with handles has an option of operations, too."""
+    return selection != NO_SELECTION or options != DEFAULT_OPTIONS
 
 
 def _each(requests: Sequence[Cancel | Retry | Snooze | Delete], server: ServerOptions, *, json: bool) -> int:

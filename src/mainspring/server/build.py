@@ -26,6 +26,7 @@ from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
+from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
@@ -44,6 +45,7 @@ from mainspring.nodes.lease import LEASE
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.access import build_access
+from mainspring.server.bulk import build_bulk, operation_handlers
 from mainspring.server.clock import StoreClock
 from mainspring.server.connection_limits import connection_limits
 from mainspring.server.failed_attempts import FailedAttempts
@@ -102,18 +104,25 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
     workflows = workflows or WorkflowSettings()
     # Imported here: a node needs the modules of one engine, and only users of a store on a server have its driver.
     if settings.engine == "memory":
+        from mainspring.engines.memory.bulk import MemoryBulkSlice  # noqa: PLC0415
         from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415
         from mainspring.engines.memory.schedules import MemoryScheduleSlice  # noqa: PLC0415
         from mainspring.engines.memory.workflows import MemoryWorkflowSlice  # noqa: PLC0415
 
         limits = run_limits(workflows, MemoryEngine.max_value)
-        return MemoryEngine([MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
+        return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
     if settings.engine == "postgres":
         with _driver_for(settings):
+            from mainspring.engines.postgres.bulk import PostgresBulkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
             from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
         cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)
-        return PostgresEngine(settings.url, migrate=settings.migrate, cluster=cluster, slices=[PostgresScheduleSlice()])
+        return PostgresEngine(
+            settings.url,
+            migrate=settings.migrate,
+            cluster=cluster,
+            slices=[PostgresBulkSlice(), PostgresScheduleSlice()],
+        )
     if settings.engine == "zookeeper":
         with _driver_for(settings):
             from mainspring.engines.zookeeper import opening  # noqa: PLC0415
@@ -125,6 +134,7 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
         synchronous=settings.synchronous,
         cache_bytes=settings.cache_bytes,
         slices=[
+            SqliteBulkSlice(),
             SqliteWorkflowSlice(limits=run_limits(workflows, SqliteEngine.max_value)),
             SqliteScheduleSlice(),
         ],
@@ -301,6 +311,7 @@ async def open_node(
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
     log_calls = LogCalls(logs, service)
+    bulk = build_bulk(engine, service, commits, reads, job_clock, access, fleet, retention=settings.jobs.dead_retention)
     api = Api(
         AccessCalls(
             access,
@@ -316,6 +327,7 @@ async def open_node(
         FunctionCalls(service).handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
+        operation_handlers(bulk, service, job_calls),
         workflow_handlers,
         StatusCalls(service, status.read).handlers,
         ScheduleCalls(schedules, reads, handles, job_clock).handlers,
@@ -361,6 +373,7 @@ async def open_node(
         face,
         schedules=schedules,
         workflows=workflows,
+        bulk=bulk,
         fleet=fleet,
         shutdown=shutdown,
         ticks=ticks,

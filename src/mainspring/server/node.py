@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.attempt_log import AttemptLog
+    from mainspring.bulk.service import BulkService
     from mainspring.clock import Clock
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.ids import Term
@@ -59,6 +60,7 @@ class Node:
         *,
         schedules: ScheduleService,
         workflows: WorkflowService | None,
+        bulk: BulkService | None,
         fleet: Fleet | None,
         shutdown: Shutdown,
         ticks: Ticks,
@@ -76,6 +78,7 @@ class Node:
         self.face = face
         self.schedules = schedules
         self.workflows = workflows
+        self._bulk = bulk
         self.fleet = fleet
         self.shutdown = shutdown
         self.ticks = ticks
@@ -147,6 +150,8 @@ class Node:
         self.schedules.tick()
         if self.workflows is not None:
             self.workflows.tick()
+        if self._bulk is not None:
+            self._bulk.tick()
         return self.service.tick()
 
     def _check(self) -> None:
@@ -183,6 +188,8 @@ class Node:
         """Wait for running jobs until the deadline, release the rest, and wait until everything is committed."""
         self._ready = False
         self.service.end()
+        if self._bulk is not None:
+            self._bulk.end()
         await self._wait_for_running()
         if self.shutdown.broken is None:
             if running := self.running():

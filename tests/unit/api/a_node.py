@@ -18,6 +18,7 @@ from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import Submit
+from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.events.hub import Hub
@@ -144,7 +145,7 @@ class Node:
 
 @asynccontextmanager
 async def opened(**options: Any) -> AsyncIterator[Node]:
-    store = Store([MemoryScheduleSlice()])
+    store = Store([MemoryBulkSlice(), MemoryScheduleSlice()])
     node = Node(store, **options)
     begun = await store.open(NodeId("n"), lambda function: function(), node.service.lifecycle)
     node.service.handles.use_names(begun.nodes)

@@ -58,7 +58,7 @@ class JobCalls:
     async def _list(self, request: List, caller: Caller) -> Listed:
         check_number("limit", request.limit)
         before = self._lookup.job_id(request.before) if request.before is not None else None
-        where = await filter_of(request, self._find_run)
+        where = await filter_of(request, self.find_run)
         permitted = caller.functions(request.permission, request.namespace)
         if permitted is not None:
             where = replace(where, functions=permitted)
@@ -72,7 +72,7 @@ class JobCalls:
         following = None if page.next is None else self._service.handle_of(page.next).decode()
         return Listed(jobs, following, rfc3339(page.searched_us))
 
-    async def _find_run(self, key: str) -> int:
+    async def find_run(self, key: str) -> int:
         """Return the number of the run with a handle or workflow id. Raises ApiError."""
         handle, _, run = key.rpartition("@")
         if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:

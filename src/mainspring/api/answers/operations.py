@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import asdict, replace
 
-from mainspring.access.audit import Act
 from mainspring.access.roles import Permission
 from mainspring.api.answers.job_filters import filter_of
+from mainspring.api.answers.job_info import info_of
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
@@ -25,6 +25,7 @@ from mainspring.api.operations import (
     Show,
     Start,
     Started,
+    StateName,
     TouchedJob,
     TouchedJobs,
 )
@@ -32,6 +33,7 @@ from mainspring.bulk import rules
 from mainspring.bulk.model import Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
 from mainspring.clock import to_us
+from mainspring.jobs.store import Find
 from mainspring.queries.jobs import ListJobs
 
 if TYPE_CHECKING:
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
-    from mainspring.api.jobs import JobInfo
     from mainspring.bulk.model import BulkOperation
     from mainspring.bulk.service import BulkService
     from mainspring.jobs.model import Job
@@ -61,7 +62,7 @@ _decode_criteria = msgspec.json.Decoder(JobCriteria).decode
 class OperationCalls:
     """Answers for the operations on many jobs of a store.
 
-    ``find_run`` returns the number of a run of a workflow, ``info`` the answer for a job.
+    ``find_run`` returns the number of a run of a workflow.
     """
 
     def __init__(
@@ -69,12 +70,10 @@ class OperationCalls:
         operations: BulkService,
         jobs: JobService,
         find_run: Callable[[str], Awaitable[int]],
-        info: Callable[[Job], JobInfo],
     ) -> None:
         self._operations = operations
         self._jobs = jobs
         self._find_run = find_run
-        self._info = info
         self.handlers: Handlers = {
             Start: self._start,
             List: self._list,
@@ -114,9 +113,16 @@ class OperationCalls:
                 " narrow the filter, or expect more",
             )
         bulk = replace(bulk, spec=replace(bulk.spec, matched=matched, is_least=is_least))
-        answer = Started(None if request.dry_run else name_of(bulk), matched, is_least, [*map(self._info, sample)])
+        shown = [info_of(self._jobs, job) for job in sample]
+        answer = Started(None if request.dry_run else name_of(bulk), matched, is_least, shown)
         if not request.dry_run:
-            act = _act(caller, request, bulk, after=msgspec.to_builtins(request))
+            act = caller.act(
+                request.call,
+                name_of(bulk),
+                request.reason,
+                namespace=request.namespace,
+                after=msgspec.to_builtins(request),
+            )
             await Later(lambda done, failed: self._operations.begin(bulk, done, failed, act))
         return answer
 
@@ -129,7 +135,7 @@ class OperationCalls:
 
     async def _count_ids(self, bulk: BulkOperation) -> tuple[int, bool, list[Job]]:
         ids = list(bulk.spec.ids)
-        found: dict[int, Job] = await Later(lambda done, failed: self._jobs.find_all(ids, done, failed))
+        found: dict[int, Job] = await Later(lambda done, failed: self._jobs.put(Find(ids), done, failed))
         chosen = rules.choose(bulk.spec, ids, found, bulk.namespace).ids
         return len(chosen), False, [found[job_id] for job_id in chosen[:SAMPLE]]
 
@@ -195,7 +201,7 @@ class OperationCalls:
     async def _abort(self, request: Abort, caller: Caller) -> OperationInfo:
         number = _number(request.id)
         why = f"aborted by {caller.name}" + (f": {request.reason}" if request.reason else "")
-        act = _act(caller, request, None)
+        act = caller.act(request.call, request.id, request.reason, namespace=request.namespace)
         bulk: BulkOperation | None = await Later(
             lambda done, failed: self._operations.abort(request.namespace, number, why, done, failed, act)
         )
@@ -253,7 +259,7 @@ def _info_of(bulk: BulkOperation) -> OperationInfo:
     )
 
 
-_STATES: Final = {
+_STATES: Final[dict[Status, StateName]] = {
     Status.RUNNING: "running",
     Status.DONE: "done",
     Status.ABORTED: "aborted",

@@ -1,0 +1,50 @@
+"""Builds a node's part in operations on many jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.api.answers.operations import OperationCalls, without_operations
+from mainspring.bulk.run import Node
+from mainspring.bulk.service import BulkService
+from mainspring.bulk.unit import KIND
+
+if TYPE_CHECKING:
+    from mainspring.access.service import AccessService
+    from mainspring.api.answers.jobs import JobCalls
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.clock import Clock
+    from mainspring.jobs.service import JobService
+    from mainspring.server.fleet import Fleet
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.engine import Engine
+    from mainspring.storage.reads import Reads
+
+
+def build_bulk(
+    engine: Engine,
+    service: JobService,
+    commits: CommitQueue,
+    reads: Reads,
+    clock: Clock,
+    access: AccessService,
+    fleet: Fleet | None,
+    *,
+    retention: float,
+) -> BulkService | None:
+    """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
+    if all(one.kind != KIND for one in getattr(engine, "slices", ())):
+        return None
+    node = Node(commits, reads, clock, service.clients.bulk_changes, service.later, service.cancel, access.current)
+
+    def has_no_lease() -> bool:
+        return fleet is not None and not fleet.lease_manager.lease_valid()
+
+    return BulkService(node, lambda: service.next_id(), lambda: service.term, has_no_lease, retention=retention)  # noqa: PLW0108 - the next term has another function
+
+
+def operation_handlers(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> Handlers:
+    """Return the answers to calls about operations."""
+    if bulk is None:
+        return without_operations()
+    return OperationCalls(bulk, service, job_calls.find_run).handlers
