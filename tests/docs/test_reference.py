@@ -17,6 +17,7 @@ from mainspring.api import (
     jobs,
     logs,
     nodes,
+    operations,
     schedules,
     series,
     status,
@@ -187,7 +188,21 @@ def test_every_code_of_a_call_is_among_the_errors_with_its_class() -> None:
 
 
 def test_every_call_is_in_the_specification_of_the_extension() -> None:
-    modules = (functions, series, job_changes, jobs, logs, nodes, schedules, status, workflows, tokens, audit, calls)
+    modules = (
+        functions,
+        series,
+        job_changes,
+        jobs,
+        logs,
+        nodes,
+        operations,
+        schedules,
+        status,
+        workflows,
+        tokens,
+        audit,
+        calls,
+    )
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     named = {kind.call for kind in kinds if issubclass(kind, Request) and kind.call}
     rows = "\n".join(re.findall(r"^\| (`(?:[a-z]+\.[a-z]+|whoami)`.*?) \|", page("protocol.md"), flags=re.MULTILINE))

@@ -225,7 +225,7 @@ class JobService:
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
         self.wait, self.find, self.show = clients.wait, clients.find, clients.show
         self.find_unique, self.cancel, self.retry = clients.find_unique, clients.cancel, clients.retry
-        self.client_gone, self.has_room = clients.gone, clients.has_room
+        self.client_gone, self.has_room, self.bulk_changes = clients.gone, clients.has_room, clients.bulk_changes
         self.reschedule, self.delete = changes.reschedule, changes.delete
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled

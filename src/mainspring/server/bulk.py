@@ -35,7 +35,7 @@ def build_bulk(
     """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
     if all(one.kind != KIND for one in getattr(engine, "slices", ())):
         return None
-    node = Node(commits, reads, clock, service.clients.bulk_changes, service.later, service.cancel, access.current)
+    node = Node(commits, reads, clock, service.bulk_changes, service.later, service.cancel, access.current)
 
     def has_no_lease() -> bool:
         return fleet is not None and not fleet.lease_manager.lease_valid()

@@ -46,7 +46,7 @@ class Bulk:
             node.commits,
             node.reads,
             node.clock,
-            service.clients.bulk_changes,
+            service.bulk_changes,
             loop.call_later,
             service.cancel,
             lambda caller, done, _: done(caller),

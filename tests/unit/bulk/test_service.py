@@ -37,7 +37,7 @@ class BulkNode(Node):
             self.life.commits,
             self.life.reads,
             self.clock,
-            service.clients.bulk_changes,
+            service.bulk_changes,
             service.later,
             service.cancel,
             lambda _, done, __: done(self.caller),

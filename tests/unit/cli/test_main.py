@@ -145,7 +145,7 @@ def test_help_lists_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -
     del listed["EXIT CODES"]
     assert listed == {
         "SERVERS AND WORKERS": ["run", "serve", "worker", "gearmand"],
-        "JOBS": ["submit", "jobs", "schedules", "workflows", "functions"],
+        "JOBS": ["submit", "jobs", "operations", "schedules", "workflows", "functions"],
         "NODES AND STORES": ["status", "nodes", "migrate", "backup", "import"],
         "ACCESS": ["tokens", "audit", "marks", "whoami"],
         "OPTIONS": ["--help,", "--version"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.rest.routes import functions, job_records, jobs, logs, nodes, schedules, workflows
+from mainspring.faces.rest.routes import functions, job_records, jobs, logs, nodes, operations, schedules, workflows
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
@@ -15,6 +15,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *job_records.ROUTES,
     *logs.ROUTES,
     *nodes.ROUTES,
+    *operations.ROUTES,
     *schedules.ROUTES,
     *workflows.ROUTES,
 )

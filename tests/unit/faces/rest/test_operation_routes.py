@@ -1,0 +1,82 @@
+"""Routes about operations on many jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from mainspring.access.service import AccessService
+from mainspring.api.submitting import Submit
+
+from .a_server import whole_node
+
+if TYPE_CHECKING:
+    import pytest
+
+    from .a_client import Client
+
+OPERATIONS = "/api/v1/namespaces/default/operations"
+
+
+async def ended(client: Client, place: str) -> dict[str, Any]:
+    """Return an operation once it has ended."""
+    while True:
+        shown: dict[str, Any] = (await client.send("GET", place, token="viewer")).json
+        if shown["state"] != "running":
+            return shown
+        await asyncio.sleep(0.001)
+
+
+def test_an_operation_is_started_listed_shown_and_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            handles = [(await built.api.call(Submit(b"f", b""))).handle for _ in range(3)]
+            body = {"action": "cancel", "filter": {"function": "f", "state": ["pending"]}, "reason": "r"}
+            dry = await client.send("POST", OPERATIONS, body | {"dry_run": True}, token="operator")
+            assert (dry.status, dry.json["id"], dry.json["matched"]) == (200, None, 3)
+            refused = await client.send("POST", OPERATIONS, body | {"expect": 2}, token="operator")
+            assert (refused.status, refused.problem) == (409, "conflict")
+            begun = await client.send("POST", OPERATIONS, body, token="operator")
+            assert (begun.status, begun.json["matched"]) == (202, 3)
+            assert {job["handle"] for job in begun.json["sample"]} == set(handles)
+            place = begun.headers["location"]
+            assert place == f"{OPERATIONS}/{begun.json['id']}"
+            shown = await ended(client, place)
+            assert (shown["outcomes"], shown["filter"]) == ({"cancelled": 3}, body["filter"])
+            listed = (await client.send("GET", OPERATIONS, token="viewer")).json
+            assert ([one["id"] for one in listed["items"]], listed["next"]) == ([shown["id"]], None)
+            touched = (await client.send("GET", f"{place}/jobs", token="viewer")).json
+            assert {job["handle"] for job in touched["items"]} == set(handles)
+            aborted = await client.send("POST", f"{place}/abort", {}, token="operator")
+            assert (aborted.status, aborted.json["state"]) == (200, "done")
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_an_operation_of_a_token_that_is_not_in_the_store_stops() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            await built.api.call(Submit(b"f", b""))
+            body = {"action": "cancel", "filter": {"function": "f"}}
+            begun = await client.send("POST", OPERATIONS, body, token="operator")
+            shown = await ended(client, begun.headers["location"])
+            assert (shown["state"], shown["done"]) == ("stopped", 0)
+            assert shown["why"] == "the token of 'operator' has ended"
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_problems() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            empty = await client.send("POST", OPERATIONS, {"action": "cancel", "filter": {}}, token="operator")
+            assert (empty.status, empty.problem) == (422, "invalid")
+            unknown = await client.send("GET", f"{OPERATIONS}/op-1", token="viewer")
+            assert (unknown.status, unknown.problem) == (404, "operation-not-found")
+            request = {"action": "cancel", "filter": {"function": "f"}}
+            refused = await client.send("POST", OPERATIONS, request, token="viewer")
+            assert (refused.status, refused.problem) == (403, "forbidden")
+
+    asyncio.run(asyncio.wait_for(test(), 10))
