@@ -59,6 +59,8 @@ class Code(StrEnum):
     NODE_NOT_FOUND = "node_not_found", Kind.NOT_FOUND
     RUN_NOT_FOUND = "run_not_found", Kind.NOT_FOUND
     OPERATION_NOT_FOUND = "operation_not_found", Kind.NOT_FOUND
+    WORKER_NOT_FOUND = "worker_not_found", Kind.NOT_FOUND
+    """No connected worker has this id."""
     WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND
     """No worker has registered the workflow, or its version."""
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND

@@ -64,6 +64,7 @@ COMMANDS = {
     "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
     "status": ("status:status", STORES_GROUP, "Show a server's store, connections and jobs."),
     "nodes": ("nodes:nodes", STORES_GROUP, "List and drain the nodes that share a store, and remove dead ones."),
+    "workers": ("workers:workers", STORES_GROUP, "List, drain and stop connected workers."),
     "migrate": ("migrate:migrate", STORES_GROUP, "Update the schema of a store."),
     "backup": ("backup:backup", STORES_GROUP, "Copy a SQLite store, even while a node uses it."),
     "import": ("gearmand_queue:import_queue", STORES_GROUP, "Submit the jobs of a gearmand SQLite queue."),
@@ -88,10 +89,11 @@ SUBCOMMANDS = {
     "marks": ("list", "add"),
     "jobs": ("list", "show", "cancel", "retry", "delete", "watch", "result"),
     "operations": ("list", "show", "jobs", "abort"),
-    "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history"),
+    "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history", "preview"),
     "workflows": ("start", "list", "show", "history", "signal", "cancel", "terminate", "unpark", "versions", "workers"),
     "nodes": ("list", "show", "drain", "remove"),
-    "functions": ("list", "show", "limit", "pause", "resume"),
+    "functions": ("list", "show", "limit", "pause", "resume", "series", "errors"),
+    "workers": ("list", "show", "drain", "stop"),
 }
 """The subcommands of each command that has some."""
 

@@ -69,7 +69,15 @@ class Abandoned(NamedTuple):
     terms: Sequence[int]
 
 
-Message = Settled | Pending | Progress | Stop | Ask | Running | Abandoned
+class Direct(NamedTuple):
+    """A request to a worker that is connected to the receiving node. Nodes of older versions ignore it."""
+
+    worker: int
+    """Its number at that node."""
+    verb: Literal["drain", "undrain", "stop"]
+
+
+Message = Settled | Pending | Progress | Stop | Ask | Running | Abandoned | Direct
 
 
 class Relay(Protocol):

@@ -186,7 +186,7 @@ class JobService:
             self.sharing = Sharing(
                 context,
                 serving,
-                shared.relay,
+                shared,
                 serving.token_grants,
                 subscriptions,
                 remote_jobs,
@@ -212,7 +212,7 @@ class JobService:
         self.queue_of, self.queues = dispatch.queues.get, dispatch.queues.values
         self.admits, self.tracked = dispatch.admits, dispatch.tracked
         self.create_function, self.limit_queue = dispatch.queue, dispatch.limit_queue
-        self.withdraw = dispatch.withdraw
+        self.withdraw, self.stay_awake = dispatch.withdraw, dispatch.rouse
         self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
         self.ready, self.gone, self.became_root = there.ready, there.gone, there.became_root
         self.grab, self.sleep, self.fenced = serving.ask, serving.sleep, serving.fenced

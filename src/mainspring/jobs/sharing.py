@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.clock import to_us
-from mainspring.events.relay import Abandoned, Ask, Message, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Abandoned, Ask, Direct, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs.counting import count_in_flight
 from mainspring.jobs.store import DrainInbox, ReadBacklog, Recover
 
@@ -42,6 +42,10 @@ REFRESH_INTERVAL = 5.0
 """Seconds between lookups of the jobs that clients here wait for; they replace messages that the relay lost."""
 
 
+def _ignore(_: Direct) -> None:
+    """Drop a request."""
+
+
 class Shared(NamedTuple):
     """A node's connection to the other nodes of its store."""
 
@@ -53,6 +57,8 @@ class Shared(NamedTuple):
     """Returns the functions of the other nodes' workers; None while they are unknown."""
     share: Callable[[FunctionQueue], ClaimQuota] | None = None
     """Returns this node's present quota of a function's stored jobs; None: there are no quotas."""
+    direct: Callable[[Direct], None] = _ignore
+    """Is called with requests to workers of this node."""
 
 
 class Sharing:
@@ -62,7 +68,7 @@ class Sharing:
         self,
         context: Context,
         serving: Serving,
-        relay: Relay,
+        shared: Shared,
         token_grants: TokenGrants,
         subscriptions: Subscriptions,
         remote_jobs: RemoteJobs,
@@ -93,7 +99,8 @@ class Sharing:
         """Functions to call when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
-        relay.listen(self.receive)
+        self._direct = shared.direct
+        shared.relay.listen(self.receive)
 
     def receive(self, message: Message) -> None:
         """Process a message of another node, or of this one."""
@@ -115,6 +122,8 @@ class Sharing:
                 self._remote_jobs.asked(job_id, by)
             case Running():
                 self._remote_jobs.answered(message)
+            case Direct():
+                self._direct(message)
             case Stop(job_id, reason):
                 held = self._table.find(job_id)
                 if held is not None:

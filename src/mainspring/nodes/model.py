@@ -10,6 +10,28 @@ import msgspec
 from mainspring.nodes.lease import LEASE
 
 
+class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
+    """A worker that is connected to a node. Older versions write fewer fields: append new ones."""
+
+    number: int
+    """Unique among all that have connected to this node since its start."""
+    name: str
+    slots: int | None
+    """How many jobs it runs at a time; None: it has not declared it."""
+    running: int
+    """How many jobs it has."""
+    extended: bool
+    """Whether it uses the protocol extension."""
+    draining: bool
+    stops: bool
+    """Whether it stops on request."""
+    connected_us: int
+    version: str = ""
+    """Its version of Mainspring; empty if unknown."""
+    namespaces: tuple[str, ...] = ()
+    """The namespaces of its functions."""
+
+
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A node's description in the store, which each of its heartbeats writes and all nodes read.
 
@@ -50,8 +72,14 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """When this term began; microseconds of wall time, for people to read."""
     cluster: str = ""
     """The cluster that also tracks this node (`nodes.store.Cluster.id`); empty: none, only heartbeats do."""
+    workers: tuple[WorkerRow, ...] = ()
+    """Its first `WORKERS_LIMIT` workers."""
     lost: bool = False
     """Its session in that cluster has ended: it is dead now, however recent its last heartbeat is. Readers set it."""
+
+
+WORKERS_LIMIT: Final = 200
+"""Workers in the row of a node, so that a heartbeat stays small."""
 
 
 class Share(msgspec.Struct, frozen=True):

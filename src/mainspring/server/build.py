@@ -22,6 +22,7 @@ from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.series import SeriesCalls
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.answers.workers import WorkerCalls
 from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.attempt_log import AttemptLog
@@ -47,6 +48,7 @@ from mainspring.schedules.service import ScheduleService
 from mainspring.server.access import build_access
 from mainspring.server.bulk import build_bulk, operation_handlers
 from mainspring.server.clock import StoreClock
+from mainspring.server.connected_workers import ConnectedWorkers
 from mainspring.server.connection_limits import connection_limits
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
@@ -222,6 +224,7 @@ async def open_node(
     attempt_log = AttemptLog(loop.time, loop.call_later)
     handles = Handles()
     peers = Peers()
+    workers = ConnectedWorkers(peers)
     watch = StoreWatch(clock.monotonic, broken=shutdown.fail)
     commits = CommitQueue(engine, loop.call_soon, loop.call_later, pressure=peers.pause, failing=watch.failed)
     reads = Reads(engine, loop.call_soon, failing=watch.read_failed)
@@ -230,7 +233,7 @@ async def open_node(
     if engine.shared:
         job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
-        fleet = Fleet(cast("SharedEngine", engine), handles, store_clock, settings, by, address)
+        fleet = Fleet(cast("SharedEngine", engine), handles, store_clock, settings, by, address, workers)
     runs = run_slice(engine)
     workflows = None
     if runs is not None:
@@ -298,9 +301,11 @@ async def open_node(
     access = await build_access(engine, commits, reads, job_clock)
     status = Status(settings, service, peers, commits, schedules, clock, started, workflows)
     if fleet is None:
+        worker_calls = WorkerCalls(workers, settings.name, lambda: service.term, tuple, lambda _, __: None)
         me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
         nodes = SingleNodeCalls(me).handlers
     else:
+        worker_calls = WorkerCalls(workers, settings.name, lambda: service.term, fleet.others, fleet.direct)
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
     job_calls = JobCalls(service, workflows)
     submits = SubmitCalls(service, largest=engine.max_value)
@@ -329,6 +334,7 @@ async def open_node(
         submits.handlers,
         operation_handlers(bulk, service, job_calls),
         workflow_handlers,
+        worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
         ScheduleCalls(schedules, reads, handles, job_clock).handlers,
         nodes,

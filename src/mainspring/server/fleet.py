@@ -24,11 +24,13 @@ from mainspring.version import version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mainspring.events.relay import Direct
     from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.service import JobService
     from mainspring.nodes.strategies import Strategy
     from mainspring.server.clock import StoreClock
+    from mainspring.server.connected_workers import ConnectedWorkers
     from mainspring.server.settings import FleetSettings, ServerSettings
 
 
@@ -80,7 +82,9 @@ class Fleet:
         settings: ServerSettings,
         strategy: Strategy,
         address: str = "",
+        workers: ConnectedWorkers | None = None,
     ) -> None:
+        self._workers = workers
         self._engine = engine
         self._handles = handles
         self._clock = clock
@@ -100,7 +104,13 @@ class Fleet:
         self._row_at = -1.0
         # The default strategy lets each node claim everything; calling it for each job would be a waste.
         share = None if fleet.strategy == "default" else self._share
-        self.shared = Shared(engine, self.lease_manager.lease_valid, self.registered_elsewhere, share)
+        self.shared = Shared(
+            engine,
+            self.lease_manager.lease_valid,
+            self.registered_elsewhere,
+            share,
+            *(() if workers is None else (workers.directed,)),
+        )
         """The fleet as the jobs slice uses it."""
 
     # ---- life ----
@@ -137,7 +147,9 @@ class Fleet:
     def row(self, counter: int) -> NodeRow:
         """Return this node's row for its next heartbeat."""
         row = node_row(self._settings, self._service, counter, address=self._address, started_us=self._started_us)
-        return msgspec.structs.replace(row, term=self.lease_manager.term)
+        # Shares are computed often, with the counter 0, and need no workers.
+        workers = self._workers.rows() if self._workers is not None and counter else ()
+        return msgspec.structs.replace(row, term=self.lease_manager.term, workers=workers)
 
     def fenced(self) -> None:
         """Drop the stored jobs: the term has ended."""
@@ -171,6 +183,14 @@ class Fleet:
     def adjust_clock(self, offset: float) -> None:
         """Set the store's clock forward by ``offset`` seconds."""
         self._clock.move(offset)
+
+    def others(self) -> list[NodeRow]:
+        """Return the rows of the other live nodes."""
+        return [row for row in self._live if row.term != self.lease_manager.term]
+
+    def direct(self, term: int, message: Direct) -> None:
+        """Send a request to a worker of another node."""
+        self._engine.send(term, message)
 
     def remote_load(self, function: bytes) -> RemoteLoad:
         """Return the other nodes' jobs and workers of a function."""

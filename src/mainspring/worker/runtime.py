@@ -97,7 +97,7 @@ class Worker:
         self._servers = dict(servers)
         slots, isolates = self.settings.concurrency, selector is not None
         self._links = [
-            Link(place, connect, WorkerSession(functions, self._name, slots, isolates=isolates), self)
+            Link(place, connect, WorkerSession(functions, self._name, slots, isolates=isolates, stops=True), self)
             for place, connect in servers.items()
         ]
         self._all_links = [*self._links]  # including those for extra places
@@ -224,6 +224,9 @@ class Worker:
                 job = self._held_jobs.accept(link, event, now)
                 if job is not None and b'"heartbeat"' in event.info:
                     self._heartbeats.shorten(job.info.heartbeat)
+            elif isinstance(event, Stop) and event.is_for_worker:
+                _log.info("a server asks the worker to stop", server=link.name)
+                self.stop()
             elif isinstance(event, Stop):
                 self._stop(link, event.key, event.reason)
             elif isinstance(event, Extended):

@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.client.connection_errors import no_extension_error
 from mainspring.errors import ServerError, SettingsError
+from mainspring.version import version
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
 from mainspring.wire.gearman.packets import EXTENSION, Type
@@ -40,8 +41,12 @@ _CACHE_CALL: Final = b"cache"
 """The id of the calls by which a worker reports about its memory for runs."""
 _LOGS_CALL: Final = b"logs"
 """The id of the call by which a worker asks whether the server takes lines of jobs."""
+_DESCRIBE_CALL: Final = b"describe"
+"""The id of the call by which a worker describes itself."""
 _ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
+
+_CALLS_WITHOUT_ANSWERS: Final = frozenset({_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL})
 
 Key: TypeAlias = tuple[bytes, bytes]
 """The handle and the delivery token, which identify one delivery."""
@@ -63,6 +68,11 @@ class Stop(NamedTuple):
 
     key: Key
     reason: str
+
+    @property
+    def is_for_worker(self) -> bool:
+        """Whether the whole worker shall stop, once its jobs have ended."""
+        return not self.key[0]
 
 
 class Refused(NamedTuple):
@@ -109,6 +119,7 @@ class WorkerSession:
 
     ``functions`` are names with options of REGISTER. ``slots`` is the number of jobs that the worker runs at a time; None: the
     server uses the worker's credit. ``isolates``: on request, it runs a job in a process of its own.
+    ``stops``: it stops on request.
     """
 
     def __init__(
@@ -118,7 +129,9 @@ class WorkerSession:
         slots: int | None = None,
         *,
         isolates: bool = False,
+        stops: bool = False,
     ) -> None:
+        self._stops = stops
         self._functions = list(functions)
         self._name = name.encode()
         self._slots = slots
@@ -280,7 +293,7 @@ class WorkerSession:
                 events += self._beaten(args[0])
             elif kind in _CALLED and args[0] == _LOGS_CALL:
                 self.takes_logs = kind == Type.ANSWER
-            elif kind in _CALLED and args[0] in {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL}:
+            elif kind in _CALLED and args[0] in _CALLS_WITHOUT_ANSWERS:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
                 job = _decode_job(args[1])
@@ -318,6 +331,9 @@ class WorkerSession:
         if self._isolates:
             self._output.append(packets.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
         self._output.append(packets.request(Type.CALL, _LOGS_CALL, b"worker.logs", b"{}"))
+        if self._stops:
+            about = msgspec.json.encode({"version": version(), "stops": True})
+            self._output.append(packets.request(Type.CALL, _DESCRIBE_CALL, b"worker.describe", about))
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:

@@ -368,6 +368,31 @@ def test_a_job_that_times_out_is_stopped_and_not_settled(server: ExtensionServer
     assert job.outcomes == []
 
 
+def test_a_server_can_ask_a_worker_to_stop_and_its_job_ends_before(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task
+    def slow() -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    running = run(app)
+    job = server.add("slow")
+    assert begun.wait(10)
+
+    def ask() -> None:
+        for peer in server.peers:
+            peer.send(Type.STOP, b"", b"", b"stop")
+            peer.flush()
+
+    server.do(ask)
+    server.wait_for(lambda: server.seen_of(Type.PAUSE))
+    go_on.set()
+    assert running.ended() is Ending.STOPPED
+    assert job.state == "succeeded"
+
+
 def test_a_lost_connection_stops_running_jobs_and_is_reopened(server: ExtensionServer, run: Run) -> None:
     app = App()
     begun = threading.Event()

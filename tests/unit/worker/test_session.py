@@ -76,6 +76,20 @@ def test_isolation_is_declared_and_older_servers_may_refuse_it() -> None:
     assert session.receive(packets.response(Type.FAULT, b"isolates", b"usage", b"there is no method")) == []
 
 
+def test_a_worker_that_stops_on_request_says_so_and_older_servers_may_refuse_it() -> None:
+    session = WorkerSession([], "w1", stops=True)
+    session.connected()
+    sent(session)
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    ((method, about),) = [rest for kind, (name, *rest) in sent(session) if kind == Type.CALL and name == b"describe"]
+    assert method == b"worker.describe"
+    assert b'"stops":true' in about
+    assert session.receive(packets.response(Type.FAULT, b"describe", b"usage", b"there is no method")) == []
+    (stop,) = session.receive(packets.response(Type.STOP, b"", b"", b"stop"))
+    assert stop == Stop((b"", b""), "stop")
+    assert stop.is_for_worker
+
+
 def test_credit_counts_requested_jobs_that_have_not_arrived(session: WorkerSession) -> None:
     session.ready(3)
     (assigned,) = session.receive(assign(1))

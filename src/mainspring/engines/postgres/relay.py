@@ -19,7 +19,7 @@ import structlog
 
 from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreError
-from mainspring.events.relay import Ask, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Ask, Direct, Pending, Progress, Running, Settled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ SEND_TIMEOUT: Final = 5.0
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
-_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop, Ask, Running)
+_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop, Ask, Running, Direct)
 """A kind is sent as its index here: append new kinds at the end."""
 
 

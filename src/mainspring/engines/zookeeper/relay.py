@@ -21,7 +21,7 @@ from mainspring.engines.zookeeper.cancellation import run_all
 from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
-from mainspring.events.relay import Abandoned, Ask, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Abandoned, Ask, Direct, Pending, Progress, Running, Settled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -64,6 +64,7 @@ _READ: Final[dict[str, Callable[..., Message]]] = {
     "stop": Stop,
     "abandoned": Abandoned,
     "ask": Ask,
+    "direct": Direct,
     "running": lambda job, started_us, attempt, worker, numerator, denominator: Running(
         job, started_us, attempt, worker, b64decode(numerator), b64decode(denominator)
     ),
@@ -80,7 +81,7 @@ def _size(message: Message) -> int:
             return 64 + sum(map(len, functions))
         case Stop(_, reason):
             return 64 + len(reason)
-        case Ask() | Abandoned():
+        case Ask() | Abandoned() | Direct():
             return 64
         case Running():
             return 64 + len(message.worker) + len(message.numerator) + len(message.denominator)

@@ -12,6 +12,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.errors import ApiError, Code, Problem
 from mainspring.api.jobs import Watch
 from mainspring.api.request import Request, read, write
+from mainspring.faces.gearman.worker_about import About
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
@@ -69,6 +70,9 @@ class Caller(Protocol):
     def as_worker(self) -> Worker:
         """Return this peer's worker; create it on first use."""
 
+    def describe_worker(self, about: About) -> None:
+        """Keep a worker's description of itself; create the worker on first use."""
+
     def gather_answers(self) -> None:
         """Write the answers of one group together."""
 
@@ -102,6 +106,15 @@ class TakesLogs(Request[None]):
     call = "worker.logs"
 
 
+class Describe(Request[None]):
+    """Describe the worker on this connection."""
+
+    permission = Permission.DEVELOP
+    call = "worker.describe"
+    version: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    stops: bool = False
+
+
 class Cache(Request[None]):
     """Report what the worker on this connection has in its memory for runs, and what has happened there since its start."""
 
@@ -127,6 +140,7 @@ class Calls:
             Isolates: _isolates,
             Slots: _slots,
             Drains: _drains,
+            Describe: _describe,
             Cache: _cache,
             TakesLogs: self._takes_logs,
             Watch: self._watch,
@@ -199,6 +213,11 @@ def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
 
 def _slots(peer: Caller, call_id: bytes, request: Slots) -> None:
     peer.as_worker().slots = request.slots
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _describe(peer: Caller, call_id: bytes, request: Describe) -> None:
+    peer.describe_worker(About(request.version, request.stops))
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

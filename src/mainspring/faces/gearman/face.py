@@ -95,6 +95,7 @@ class GearmanFace:
         self.api = api
         self.calls = Calls(api, job_calls, keeps_logs=logs is not None)
         """Handles the CALLs of the extension."""
+        self._workers = 0
         self.shut_down = shut_down
         """Ends the node; True: after its running jobs."""
         self.peers = peers
@@ -108,6 +109,11 @@ class GearmanFace:
         """Pieces of long answers that several peers request."""
         self._crowded = LogLimit(LOG_INTERVAL)
         self._created: dict[int, bytes] = {}
+
+    def next_worker(self) -> int:
+        """Return the number of a new worker."""
+        self._workers += 1
+        return self._workers
 
     def created(self, job_id: int) -> bytes:
         """Return ``JOB_CREATED`` with ``%d`` for the id. It is right for one term, whose ids have equally many digits.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.waiting import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.faces.gearman.worker_about import About
     from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Message
     from mainspring.workflows.decider_workers import CacheReport
@@ -144,6 +145,10 @@ class Peer:
     def as_worker(self) -> Worker:
         """Return this peer's worker for tasks; create it on first use."""
         return self.worker_side.as_worker()
+
+    def describe_worker(self, about: About) -> None:
+        """Keep a worker's description of itself."""
+        self.worker_side.describe(about)
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""

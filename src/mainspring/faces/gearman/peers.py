@@ -6,8 +6,28 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from mainspring.faces.gearman.reading import Reading
+    from mainspring.faces.gearman.worker_about import About
     from mainspring.jobs.held import Worker
     from mainspring.wire.gearman.connection import Connection
+
+
+class TaskWorker(Protocol):
+    """The part of a peer's worker that lists and operators use; `worker_side.WorkerSide` implements it."""
+
+    number: int
+    connected_us: int
+    about: About
+    draining: bool
+    worker: Worker | None
+
+    def name(self) -> str:
+        """Return its name for people."""
+
+    def drain(self, draining: bool) -> None:
+        """Give it no more jobs from now on, or give it jobs again."""
+
+    def end(self) -> bool:
+        """Ask it to stop once its jobs have ended; return False if it does not take such requests."""
 
 
 class Connected(Protocol):
@@ -18,6 +38,10 @@ class Connected(Protocol):
     client_id: bytes
     reading: Reading
     wire: Connection
+
+    @property
+    def worker_side(self) -> TaskWorker:
+        """Return its worker for tasks."""
 
     @property
     def workers(self) -> list[Worker]:

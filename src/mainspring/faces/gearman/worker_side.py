@@ -6,8 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
+from mainspring.clock import to_us
 from mainspring.faces.gearman.assignments import extended_assignment, plain_assignment
 from mainspring.faces.gearman.reading import UNREAD
+from mainspring.faces.gearman.worker_about import About
 from mainspring.jobs.held import Worker
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.wire.gearman.packets import Type, response
@@ -27,7 +29,22 @@ NO_JOB = response(Type.NO_JOB)
 class WorkerSide:
     """The worker of a peer, created by its first worker request; ``name`` returns its name for people."""
 
-    __slots__ = ("_face", "_name", "_outbox", "_places", "_reading", "_service", "assigns", "grabs", "worker")
+    __slots__ = (
+        "_face",
+        "_name",
+        "_outbox",
+        "_places",
+        "_reading",
+        "_service",
+        "_sleeps",
+        "about",
+        "assigns",
+        "connected_us",
+        "draining",
+        "grabs",
+        "number",
+        "worker",
+    )
 
     def __init__(self, face: GearmanFace, reading: Reading, outbox: Outbox, name: Callable[[], str]) -> None:
         self._face = face
@@ -41,7 +58,16 @@ class WorkerSide:
         self.grabs: deque[Slot] = deque()
         """The places of the answers to requests for a job that are pending, oldest first."""
         self._places = 0
-        """Jobs that this worker is ready for but does not get yet, because it has not read its data."""
+        """Jobs that this worker is ready for but does not get yet, because it drains or has not read its data."""
+        self.number = 0
+        """Its number among the workers that have connected to this node; 0 without a worker."""
+        self.connected_us = 0
+        """When it became a worker: microseconds of wall time."""
+        self.about = About()
+        self.draining = False
+        """Whether it gets no more jobs, because an operator asked for that."""
+        self._sleeps = False
+        """Whether a draining worker of plain Gearman waits to be woken."""
 
     # ---- requests of the peer ----
 
@@ -50,7 +76,14 @@ class WorkerSide:
         worker = self.worker
         if worker is None:
             worker = self.worker = Worker(self)
+            self.number = self._face.next_worker()
+            self.connected_us = to_us(self._service.wall())
         return worker
+
+    def describe(self, about: About) -> None:
+        """Keep this worker's description of itself."""
+        self.as_worker()
+        self.about = about
 
     def register(self, function: bytes, ability: Ability) -> None:
         """Register this worker for a function, or answer with an error if it has too many."""
@@ -72,10 +105,17 @@ class WorkerSide:
 
     def ready(self, places: int) -> None:
         """Record that this worker is ready for more jobs, once it has read the data that was sent to it."""
-        if self._reading.paused_for(UNREAD):
+        if self.draining or self._reading.paused_for(UNREAD):
             self._places += places
         else:
             self._service.ready(self.as_worker(), places)
+
+    def sleep(self) -> bool:
+        """Put a worker of plain Gearman to sleep; return True if it must be woken at once."""
+        if self.draining:
+            self._sleeps = True
+            return False
+        return self._service.sleep(self.as_worker())
 
     def withdraw(self) -> None:
         """Record that this worker is ready for no jobs."""
@@ -85,6 +125,31 @@ class WorkerSide:
     def running(self, handle: bytes) -> Held | None:
         """Return the job that this worker runs under a handle."""
         return self.worker.running.get(handle) if self.worker is not None else None
+
+    # ---- requests of operators ----
+
+    def drain(self, draining: bool) -> None:
+        """Give this worker no more jobs from now on, or give it jobs again. Its running jobs continue."""
+        worker = self.as_worker()
+        if draining and not self.draining:
+            self.withhold()
+            if worker.asleep:
+                self._sleeps = True
+                self._service.stay_awake(worker)
+        elif self.draining and not draining:
+            self.draining = False
+            if not self._reading.paused_for(UNREAD):
+                self.resume()
+            if self._sleeps:
+                self._sleeps = False
+                self.wake()
+        self.draining = draining
+
+    def end(self) -> bool:
+        """Ask this worker to stop once its jobs have ended; return False if it does not take such requests."""
+        if self.about.stops:
+            self._outbox.write(response(Type.STOP, b"", b"", b"stop"))
+        return self.about.stops
 
     # ---- changes of the connection ----
 

@@ -96,7 +96,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         side = peer.worker_side
         side.assigns = kind
         worker = side.worker
-        if worker is None or not worker.abilities:
+        if worker is None or not worker.abilities or side.draining:
             peer.outbox.send(NO_JOB)
             return
         answer = peer.service.grab(worker)
@@ -112,7 +112,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
 
 def _pre_sleep(peer: Peer, args: list[bytes]) -> None:
     del args
-    if peer.service.sleep(peer.worker_side.as_worker()):
+    if peer.worker_side.sleep():
         peer.outbox.send(_NOOP)
 
 

@@ -60,6 +60,7 @@ OF_CALLS: Final = _kinds(
     (Code.NODE_NOT_FOUND, 404, "There is no such node"),
     (Code.RUN_NOT_FOUND, 404, "There is no such run"),
     (Code.OPERATION_NOT_FOUND, 404, "There is no such operation"),
+    (Code.WORKER_NOT_FOUND, 404, "There is no such worker"),
     (Code.WORKFLOW_NOT_FOUND, 404, "There is no such workflow"),
     (Code.TOKEN_NOT_FOUND, 404, "There is no such token"),
     (Code.CONFLICT, 409, "The state does not allow the request"),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.rest.routes import functions, job_records, jobs, logs, nodes, operations, schedules, workflows
+from mainspring.faces.rest.routes import (
+    functions,
+    job_records,
+    jobs,
+    logs,
+    nodes,
+    operations,
+    schedules,
+    workers,
+    workflows,
+)
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
@@ -17,5 +27,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     *nodes.ROUTES,
     *operations.ROUTES,
     *schedules.ROUTES,
+    *workers.ROUTES,
     *workflows.ROUTES,
 )

@@ -1,0 +1,150 @@
+"""Calls about the workers that are connected to the nodes of a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from msgspec.structs import asdict
+
+from mainspring.api.answers.text import rfc3339
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.workers import Drain, List, Listed, Show, Stop, WorkerDetails, WorkerInfo
+from mainspring.events.relay import Direct
+from mainspring.namespaces import SEPARATOR
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.nodes.model import NodeRow, WorkerRow
+
+MOST_JOBS = 1000
+Verb = Literal["drain", "undrain", "stop"]
+
+
+class Workers(Protocol):
+    """The workers of this node; `server.connected_workers` implements it."""
+
+    def all(self) -> list[WorkerRow]:
+        """Return the rows of all workers."""
+
+    def details(self, number: int) -> tuple[list[bytes], list[bytes]] | None:
+        """Return the functions of a worker, and the handles of its running jobs; None if it is not connected."""
+
+    def direct(self, number: int, verb: Verb) -> bool | None:
+        """Pass a request to a worker. Return whether it takes such requests; None if it is not connected."""
+
+
+class _Found(NamedTuple):
+    node: str
+    term: int
+    row: WorkerRow
+
+
+class WorkerCalls:
+    """Answers about workers.
+
+    ``node`` is the name of this node, and ``term`` returns its term. ``others`` returns the rows of the other live nodes, and
+    ``send`` sends a message to the node of a term.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        node: str,
+        term: Callable[[], int],
+        others: Callable[[], Sequence[NodeRow]],
+        send: Callable[[int, Direct], None],
+    ) -> None:
+        self._workers = workers
+        self._node = node
+        self._term = term
+        self._others = others
+        self._send = send
+        self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._drain, Stop: self._stop}
+
+    def _all(self, namespace: str) -> dict[tuple[int, int], _Found]:
+        """Return the workers of a namespace, by the terms of their nodes and their numbers, sorted."""
+        found = [_Found(row.name, row.term, worker) for row in self._others() for worker in row.workers]
+        term = self._term()
+        found += [_Found(self._node, term, worker) for worker in self._workers.all()]
+        keys = {(one.term, one.row.number): one for one in found if namespace in one.row.namespaces}
+        return dict(sorted(keys.items()))
+
+    async def _list(self, request: List) -> Listed:
+        after = (0, 0) if request.after is None else _key(request.after)
+        if after is None:
+            raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer")
+        found = [one for key, one in self._all(request.namespace).items() if key > after]
+        page = [_info(one) for one in found[: request.limit]]
+        return Listed(page, page[-1].id if len(found) > len(page) else None)
+
+    def _find(self, namespace: str, worker: str) -> _Found:
+        key = _key(worker)
+        found = None if key is None else self._all(namespace).get(key)
+        if found is None:
+            raise ApiError(
+                Code.WORKER_NOT_FOUND, f"no worker has the id {worker}: mainspring workers list shows those there are"
+            )
+        return found
+
+    async def _show(self, request: Show) -> WorkerDetails:
+        found = self._find(request.namespace, request.worker)
+        functions: list[str] | None = None
+        jobs: list[str] | None = None
+        if found.term == self._term() and (details := self._workers.details(found.row.number)) is not None:
+            names, handles = details
+            functions = sorted(function_text(name) for name in names if not name.startswith(SEPARATOR))
+            jobs = [handle.decode() for handle in handles[:MOST_JOBS]]
+        return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs)
+
+    async def _drain(self, request: Drain) -> WorkerInfo:
+        found = self._find(request.namespace, request.worker)
+        self._direct(found, "drain" if request.draining else "undrain")
+        info = _info(found)
+        info.state = "draining" if request.draining else "live"
+        return info
+
+    async def _stop(self, request: Stop) -> WorkerInfo:
+        found = self._find(request.namespace, request.worker)
+        if not found.row.stops:
+            raise ApiError(
+                Code.CONFLICT,
+                f"{found.row.name} takes no requests to stop, as plain Gearman has none: drain it, or end its process",
+            )
+        self._direct(found, "stop")
+        return _info(found)
+
+    def _direct(self, found: _Found, verb: Verb) -> None:
+        """Pass a request to a worker, directly or through its node."""
+        if found.term == self._term():
+            self._workers.direct(found.row.number, verb)
+        else:
+            self._send(found.term, Direct(found.row.number, verb))
+
+
+def _key(worker: str) -> tuple[int, int] | None:
+    """Return the term and the number in an id; None if it is none."""
+    term, _, number = worker.partition("-")
+    if not (term.isdecimal() and number.isdecimal()) or len(worker) > 40:
+        return None
+    return int(term), int(number)
+
+
+def _info(found: _Found) -> WorkerInfo:
+    row = found.row
+    fields: dict[str, Any] = {
+        "id": f"{found.term}-{row.number}",
+        "name": row.name,
+        "node": found.node,
+        "term": found.term,
+        "client": "extension" if row.extended else "gearman",
+        "state": "draining" if row.draining else "live",
+        "slots": row.slots,
+        "running": row.running,
+        "connected_at": rfc3339(row.connected_us),
+        "version": row.version or None,
+        "stops": row.stops,
+    }
+    return WorkerInfo(**fields)

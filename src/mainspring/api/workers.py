@@ -1,0 +1,84 @@
+"""Calls about the workers that are connected to the nodes of a store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.errors import PAGE_LIMIT
+from mainspring.api.request import Request
+
+
+class WorkerInfo(msgspec.Struct):
+    """A connected worker; docs/reference/protocol.md explains the keys."""
+
+    id: str
+    name: str
+    node: str
+    term: int
+    """Of its node."""
+    client: str
+    """``extension`` or ``gearman``: its protocol."""
+    state: str
+    """``live`` or ``draining``."""
+    slots: int | None
+    """How many jobs it runs at a time, if it has declared it."""
+    running: int
+    connected_at: str | None
+    version: str | None
+    """Its version of Mainspring; None if unknown."""
+    stops: bool
+    """Whether it stops on request."""
+
+
+class WorkerDetails(WorkerInfo):
+    """A worker with its functions and jobs; both are None for a worker of another node than the one that answers."""
+
+    functions: list[str] | None
+    jobs: list[str] | None
+    """The handles of running jobs, at most 1,000."""
+
+
+class Listed(msgspec.Struct):
+    """A page of workers, sorted by their nodes' terms."""
+
+    workers: list[WorkerInfo]
+    next: str | None
+    """The value of ``after`` for the next page; None on the last one."""
+
+
+class List(Request[Listed]):
+    """The workers of a namespace at all nodes; of each other node the first 200, as of its last heartbeat. Codes: ``invalid``."""
+
+    permission = Permission.READ
+    call = "workers.list"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
+    after: str | None = None
+
+
+class Show(Request[WorkerDetails]):
+    """One worker. Codes: ``worker_not_found``."""
+
+    permission = Permission.READ
+    call = "workers.show"
+    worker: str
+    """Its id."""
+
+
+class Drain(Request[WorkerInfo]):
+    """Give a worker no more jobs of tasks, or give it jobs again. Codes: ``worker_not_found``."""
+
+    permission = Permission.OPERATE
+    call = "workers.drain"
+    worker: str
+    draining: bool = True
+
+
+class Stop(Request[WorkerInfo]):
+    """Ask a worker to stop once its jobs have ended. Codes: ``worker_not_found``, ``conflict`` if it takes no such requests."""
+
+    permission = Permission.OPERATE
+    call = "workers.stop"
+    worker: str

@@ -1,0 +1,113 @@
+"""Calls about workers, without a face: those of this node and of another one."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.nodes.rows import row
+
+from mainspring.api import workers
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.workers import Verb, WorkerCalls
+from mainspring.api.errors import ApiError, Code
+from mainspring.events.relay import Direct
+from mainspring.nodes.model import WorkerRow
+
+from .a_node import run
+
+
+def a_worker(number: int, *namespaces: str, stops: bool = True) -> WorkerRow:
+    return WorkerRow(number, f"w{number}", 4, 1, stops, False, stops, 1_000_000, "9.9", namespaces or ("default",))
+
+
+class Fleet:
+    """This node has the term 3 and three workers; another one has the term 2 and one worker."""
+
+    def __init__(self) -> None:
+        self.here = [a_worker(1), a_worker(10, "shop"), a_worker(2, stops=False)]
+        self.directed: list[tuple[int, Verb]] = []
+        self.sent: list[tuple[int, Direct]] = []
+        other = replace(row(2, name="b"), workers=(a_worker(1),))
+        calls = WorkerCalls(
+            self, "a", lambda: 3, lambda: [other], lambda term, message: self.sent.append((term, message))
+        )
+        self.api = Api(calls.handlers)
+
+    def all(self) -> list[WorkerRow]:
+        return self.here
+
+    def details(self, number: int) -> tuple[list[bytes], list[bytes]] | None:
+        return [b"g", b"f", b"\x1fd\x1fdefault\x1forder"], [b"H:a:3"] if number == 1 else []
+
+    def direct(self, number: int, verb: Verb) -> bool | None:
+        self.directed.append((number, verb))
+        return True
+
+
+def test_workers_of_all_nodes_are_listed_in_pages() -> None:
+    async def test() -> None:
+        call = Fleet().api.call
+        listed = await call(workers.List())
+        assert [(one.id, one.node, one.client) for one in listed.workers] == [
+            ("2-1", "b", "extension"),
+            ("3-1", "a", "extension"),
+            ("3-2", "a", "gearman"),
+        ]
+        assert listed.next is None
+        first = await call(workers.List(limit=2))
+        assert [one.id for one in (await call(workers.List(limit=2, after=first.next))).workers] == ["3-2"]
+
+    run(test())
+
+
+def test_a_worker_is_shown_with_its_functions_if_it_is_connected_here() -> None:
+    async def test() -> None:
+        call = Fleet().api.call
+        here = await call(workers.Show("3-1"))
+        assert (here.functions, here.jobs, here.version) == (["f", "g"], ["H:a:3"], "9.9")
+        assert here.connected_at == "1970-01-01T00:00:01.000000Z"
+        there = await call(workers.Show("2-1"))
+        assert (there.functions, there.jobs, there.slots) == (None, None, 4)
+
+    run(test())
+
+
+def test_requests_reach_a_worker_through_its_node() -> None:
+    async def test() -> None:
+        fleet = Fleet()
+        assert (await fleet.api.call(workers.Drain("3-1"))).state == "draining"
+        assert (await fleet.api.call(workers.Drain("2-1", draining=False))).state == "live"
+        await fleet.api.call(workers.Stop("2-1"))
+        assert fleet.directed == [(1, "drain")]
+        assert fleet.sent == [(2, Direct(1, "undrain")), (2, Direct(1, "stop"))]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("worker", "code"),
+    [
+        ("3-9", Code.WORKER_NOT_FOUND),
+        ("3-10", Code.WORKER_NOT_FOUND),
+        ("x", Code.WORKER_NOT_FOUND),
+        ("3-2", Code.CONFLICT),
+    ],
+)
+def test_problems_have_codes(worker: str, code: Code) -> None:
+    """The worker 3-10 is in another namespace, and 3-2 takes no requests to stop."""
+
+    async def test() -> None:
+        with pytest.raises(ApiError) as caught:
+            await Fleet().api.call(workers.Stop(worker))
+        assert caught.value.problem.code is code
+
+    run(test())
+
+
+def test_a_place_in_the_list_is_checked() -> None:
+    async def test() -> None:
+        with pytest.raises(ApiError) as caught:
+            await Fleet().api.call(workers.List(after="x"))
+        assert caught.value.problem.code is Code.INVALID
+
+    run(test())
