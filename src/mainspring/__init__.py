@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mainspring.app import App
     from mainspring.client.job import Job
+    from mainspring.client.job_logs import LogLine
     from mainspring.client.options import Rate, Retry
     from mainspring.client.run import Run
     from mainspring.client.streaming import Data, Missed, Progress, Warned
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "mainspring.app": ("App",),
     "mainspring.client.job": ("Job",),
+    "mainspring.client.job_logs": ("LogLine",),
     "mainspring.client.options": ("Rate", "Retry"),
     "mainspring.client.run": ("Run",),
     "mainspring.client.streaming": ("Data", "Missed", "Progress", "Warned"),
@@ -96,6 +98,7 @@ __all__ = [
     "JobLost",
     "JobStopped",
     "JobTimedOut",
+    "LogLine",
     "MainspringError",
     "MapFailed",
     "Missed",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 TASKS = """
-import asyncio, multiprocessing, os, threading, time
+import asyncio, logging, multiprocessing, os, threading, time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -114,6 +114,25 @@ def dies(path: str) -> str:
 @app.task
 def raw(data: bytes) -> bytes:
     return data[::-1]
+
+@app.task(executor="process")
+def logs_in_a_process() -> str:
+    logging.getLogger("shop").error("from a process")
+    return current_job().handle
+
+@app.task
+async def logs_in_a_coroutine() -> None:
+    current_job().log.info("%d pieces", 3, order=7)
+    await asyncio.to_thread(logging.getLogger("shop").warning, "from a thread")
+
+@app.task
+def chatty(path: str) -> None:
+    run, number = os.urandom(4).hex(), 0
+    while not Path(path).exists():
+        number += 1
+        current_job().log.info("%s %d", run, number)
+        time.sleep(0.01)
+    current_job().log.info("%s last", run)
 
 approved = app.signal("approved", dict[str, str])
 
@@ -408,6 +427,47 @@ def test_clients_survive_a_restart_of_a_killed_server(fleet: Fleet, tasks: Any) 
     fleet.work()
     fleet.serve()
     assert list(tasks.app.results(jobs, timeout=60)) == list(range(1, 201))
+
+
+def test_tasks_log_wherever_they_run(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    job = tasks.logs_in_a_coroutine.submit()
+    own, record = job.follow()
+    assert (own.level, own.logger, own.message, own.fields) == ("info", "", "3 pieces", {"order": 7})
+    assert (record.level, record.logger, record.message) == ("warning", "shop", "from a thread")
+    assert (own.attempt, own.number, record.number) == (1, 1, 2)
+    job = tasks.logs_in_a_process.submit()
+    assert [line.message for line in job.follow("error")] == ["from a process"]
+    assert [line.message for line in job.logs()] == ["from a process"]
+
+    async def read() -> list[str]:
+        lines = [line.message for line in await tasks.app.job(job.handle).alogs()]
+        return lines + [line.message async for line in tasks.app.job(job.handle).afollow()]
+
+    assert asyncio.run(read()) == ["from a process"] * 2
+
+
+def test_a_reader_of_a_log_goes_on_after_the_server_was_killed(fleet: Fleet, tasks: Any, tmp_path: Path) -> None:
+    fleet.work()
+    job = tasks.chatty.submit(str(tmp_path / "go"))
+    lines: list[str] = []
+    for line in job.follow():
+        lines.append(line.message)
+        runs = {message.split()[0] for message in lines}
+        if len(runs) == 1 and len(lines) >= 10 and fleet.processes[0].poll() is None:
+            fleet.processes[0].kill()
+            fleet.processes[0].wait(10)
+            fleet.serve()
+        elif len(runs) == 2:
+            (tmp_path / "go").touch()
+    assert len(lines) == len(set(lines)), "no line came twice"
+    assert lines[-1].endswith(" last")
+    first, second = dict.fromkeys(message.split()[0] for message in lines)
+    for run in (first, second):
+        numbers = [
+            int(message.split()[1]) for message in lines if message.startswith(run) and not message.endswith("last")
+        ]
+        assert numbers == list(range(1, len(numbers) + 1)), "nothing is missing in between"
 
 
 def test_recycled_workers_lose_nothing(fleet: Fleet, tasks: Any) -> None:

@@ -19,6 +19,7 @@ from mainspring.cli.bulk import change_jobs
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
+from mainspring.cli.following import follow
 from mainspring.cli.job_logs import logs
 from mainspring.cli.job_search import JobSearch
 from mainspring.cli.job_selection import (
@@ -88,6 +89,7 @@ Delay = Annotated[float | None, plain("--delay", "Start this long from now, or l
 
 jobs = App(name="jobs", help="List, show, watch and change jobs.")
 jobs.command(logs)
+jobs.command(follow)
 
 
 @jobs.command(name="list")

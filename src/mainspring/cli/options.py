@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
+    from mainspring.client.aio import AsyncClient
     from mainspring.client.blocking import Client
 
 T = TypeVar("T")
@@ -145,6 +146,12 @@ class ServerOptions:
         from mainspring.client.blocking import Client  # noqa: PLC0415 - a server has these options too, and no client
 
         return Client(parse_servers(self.server), tls=self.tls())
+
+    def aio(self) -> AsyncClient:
+        """Return an asyncio client of these servers. Raises SettingsError."""
+        from mainspring.client.aio import AsyncClient  # noqa: PLC0415 - as in `client`
+
+        return AsyncClient(parse_servers(self.server), tls=self.tls())
 
 
 LOCAL = ServerOptions()

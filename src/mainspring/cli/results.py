@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from mainspring.cli.display import print_json
+from mainspring.cli.failures import EXIT_DONE, print_error
+from mainspring.client.outcomes import failure
+from mainspring.errors import JobFailed
 from mainspring.jobs.results import decoded
+from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from mainspring.client.outcomes import Outcome
 
 
@@ -34,3 +42,38 @@ def describe(handle: str, outcome: Outcome | None) -> dict[str, Any]:
             described["error"] = ": ".join(part for part in parts if part) or None
             described["traceback"] = outcome.error.traceback
     return described
+
+
+@contextlib.contextmanager
+def waiting_for(handle: str, timeout: float | None, json: Mapping[str, Any] | None) -> Iterator[None]:
+    """Explain, if the wait for a job in this block ends before the job, that the job continues."""
+    try:
+        yield
+    except TimeoutError:
+        assert timeout is not None
+        if json is not None:
+            print_json({**describe(handle, None), **json})
+        raise TimeoutError(
+            f"job {handle} has not ended within {format_duration(timeout)}; {_continues(handle)}"
+        ) from None
+    except KeyboardInterrupt:
+        print_error(f"job {handle} has not ended; {_continues(handle)}")
+        raise
+
+
+def write_outcome(handle: str, outcome: Outcome, *, json: Mapping[str, Any] | None) -> int:
+    """Write a raw result, or with ``json`` an object with these keys added. Raises JobError if the job did not succeed."""
+    if json is not None:
+        print_json({**describe(handle, outcome), **json})
+    error = failure(outcome)
+    if error is not None:
+        if isinstance(error, JobFailed) and not error.type_name:
+            raise JobFailed(handle, "WORK_FAIL", "the worker gave no reason", None, error.attempt)
+        raise error
+    if json is None:
+        print_raw(outcome.data)
+    return EXIT_DONE
+
+
+def _continues(handle: str) -> str:
+    return f"it continues; wait for it with: mainspring jobs result {handle}"

@@ -10,15 +10,14 @@ from cyclopts import Parameter
 
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE, print_error
+from mainspring.cli.following import follow_job, view_of
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.results import describe, print_raw
+from mainspring.cli.results import waiting_for, write_outcome
 from mainspring.cli.unregistered import no_worker
 from mainspring.client.options import Options, Retry
-from mainspring.client.outcomes import failure
 from mainspring.client.session import Request
-from mainspring.errors import JobFailed, SettingsError, UsageError
+from mainspring.errors import SettingsError, UsageError
 from mainspring.jobs.tags import check_tags
-from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +52,10 @@ def submit(
     *,
     background: Annotated[
         bool, plain("--background", "Print the job's handle and do not wait for its result.", alias="-b", negative="")
+    ] = False,
+    follow: Annotated[
+        bool,
+        plain("--follow", "While the job runs, show its progress and the lines that it logs.", negative=""),
     ] = False,
     priority: Annotated[
         Literal["high", "normal", "low"], Parameter(name="--priority", help="Jobs of a higher priority start first.")
@@ -105,6 +108,8 @@ def submit(
 
     If you interrupt the command while it waits, the job still runs. On a terminal, standard error shows the job's progress.
 
+    With --follow, lines of the job's log go to standard error, on a terminal above a progress bar.
+
     If no worker has registered the function, a message says so after 2 seconds, or at once with --background.
 
     For a task in Python, the payload is JSON: an object is passed as keyword arguments, an array as positional arguments, and
@@ -128,6 +133,8 @@ def submit(
     """
     if delay is not None and run_at is not None:
         raise UsageError("--delay and --run-at exclude each other: give only one of them")
+    if follow and background:
+        raise UsageError("--follow and --background exclude each other: give only one of them")
     options = Options(
         priority=None if priority == "normal" else priority,
         delay=delay,
@@ -151,7 +158,17 @@ def submit(
             print(submitted.handle, flush=True)
         _hint(client, function)
         return EXIT_DONE
+    if follow:
+        _hint(client, function)
+        return _follow(server, submitted.handle, timeout, json=joined if json else None)
     return write_result(client, submitted.handle, timeout, json=joined if json else None, function=function)
+
+
+def _follow(server: ServerOptions, handle: str, timeout: float | None, *, json: Mapping[str, Any] | None) -> int:
+    """Follow a job, and write its raw result; the rest is as in `write_result`."""
+    with waiting_for(handle, timeout, json), view_of(handle, sys.stderr, json=False) as view:
+        outcome = follow_job(server.aio(), handle, view, timeout)
+    return write_outcome(handle, outcome, json=json)
 
 
 def _hint(client: Client, function: str) -> None:
@@ -175,41 +192,17 @@ def write_result(
 
     Raises JobError if the job did not succeed and TimeoutError if it has not ended in time.
     """
-    progress = _Progress(handle) if sys.stderr.isatty() else None
-    try:
-        if function is None or (timeout is not None and timeout <= HINT_DELAY):
-            outcome = client.outcome(handle, timeout, on_notice=progress)
-        else:
-            outcome = _outcome_with_hint(client, handle, timeout, function, progress)
-    except TimeoutError:
-        assert timeout is not None
-        if json is not None:
-            print_json({**describe(handle, None), **json})
-        raise TimeoutError(
-            f"job {handle} has not ended within {format_duration(timeout)}; {_continues(handle)}"
-        ) from None
-    except KeyboardInterrupt:
-        if progress is not None:
-            progress.erase()
-        print_error(f"job {handle} has not ended; {_continues(handle)}")
-        raise
-    finally:
-        if progress is not None:
-            progress.erase()
-    if json is not None:
-        print_json({**describe(handle, outcome), **json})
-    error = failure(outcome)
-    if error is not None:
-        if isinstance(error, JobFailed) and not error.type_name:
-            raise JobFailed(handle, "WORK_FAIL", "the worker gave no reason", None, error.attempt)
-        raise error
-    if json is None:
-        print_raw(outcome.data)
-    return EXIT_DONE
-
-
-def _continues(handle: str) -> str:
-    return f"it continues; wait for it with: mainspring jobs result {handle}"
+    with waiting_for(handle, timeout, json):
+        progress = _Progress(handle) if sys.stderr.isatty() else None
+        try:
+            if function is None or (timeout is not None and timeout <= HINT_DELAY):
+                outcome = client.outcome(handle, timeout, on_notice=progress)
+            else:
+                outcome = _outcome_with_hint(client, handle, timeout, function, progress)
+        finally:
+            if progress is not None:
+                progress.erase()
+    return write_outcome(handle, outcome, json=json)
 
 
 def _outcome_with_hint(

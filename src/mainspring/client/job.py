@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from mainspring.client.job_logs import METHOD, LogCursor, LogLine, line_of, tail_of
 from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import Outcome, failure
-from mainspring.errors import JobError, UsageError
+from mainspring.errors import ConnectionLostError, JobError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
@@ -125,6 +128,48 @@ class Job(Generic[R]):
                     self._outcome = event
                 else:
                     yield event
+
+    def logs(self, tail: int = 200, level: str = "debug") -> list[LogLine]:
+        """Return the last lines that the job's tasks have logged, at most 1000, without those below a level.
+
+        Raises NotFoundError if the server does not have the job.
+        """
+        answer = self._connections.blocking().call(METHOD, tail_of(self.handle, tail, level))
+        return [line_of(line) for line in answer["lines"]]
+
+    async def alogs(self, tail: int = 200, level: str = "debug") -> list[LogLine]:
+        """Return the last lines that the job's tasks have logged, like ``logs``."""
+        answer = await self._connections.aio().call(METHOD, tail_of(self.handle, tail, level))
+        return [line_of(line) for line in answer["lines"]]
+
+    def follow(self, level: str = "debug") -> Generator[LogLine]:
+        """Yield all lines that the job's tasks log, the first one first, until the job has ended.
+
+        If a connection ends, it continues at any server after the last line. Raises NotFoundError if the server does not have the
+        job, and ConnectionLostError if no server answers for a minute.
+        """
+        cursor = LogCursor(self.handle, level)
+        client = self._connections.blocking()
+        while not cursor.ended:
+            try:
+                answer = client.call(METHOD, cursor.params)
+            except ConnectionLostError as error:
+                time.sleep(cursor.lost(error, time.monotonic()))
+            else:
+                yield from map(line_of, cursor.add(answer))
+
+    async def afollow(self, level: str = "debug") -> AsyncGenerator[LogLine]:
+        """Yield all lines that the job's tasks log, like ``follow``, for ``async for``."""
+        cursor = LogCursor(self.handle, level)
+        client = self._connections.aio()
+        while not cursor.ended:
+            try:
+                answer = await client.call(METHOD, cursor.params)
+            except ConnectionLostError as error:
+                await asyncio.sleep(cursor.lost(error, time.monotonic()))
+            else:
+                for line in cursor.add(answer):
+                    yield line_of(line)
 
     def cancel(self, reason: str = "") -> str:
         """Cancel the job. Return ``cancelled``; ``running`` if its worker was asked to stop; or the outcome of an ended job.

@@ -1,0 +1,67 @@
+"""The loop of commands that follow a job: requests its lines, and waits for its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from mainspring.cli.failures import print_error
+from mainspring.client.job_logs import METHOD, LogCursor
+from mainspring.errors import ConnectionLostError, MainspringError, UsageError
+
+if TYPE_CHECKING:
+    from mainspring.client.aio import AsyncClient
+    from mainspring.client.outcomes import Notice, Outcome
+
+LAST_LINES: Final = 0.3
+"""Seconds after the end of a job in which its last lines are stored."""
+
+
+class View(Protocol):
+    """The output of a command that follows a job."""
+
+    def lines(self, lines: list[dict[str, Any]]) -> None:
+        """Show lines of the log."""
+
+    def notice(self, notice: Notice) -> None:
+        """Show progress, or a warning of the task."""
+
+
+def follow_until_end(client: AsyncClient, handle: str, view: View, limit: float | None, level: str) -> Outcome:
+    """Show a job until it has ended, and return its outcome. Raises TimeoutError."""
+    return asyncio.run(_follow(client, handle, view, limit, level))
+
+
+async def _follow(client: AsyncClient, handle: str, view: View, limit: float | None, level: str) -> Outcome:
+    cursor = LogCursor(handle, level)
+    lines = asyncio.create_task(_show_lines(client, cursor, view))
+    try:
+        outcome = await client.outcome(handle, limit, on_notice=view.notice)
+        if not lines.done() or not cursor.ended:
+            await asyncio.sleep(LAST_LINES)
+    finally:
+        lines.cancel()
+        await asyncio.wait([lines])
+    with contextlib.suppress(MainspringError):  # the outcome counts more than the last lines
+        cursor.params["wait"] = 0
+        while not cursor.ended and (rest := cursor.add(await client.call(METHOD, cursor.params))):
+            view.lines(rest)
+    await client.close()
+    return outcome
+
+
+async def _show_lines(client: AsyncClient, cursor: LogCursor, view: View) -> None:
+    while not cursor.ended:
+        try:
+            answer = await client.call(METHOD, cursor.params)
+        except ConnectionLostError as error:
+            await asyncio.sleep(cursor.lost(error, time.monotonic()))
+        except UsageError as error:  # an older server, or a store without logs
+            print_error(f"no lines are shown: {error}")
+            return
+        except MainspringError:
+            return  # `outcome` gets the same error
+        else:
+            view.lines(cursor.add(answer))
