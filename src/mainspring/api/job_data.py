@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.access.roles import Permission
+from mainspring.api.jobs import JobInfo
 from mainspring.api.request import Request
 
 
@@ -46,4 +47,18 @@ class Wait(Request[Outcome]):
 
     permission = Permission.READ
     only_reads = True
+    handle: str
+
+
+class Progress(msgspec.Struct):
+    """How much of a job is done."""
+
+    done: int
+    total: int
+
+
+class Follow(Request[JobInfo]):
+    """The changes of one job until it ends: `JobInfo` as the event ``job``, and `Progress`. Codes: ``job_not_found``."""
+
+    permission = Permission.READ
     handle: str

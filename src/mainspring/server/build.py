@@ -13,6 +13,7 @@ from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.job_data import JobDataCalls
 from mainspring.api.answers.job_records import RecordCalls
+from mainspring.api.answers.job_streams import JobStreams
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.answers.no_workflows import without_workflows
@@ -341,6 +342,7 @@ async def open_node(
         refused=access.refused if engine.access else lambda _: None,
     )
     api.add_streams(log_calls.followers)
+    api.add_streams(JobStreams(service).followers)
     face = GearmanFace(
         service,
         peers,

@@ -12,6 +12,7 @@ from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.job_data import JobDataCalls
 from mainspring.api.answers.job_records import RecordCalls
+from mainspring.api.answers.job_streams import JobStreams
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
@@ -118,6 +119,8 @@ class Node:
             ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
             self.submits.handlers,
         )
+
+        self.api.add_streams(JobStreams(self.service).followers)
 
     async def submit(self, function: bytes = b"f", payload: bytes = b"", unique: bytes = b"") -> str:
         return (await self.api.call(Submit(function, payload, unique))).handle

@@ -18,7 +18,7 @@ from mainspring.api.request import write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import paging
 from mainspring.faces.rest.conditional import is_unchanged, required_version, tag_of
-from mainspring.faces.rest.inputs import JSON, Inputs
+from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
 from mainspring.faces.rest.login import PATHS
 from mainspring.faces.rest.problems import HttpError, refusal
 from mainspring.faces.rest.registry import Context, Table
@@ -193,12 +193,12 @@ class RestApp:
         # `Api` checks it, too: this is before the body is read.
         check_permission(route.request, _namespace(route, values), caller)
         version = required_version(headers.get(b"if-match")) if route.if_match else None
-        body = b""
+        body, lines = b"", False
         if route.has_body:
             body = await _body(exchange.receive, headers, route.limit)
             if body:
-                _check_media_type(headers)
-        inputs = found.inputs.read(values, exchange.query, body)
+                lines = _check_media_type(headers, lines=route.lines is not None)
+        inputs = found.inputs.read(values, exchange.query, body, lines=lines)
         if route.if_match:
             inputs = msgspec.structs.replace(inputs, **{route.if_match: version})
         exchange.inputs = paging.position(inputs, path) if found.is_list else inputs
@@ -291,10 +291,15 @@ def _namespace(route: Route, values: list[str]) -> str:
     return namespaces.DEFAULT
 
 
-def _check_media_type(headers: dict[bytes, bytes]) -> None:
+def _check_media_type(headers: dict[bytes, bytes], *, lines: bool) -> bool:
+    """Return whether a body is NDJSON, which some routes take. Raises HttpError."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind == NDJSON and lines:
+        return True
     if kind != JSON:
-        raise HttpError("media_type", "send the body as Content-Type: application/json")
+        other = " or application/x-ndjson" if lines else ""
+        raise HttpError("media_type", f"send the body as Content-Type: application/json{other}")
+    return False
 
 
 async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
 
 JSON: Final = b"application/json"
+NDJSON: Final = b"application/x-ndjson"
 MAX_FIELDS: Final = 200
 """Fields in a query."""
 _LISTS: Final = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
@@ -47,6 +48,7 @@ class Inputs:
         self._floats = {name for name in in_query if _is_float(fields[name].type)}
         self._has_query = bool(in_query)
         self._body = None if self.of_body is None else msgspec.json.Decoder(self.of_body)
+        self._line = None if route.lines is None else msgspec.json.Decoder(route.lines)
         self.needs_body = bool(route.body) or any(fields[name].required for name in in_body)
 
     @property
@@ -54,8 +56,8 @@ class Inputs:
         """Whether the route has a body."""
         return self._body is not None
 
-    def read(self, values: list[str], query: bytes, body: bytes) -> Any:
-        """Return the inputs. Raises HttpError for those that the types do not allow."""
+    def read(self, values: list[str], query: bytes, body: bytes, *, lines: bool = False) -> Any:
+        """Return the inputs; ``lines``: the body is NDJSON. Raises HttpError for inputs that the types do not allow."""
         given: dict[str, Any] = dict(zip(self._names, values, strict=True))
         if not self._is_text:
             given = self._converted(given, self.of_path)
@@ -64,13 +66,16 @@ class Inputs:
         elif self._has_query:
             given |= self._converted({}, self.of_query)
         if self._body is not None and (body or self.needs_body):
-            decoded = self._decoded(body)
+            decoded = self._decoded(body, lines=lines)
             given |= {self._whole: decoded} if self._whole else msgspec.structs.asdict(decoded)
         return self._type(**given)
 
-    def _decoded(self, body: bytes) -> Any:
+    def _decoded(self, body: bytes, *, lines: bool) -> Any:
         assert self._body is not None
         try:
+            if lines:
+                assert self._line is not None
+                return msgspec.convert(self._line.decode_lines(body), self.of_body)
             return self._body.decode(body)
         except msgspec.ValidationError as error:
             fault = fault_of(error)

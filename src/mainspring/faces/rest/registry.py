@@ -89,6 +89,8 @@ class Route:
     """The names of the `problems.KINDS` that are its own; all routes have those of authentication and of invalid values."""
     limit: int = BODY_LIMIT
     """Bytes of the body."""
+    lines: Any = None
+    """The type of an item, if the body may be NDJSON in place of an array: one item a line."""
     example: object = None
     """A body of the request, or None."""
     answered: object = None

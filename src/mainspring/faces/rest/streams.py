@@ -106,14 +106,14 @@ class EventFeed:
 
     async def changed(self, seconds: float) -> bool:
         """Wait for an event, drop all events, and return whether there was one. For long polls, which use no `serve`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
-        self._take()
+        if not self._is_ended:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                return False
         self._wake.clear()
-        return not self._is_ended
+        return bool(self._take()) or not self._is_ended
 
     @property
     def is_ended(self) -> bool:

@@ -141,7 +141,7 @@ def test_a_request_that_cannot_be_answered_gets_a_problem(method: str, path: str
             assert (answer.status, answer.problem, answer.json["status"]) == (status, problem, status)
             assert answer.json["instance"] == "urn:mainspring:request:" + answer.headers["x-request-id"]
             if status == 405:
-                assert answer.headers["allow"] == "GET, HEAD"
+                assert answer.headers["allow"] == "GET, HEAD, POST"
 
     run(test())
 

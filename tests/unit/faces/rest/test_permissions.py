@@ -118,7 +118,7 @@ def test_a_grant_for_some_functions_hides_the_jobs_of_others() -> None:
                     wrong.append((method, path, status, allowed))
             assert wrong == []
             listed = await client.get(f"/api/v1/namespaces/{OWN}/jobs", token="pay")
-            assert [job["handle"] for job in listed.json["items"]] == [own]
+            assert {job["function"] for job in listed.json["items"]} == {"payroll"}
 
     asyncio.run(test())
 

@@ -90,7 +90,8 @@ def test_other_sites_can_change_nothing(headers: list[tuple[str, str]], with_coo
     async def test() -> None:
         async with serving() as (client, _):
             for method in ("POST", "PUT", "PATCH", "DELETE", "BREW"):
-                expected = tuple(405 if is_allowed else 403 for is_allowed in (with_cookie, with_token))
+                admitted = 400 if method == "POST" else 405  # there is no body, or no such method
+                expected = tuple(admitted if is_allowed else 403 for is_allowed in (with_cookie, with_token))
                 assert await statuses(client, method) == expected
             assert await statuses(client, "GET") == (200, 200)
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.faces.rest.routes import (
     functions,
+    job_data,
     job_records,
     jobs,
     logs,
     nodes,
     operations,
     schedules,
+    submissions,
     workers,
     workflows,
 )
@@ -23,6 +25,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *functions.ROUTES,
     *jobs.ROUTES,
     *job_records.ROUTES,
+    *job_data.ROUTES,
+    *submissions.ROUTES,
     *logs.ROUTES,
     *nodes.ROUTES,
     *operations.ROUTES,

@@ -1,0 +1,173 @@
+"""Routes that submit jobs: one, a batch, or a clone of another one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from mainspring.api import job_changes, job_data
+from mainspring.api.errors import Code
+from mainspring.api.submitting import NewJob, SubmitJob, SubmitJobs
+from mainspring.faces.rest.problems import OF_CALLS
+from mainspring.faces.rest.registry import ROOT, N, Route
+from mainspring.faces.rest.replies import Reply
+from mainspring.faces.rest.routes.jobs import JOB, LONGEST_WAIT
+
+if TYPE_CHECKING:
+    from mainspring.api.errors import Problem
+    from mainspring.api.submitting import Submission, Submissions
+    from mainspring.faces.rest.registry import Context
+
+LIMIT: Final = 8 << 20
+"""Bytes of a submission or of a batch."""
+REFUSALS: Final = (Code.TOO_LARGE, Code.TOO_MANY_FUNCTIONS, Code.UNSUPPORTED, Code.REFUSED)
+_WAIT: Final = re.compile(rb"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
+HANDLE: Final = "H:node:1000000000001"
+
+
+class Submitted(msgspec.Struct, omit_defaults=True):
+    """A stored job, or the one that it joined, and how it ended if the client waited for that."""
+
+    handle: str
+    joined: bool
+    outcome: job_data.Outcome | None = None
+
+
+class ItemProblem(msgspec.Struct):
+    """The reason why one job of a batch was refused."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class SubmittedItem(msgspec.Struct, omit_defaults=True):
+    """One job of a batch: its handle, or the reason why it was refused."""
+
+    handle: str | None = None
+    joined: bool | None = None
+    problem: ItemProblem | None = None
+
+
+class SubmittedBatch(msgspec.Struct):
+    """The jobs of a batch, in its order."""
+
+    items: list[SubmittedItem]
+
+
+class JobInput(msgspec.Struct, kw_only=True):
+    """A job to submit."""
+
+    namespace: str
+    job: NewJob
+
+
+def _request(inputs: JobInput) -> SubmitJob:
+    return SubmitJob(inputs.job, namespace=inputs.namespace)
+
+
+async def _submit(context: Context) -> Reply:
+    """Store a job; with ``Prefer: wait``, wait for its end."""
+    inputs: JobInput = context.inputs
+    stored: Submission = await context.api.call(_request(inputs), caller=context.caller)
+    assert stored.handle is not None
+    answer = Submitted(stored.handle, bool(stored.joined))
+    headers = {"Location": _location(inputs.namespace, stored.handle)}
+    seconds = _seconds(context.headers.get(b"prefer"))
+    if seconds is None:
+        return Reply(answer, 200 if stored.joined else 201, headers)
+    headers["Preference-Applied"] = f"wait={seconds:g}"
+    wait = job_data.Wait(stored.handle, namespace=inputs.namespace)
+    try:
+        async with asyncio.timeout(seconds):
+            answer.outcome = await context.api.call(wait, caller=context.caller)
+    except TimeoutError:
+        return Reply(answer, 202, headers)
+    return Reply(answer, 200, headers)
+
+
+def _seconds(prefer: bytes | None) -> float | None:
+    """Return the seconds that a client prefers to wait for, at most `LONGEST_WAIT`; None if it does not wait."""
+    found = None if prefer is None else _WAIT.search(prefer)
+    return None if found is None else min(float(found[1]), LONGEST_WAIT)
+
+
+def _location(namespace: str, handle: str) -> str:
+    return f"{ROOT}/namespaces/{quote(namespace, safe='')}/jobs/{quote(handle, safe=':')}"
+
+
+def _created(submission: Submission, clone: job_changes.Clone) -> Reply:
+    assert submission.handle is not None
+    status = 200 if submission.joined else 201
+    return Reply(submission, status, {"Location": _location(clone.namespace, submission.handle)})
+
+
+def _batch(submissions: Submissions, _: SubmitJobs) -> Any:
+    """Return the answers of a batch: those without problems are in the form of the API already."""
+    if not any(item.problem for item in submissions.items):
+        return submissions
+    return SubmittedBatch(
+        [SubmittedItem(item.handle, item.joined, _problem(item.problem)) for item in submissions.items]
+    )
+
+
+def _problem(problem: Problem | None) -> ItemProblem | None:
+    if problem is None:
+        return None
+    kind = OF_CALLS[problem.code]
+    return ItemProblem(kind.uri, kind.title, kind.status, problem.message)
+
+
+ROUTES: Final = (
+    Route(
+        method="POST",
+        path=f"{N}/jobs",
+        request=SubmitJob,
+        inputs=JobInput,
+        body="job",
+        handler=_submit,
+        answer=Submitted,
+        status=201,
+        others={200: "It joined a job of its unique, or it has ended", 202: "It has not ended in the preferred time"},
+        name="jobs_submit",
+        summary="Submit a job; with Prefer: wait=N, wait so many seconds for its end",
+        problems=REFUSALS,
+        limit=LIMIT,
+        example={"function": "thumbnail", "args": ["cat.png"], "unique": "cat", "delay": 5},
+        answered={"handle": HANDLE, "joined": False},
+    ),
+    Route(
+        method="POST",
+        path=f"{N}/jobs/batch",
+        request=SubmitJobs,
+        body="jobs",
+        lines=NewJob,
+        answer=SubmittedBatch,
+        reply=_batch,
+        name="jobs_submit_batch",
+        summary="Submit up to 10,000 jobs in one commit, as an array or as NDJSON",
+        problems=REFUSALS,
+        limit=LIMIT,
+        example=[{"function": "thumbnail", "args": ["cat.png"]}, {"function": "thumbnail", "args": ["dog.png"]}],
+        answered={"items": [{"handle": HANDLE, "joined": False}, {"handle": "H:node:1000000000002", "joined": False}]},
+    ),
+    Route(
+        method="POST",
+        path=f"{JOB}/clone",
+        request=job_changes.Clone,
+        answer=SubmittedItem,
+        reply=_created,
+        status=201,
+        others={200: "It joined a job of its unique"},
+        summary="Submit a new job like this one",
+        problems=(Code.JOB_NOT_FOUND, Code.NOT_KEPT, *REFUSALS),
+        limit=LIMIT,
+        example={"args": ["dog.png"], "priority": "low"},
+        answered={"handle": "H:node:1000000000002", "joined": False},
+    ),
+)
