@@ -18,6 +18,7 @@ import structlog
 from mainspring.access.audit import RecordActs
 from mainspring.access.caller import Caller
 from mainspring.access.credentials import SECRET_BYTES, Kind, digest_of, secret_of
+from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.store import (
     SWEEP_ROWS,
@@ -105,6 +106,8 @@ class AccessService:
         self._touched = self._swept = self._refusals_since = clock.monotonic()
         self._refusals = 0
         self._left_out = 0
+        self.replies = ReplyService(commits, clock)
+        """Answers to requests that clients may send again."""
 
     # ---- callers ----
 
@@ -346,6 +349,7 @@ class AccessService:
 
     def tick(self, now: float) -> None:
         """Do the periodic work; called once a second with the monotonic time."""
+        self.replies.tick(now)
         if self._shared and (self._cache or self._watches):
             self._reads.ask(CountRevocations(), partial(self._counted, now), _ignore)
         now_us = self._now_us()

@@ -44,6 +44,7 @@ class HttpPort:
             with_document(ROUTES, version=version(), prefix=self._prefix),
             Doorkeeper(built.access, Hosts(hosts)),
             Login(built.access, prefix=self._prefix),
+            built.access.replies,
             self._streams,
             prefix=self._prefix,
         )

@@ -114,6 +114,12 @@ GOLDEN = {
         ("version", "INTEGER", 1, None, 0),
         ("said", "BLOB", 1, None, 0),
     ],
+    "replies": [
+        ("key", "BLOB", 1, None, 1),
+        ("request", "BLOB", 1, None, 0),
+        ("at_us", "INTEGER", 1, None, 0),
+        ("reply", "BLOB", 0, None, 0),
+    ],
     "series": [
         ("namespace", "TEXT", 1, None, 1),
         ("function", "BLOB", 1, None, 2),
@@ -208,6 +214,7 @@ INDEXES = {
     "operations_of": "CREATE INDEX operations_of ON operations (namespace, id)",
     "operations_running": "CREATE INDEX operations_running ON operations (id) WHERE status = 0",
     "queue": "CREATE INDEX queue ON jobs (state, function, priority, key) WHERE state BETWEEN 1 AND 3 AND term >= 0",
+    "replies_old": "CREATE INDEX replies_old ON replies (at_us)",
     "roots": "CREATE INDEX roots ON jobs (state, function) WHERE term < 0",
     "series_old": "CREATE INDEX series_old ON series (step, at)",
     "logs_job": "CREATE INDEX logs_job ON logs (job)",

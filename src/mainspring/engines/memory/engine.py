@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.audit import recorded_acts
-from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, resources, series
+from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, replies, resources, series
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
@@ -33,6 +33,7 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **resources.HANDLERS,
     **logs.HANDLERS,
     **access.HANDLERS,
+    **replies.HANDLERS,
     **series.HANDLERS,
     Probe: lambda _, __: None,
 }

@@ -68,6 +68,8 @@ class Tables:
         """The rate and the starts left, by function and pool; only if the store is shared."""
         self.credentials: dict[bytes, Credential] = {}
         """By digest."""
+        self.replies: dict[bytes, tuple[bytes, int, bytes | None]] = {}
+        """By key: the digest of the request, its time, and the encoded answer."""
         self.revocations = 0
         self.acts: list[Recorded] = []
         """The audit, oldest first."""

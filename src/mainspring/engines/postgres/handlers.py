@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.audit import recorded_acts
-from mainspring.engines.postgres import access, jobs, logs, probing, resources, series
+from mainspring.engines.postgres import access, jobs, logs, probing, replies, resources, series
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.slices import Slice, Units
 from mainspring.storage.operation import Operation, Probe, unknown
@@ -23,6 +23,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **resources.HANDLERS,
     **logs.HANDLERS,
     **access.HANDLERS,
+    **replies.HANDLERS,
     **series.HANDLERS,
     Probe: probing.probe,
 }

@@ -13,7 +13,7 @@ import apsw
 import structlog
 
 from mainspring.access.audit import recorded_acts
-from mainspring.engines.sqlite import access, finding, jobs, logs, opening, probing, resources, series
+from mainspring.engines.sqlite import access, finding, jobs, logs, opening, probing, replies, resources, series
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
@@ -46,6 +46,7 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **resources.HANDLERS,
     **logs.HANDLERS,
     **access.HANDLERS,
+    **replies.HANDLERS,
     **series.HANDLERS,
     Probe: probing.probe,
 }

@@ -13,6 +13,7 @@ SQL_FILES = (
     "logs.sql",
     "series.sql",
     "access.sql",
+    "replies.sql",
     "bulk.sql",
 )
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)

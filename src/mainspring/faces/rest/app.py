@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -18,6 +19,7 @@ from mainspring.api.request import write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import paging
 from mainspring.faces.rest.conditional import is_unchanged, required_version, tag_of
+from mainspring.faces.rest.idempotency import HEADER, once
 from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
 from mainspring.faces.rest.login import PATHS
 from mainspring.faces.rest.problems import HttpError, refusal
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Api
     from mainspring.api.request import Request
+    from mainspring.faces.rest.idempotency import Replies
     from mainspring.faces.rest.login import Login
     from mainspring.faces.rest.registry import Route
     from mainspring.faces.rest.security import Doorkeeper
@@ -70,7 +73,7 @@ class _Compiled:
 class _Exchange:
     """One request under way."""
 
-    __slots__ = ("caller", "found", "headers", "id", "inputs", "path", "query", "receive", "secure", "send")
+    __slots__ = ("body", "caller", "found", "headers", "id", "inputs", "path", "query", "receive", "secure", "send")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.id = secrets.token_hex(8)
@@ -80,6 +83,7 @@ class _Exchange:
         self.secure = scope["scheme"] == "https"
         self.headers: dict[bytes, bytes] = {}
         self.path = ""
+        self.body = b""
         self.found: _Compiled
         self.inputs: Any = None
         self.caller: Caller
@@ -94,6 +98,7 @@ class RestApp:
         routes: Iterable[Route],
         doorkeeper: Doorkeeper,
         login: Login,
+        replies: Replies,
         streams: Streams,
         *,
         prefix: str = "",
@@ -101,6 +106,7 @@ class RestApp:
         self._api = api
         self._doorkeeper = doorkeeper
         self._login = login
+        self._replies = replies
         self._streams = streams
         self._prefix = prefix
         self.table = Table(routes, _Compiled)
@@ -150,6 +156,10 @@ class RestApp:
                 return None
             if route.watch is not None and exchange.inputs.wait and b"if-none-match" in exchange.headers:
                 return await self._poll(exchange, route.watch(exchange.inputs))
+            if route.method == "POST" and (key := exchange.headers.get(HEADER)) is not None:
+                target = f"{exchange.path}?{exchange.query.decode('latin-1')}"
+                reply = partial(self._reply, exchange)
+                return await once(self._replies, key, exchange.caller, target, exchange.body, reply)
             return await self._reply(exchange)
         except HttpError as refused:
             error = refused
@@ -198,6 +208,7 @@ class RestApp:
             body = await _body(exchange.receive, headers, route.limit)
             if body:
                 lines = _check_media_type(headers, lines=route.lines is not None)
+        exchange.body = body
         inputs = found.inputs.read(values, exchange.query, body, lines=lines)
         if route.if_match:
             inputs = msgspec.structs.replace(inputs, **{route.if_match: version})

@@ -81,6 +81,9 @@ OF_HTTP: Final = _kinds(
     ("media_type", 415, "The body has the wrong media type"),
     ("unknown_host", 421, "The node does not have this name"),
     ("too_many_streams", 503, "The node has no place for a stream"),
+    ("in_progress", 409, "The request with this Idempotency-Key is under way"),
+    ("key_reused", 422, "The Idempotency-Key was used for another request"),
+    ("outcome_unknown", 503, "It is not known whether the request was done"),
     ("precondition_required", 428, "The write names no version"),
     ("internal", 500, "The node has a defect"),
 )

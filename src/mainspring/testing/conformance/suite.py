@@ -15,6 +15,7 @@ from mainspring.testing.conformance.lifetime import Lifetime
 from mainspring.testing.conformance.limiting import Limiting
 from mainspring.testing.conformance.reading import Reading
 from mainspring.testing.conformance.remembering import Remembering
+from mainspring.testing.conformance.replying import Replying
 from mainspring.testing.conformance.searching import Searching
 from mainspring.testing.conformance.submitting import Submitting
 from mainspring.testing.conformance.tagging import Tagging
@@ -43,5 +44,5 @@ class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tag
             store.close()
 
 
-class EngineSuite(JobsSuite, Limiting, Accessing, Changing):
+class EngineSuite(JobsSuite, Limiting, Accessing, Replying, Changing):
     """The same for an engine with limits of functions, credentials, an audit, and changes of single jobs."""

@@ -12,6 +12,7 @@ import msgspec
 from tests.unit.api.a_node import opened
 
 from mainspring.access.caller import Caller
+from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import Grant, Role
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.login import Login
@@ -165,7 +166,7 @@ async def serving(
         access = MemoryAccess()
         documented = with_document(routes, version="9.9", prefix=prefix)
         streams = Streams() if streams is None else streams
-        app = RestApp(
-            node.api, documented, Doorkeeper(access, Hosts(hosts)), Login(access, prefix=prefix), streams, prefix=prefix
-        )
+        doorkeeper, login = Doorkeeper(access, Hosts(hosts)), Login(access, prefix=prefix)
+        replies = ReplyService(node.commits, node.clock)
+        app = RestApp(node.api, documented, doorkeeper, login, replies, streams, prefix=prefix)
         yield Client(app, access, streams), node

@@ -34,7 +34,7 @@ async def whole_node(store: str = "memory://") -> AsyncIterator[tuple[Client, Bu
     built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, 1.0))
     try:
         access, streams = MemoryAccess(), Streams()
-        app = RestApp(built.api, ALL_ROUTES, Doorkeeper(access, Hosts()), Login(access), streams)
+        app = RestApp(built.api, ALL_ROUTES, Doorkeeper(access, Hosts()), Login(access), built.access.replies, streams)
         yield Client(app, access, streams), built
     finally:
         await built.node.close()

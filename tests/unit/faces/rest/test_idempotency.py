@@ -1,0 +1,160 @@
+"""Requests with a key of their client are done once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.api.a_node import Node, run
+
+from mainspring.access.roles import Permission
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.request import Request
+from mainspring.errors import StoreUnavailableError
+from mainspring.faces.rest.idempotency import LOST_AFTER
+from mainspring.faces.rest.registry import Context, N, Route
+from mainspring.faces.rest.replies import Reply
+
+from .a_client import Answer, Client, serving
+
+
+class Make(Request[dict[str, int]]):
+    """An invented request."""
+
+    permission = Permission.OPERATE
+    call = "thing.make"
+    what: str = ""
+
+
+class Maker:
+    """Counts what it makes."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.entered = asyncio.Event()
+        self.leave = asyncio.Event()
+
+    async def make(self, context: Context) -> Any:
+        if context.inputs.what == "refused":
+            raise ApiError(Code.REFUSED, "full")
+        if context.inputs.what == "slow":
+            self.entered.set()
+            await self.leave.wait()
+        self.number += 1
+        if context.inputs.what == "broken":
+            raise RuntimeError
+        return Reply({"number": self.number}, 201, {"Location": f"/{self.number}"})
+
+
+def with_maker(test: Any) -> None:
+    async def prepared() -> None:
+        maker = Maker()
+        routes = tuple(
+            Route(
+                method="POST",
+                path=f"{N}/{name}",
+                request=Make,
+                answer=dict[str, int],
+                summary="Make one",
+                handler=maker.make,
+                name=name,
+            )
+            for name in ("things", "others")
+        )
+        async with serving(routes) as (client, node):
+            await test(client, maker, node)
+
+    run(prepared())
+
+
+async def post(
+    client: Client, key: str | None = "k", what: str = "", name: str = "things", token: str = "admin"
+) -> Answer:
+    headers = [] if key is None else [("idempotency-key", key)]
+    path = f"/api/v1/namespaces/default/{name}"
+    return await client.send("POST", path, {"what": what}, token=token, headers=headers)
+
+
+def test_a_repeated_request_gets_the_first_answer() -> None:
+    async def test(client: Client, maker: Maker, _: Node) -> None:
+        first, second = await post(client), await post(client)
+        assert (first.status, first.json, first.headers["location"]) == (201, {"number": 1}, "/1")
+        assert (second.status, second.json, second.headers["location"]) == (201, {"number": 1}, "/1")
+        assert ("idempotency-replayed" in first.headers, second.headers["idempotency-replayed"]) == (False, "true")
+        assert maker.number == 1
+        assert (await post(client, '"k"')).json == {"number": 1}, "the draft writes keys in quotes"
+        changes: list[dict[str, Any]] = [{"key": "other"}, {"name": "others"}, {"token": "operator"}, {"key": None}]
+        for number, changed in enumerate(changes, start=2):
+            assert (await post(client, **changed)).json == {"number": number}, changed
+
+    with_maker(test)
+
+
+def test_a_key_is_for_one_request() -> None:
+    async def test(client: Client, maker: Maker, _: Node) -> None:
+        await post(client)
+        reused = await post(client, what="other")
+        assert (reused.status, reused.problem, maker.number) == (422, "key-reused", 1)
+
+    with_maker(test)
+
+
+def test_a_request_under_way_is_not_done_a_second_time() -> None:
+    async def test(client: Client, maker: Maker, node: Node) -> None:
+        first = asyncio.ensure_future(post(client, what="slow"))
+        await maker.entered.wait()
+        second = await post(client, what="slow")
+        assert (second.status, second.problem) == (409, "in-progress")
+        node.clock.advance(LOST_AFTER + 1)
+        lost = await post(client, what="slow")
+        assert (lost.status, lost.problem, "retry-after" in lost.headers) == (503, "outcome-unknown", True)
+        maker.leave.set()
+        assert (await first).json == (await post(client, what="slow")).json == {"number": 1}
+
+    with_maker(test)
+
+
+def test_a_refused_request_may_be_sent_again() -> None:
+    async def test(client: Client, maker: Maker, node: Node) -> None:
+        for _ in range(2):
+            assert (await post(client, what="refused")).status == 429
+        assert (await post(client, token="viewer")).status == 403
+        assert (await post(client, "k", what=7)).status == 422  # type: ignore[arg-type]
+        assert (await post(client)).status == 201
+        node.store.error = StoreUnavailableError("away")
+        assert (await post(client, "l")).status == 503
+        node.store.error = None
+        assert (await post(client, "l")).json == {"number": 2}
+        assert maker.number == 2
+
+    with_maker(test)
+
+
+def test_a_defect_is_not_repeated() -> None:
+    async def test(client: Client, maker: Maker, _: Node) -> None:
+        assert (await post(client, what="broken")).status == 500
+        assert (await post(client, what="broken")).status == 409
+        assert maker.number == 1
+
+    with_maker(test)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "é", "a b", '"'])
+def test_a_key_is_visible_text(key: str) -> None:
+    async def test(client: Client, maker: Maker, _: Node) -> None:
+        refused = await post(client, key)
+        assert (refused.status, refused.problem, maker.number) == (400, "malformed", 0)
+
+    with_maker(test)
+
+
+def test_answers_are_kept_for_a_day() -> None:
+    async def test(client: Client, _: Maker, node: Node) -> None:
+        await post(client)
+        node.clock.advance(86_000)
+        assert (await post(client)).json == {"number": 1}
+        node.clock.advance(500)
+        assert (await post(client)).json == {"number": 2}
+
+    with_maker(test)
