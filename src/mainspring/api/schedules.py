@@ -53,6 +53,8 @@ class ScheduleDetails(ScheduleInfo):
     version: int
     revision: str = ""
     """Of its description and its pause. The changing requests take it; fire times do not change it, unlike ``version``."""
+    payload_size: int = 0
+    """Bytes. ``payload`` is empty for callers who may not see it."""
 
 
 class Listed(msgspec.Struct):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.grants import FunctionGrants, RunGrants, ScheduleGrants
 from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.job_data import JobDataCalls
 from mainspring.api.answers.job_records import RecordCalls
@@ -330,14 +331,14 @@ async def open_node(
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
         RecordCalls(service, recalls=engine.recalls).handlers,
-        FunctionCalls(service).handlers,
+        FunctionGrants(FunctionCalls(service).handlers).handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
         operation_handlers(bulk, service, job_calls),
-        workflow_handlers,
+        RunGrants(workflow_handlers).handlers,
         worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
-        ScheduleCalls(schedules, reads, handles, job_clock).handlers,
+        ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock).handlers).handlers,
         nodes,
         refused=access.refused if engine.access else lambda _: None,
     )

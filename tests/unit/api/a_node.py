@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.grants import FunctionGrants, ScheduleGrants
 from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.job_data import JobDataCalls
 from mainspring.api.answers.job_records import RecordCalls
@@ -115,8 +116,10 @@ class Node:
             JobChangeCalls(self.service, self.submits, largest=PAYLOAD_LIMIT, changes_jobs=changes_jobs).handlers,
             JobDataCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
             RecordCalls(self.service, recalls=True).handlers,
-            FunctionCalls(self.service).handlers,
-            ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
+            FunctionGrants(FunctionCalls(self.service).handlers).handlers,
+            ScheduleGrants(
+                ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers
+            ).handlers,
             self.submits.handlers,
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.api import workflows
+from mainspring.api.answers.grants import RunGrants
 from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.api.request import read
 from mainspring.jobs.model import Job, State
@@ -107,7 +108,7 @@ async def with_runs(*runs: ShownRun, **limits: int) -> AsyncIterator[tuple[Node,
         fake = FakeWorkflows()
         fake.runs.extend(runs)
         chosen = Limits(largest=PAYLOAD_LIMIT, **limits)
-        node.api.add(WorkflowCalls(fake, node.service, node.jobs, node.submits, chosen).handlers)
+        node.api.add(RunGrants(WorkflowCalls(fake, node.service, node.jobs, node.submits, chosen).handlers).handlers)
         node.service.handles.use_names({3: "laptop"})
         yield node, fake
 

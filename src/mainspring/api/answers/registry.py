@@ -118,6 +118,8 @@ def check_permission(
     """Raise ForbiddenError if a caller may make no request of this kind in a namespace; ``function`` is the one that it names."""
     if not (kind.in_any_namespace and caller.may_somewhere(kind.permission)):
         name = function_text(function) if isinstance(function, bytes) else function
+        if not isinstance(name, str):  # also the field of a schedule that is left out
+            name = None
         caller.check(kind.permission, namespace, name)
 
 

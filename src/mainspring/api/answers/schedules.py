@@ -305,6 +305,7 @@ def _details(stored: Stored) -> ScheduleDetails:
             "paused_at": rfc3339(state.paused_us) if state.paused else None,
             "version": state.version,
             "revision": revision_of(stored),
+            "payload_size": len(schedule.args),
         }
     )
     return ScheduleDetails(**details)

@@ -1,0 +1,263 @@
+"""Grants for some functions, and for payloads, applied to calls about functions, schedules and runs of workflows.
+
+`Api` checks the permission of a request. The handlers here stand around those of a subject. For a caller whose grants name some
+functions, they look up the function behind the object of a request, and leave others out of lists. Callers without the right to
+see payloads get sizes in their place. Most callers are not restricted, and cost nothing more.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from mainspring.access.caller import LOCAL
+from mainspring.access.roles import Permission
+from mainspring.api import functions, schedules, workflows
+from mainspring.errors import ForbiddenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from mainspring.access.caller import Caller
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.waiting import Ask
+    from mainspring.api.request import Request
+
+    Handler = Callable[[Any, Caller], Coroutine[Ask, Any, Any]]
+
+SHOWN_ENDS = ("Id", "Type", "Timeout", "Name", "Priority", "Policy")
+SHOWN = frozenset(
+    {
+        "name",
+        "version",
+        "cause",
+        "reason",
+        "message",
+        "identity",
+        "taskList",
+        "tagList",
+        "tags",
+        "function",
+        "type",
+        "digest",
+    }
+)
+"""The attributes of events whose texts are no payload: these, and those with the ends above."""
+
+
+def is_restricted(request: Request[Any], caller: Caller) -> bool:
+    """Return whether the caller's grants for a request name some functions."""
+    return caller is not LOCAL and caller.functions(request.permission, request.namespace) is not None
+
+
+def _inner(handlers: Handlers) -> dict[type[Request[Any]], Handler]:
+    """Return the handlers of a subject, each with two parameters."""
+
+    def with_caller(handler: Callable[..., Coroutine[Ask, Any, Any]]) -> Handler:
+        if len(signature(handler).parameters) > 1:
+            return handler
+        return lambda request, _: handler(request)
+
+    return {kind: with_caller(handler) for kind, handler in handlers.items()}
+
+
+class FunctionGrants:
+    """The calls about functions. Changes check their function themselves."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._inner = _inner(handlers)
+        self.handlers: Handlers = {
+            **handlers,
+            functions.List: self._list,
+            functions.Show: self._show,
+            functions.Registered: self._registered,
+        }
+
+    async def _list(self, request: functions.List, caller: Caller) -> functions.Listed:
+        listed: functions.Listed = await self._inner[functions.List](request, caller)
+        if is_restricted(request, caller):
+            listed.functions = [one for one in listed.functions if _sees(request, caller, one.function)]
+        return listed
+
+    async def _show(self, request: functions.Show, caller: Caller) -> functions.FunctionInfo:
+        caller.check(request.permission, request.namespace, request.function)
+        shown: functions.FunctionInfo = await self._inner[functions.Show](request, caller)
+        return shown
+
+    async def _registered(self, request: functions.Registered, caller: Caller) -> functions.Registration:
+        caller.check(request.permission, request.namespace, request.function)
+        answer: functions.Registration = await self._inner[functions.Registered](request, caller)
+        if is_restricted(request, caller):
+            answer.functions = [name for name in answer.functions if _sees(request, caller, name)]
+        return answer
+
+
+class ScheduleGrants:
+    """The calls about schedules."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._inner = _inner(handlers)
+        self.handlers: Handlers = dict.fromkeys(handlers, self._of_one) | {
+            schedules.List: self._list,
+            schedules.Show: self._show,
+            schedules.Add: self._described,
+            schedules.Edit: self._described,
+            schedules.Replace: self._described,
+            schedules.Preview: self._described,
+            schedules.Declare: self._declare,
+        }
+
+    async def _function(self, request: Any, caller: Caller) -> str | None:
+        """Return the function of a request's schedule; None if there is no schedule of this name."""
+        listed = await self._inner[schedules.List](schedules.List(namespace=request.namespace), caller)
+        return next((one.function for one in listed.schedules if one.name == request.name), None)
+
+    async def _of_one(self, request: Any, caller: Caller) -> Any:
+        if is_restricted(request, caller):
+            function = await self._function(request, caller)
+            # The history of a removed schedule stays; its function is unknown, and by default has its name.
+            caller.check(request.permission, request.namespace, request.name if function is None else function)
+        return await self._inner[type(request)](request, caller)
+
+    async def _list(self, request: schedules.List, caller: Caller) -> schedules.Listed:
+        listed: schedules.Listed = await self._inner[schedules.List](request, caller)
+        if is_restricted(request, caller):
+            listed.schedules = [one for one in listed.schedules if _sees(request, caller, one.function)]
+        return listed
+
+    async def _show(self, request: schedules.Show, caller: Caller) -> schedules.ScheduleDetails:
+        shown: schedules.ScheduleDetails = await self._inner[schedules.Show](request, caller)
+        caller.check(request.permission, request.namespace, shown.function)
+        if not caller.may(Permission.PAYLOADS, request.namespace, shown.function):
+            shown.payload = b""
+        return shown
+
+    async def _described(self, request: Any, caller: Caller) -> Any:
+        """Check the function that the schedule has, and the one that it would get."""
+        if is_restricted(request, caller):
+            function = await self._function(request, caller)
+            if function is not None:
+                caller.check(request.permission, request.namespace, function)
+            if isinstance(request.function, str) or function is None or isinstance(request, schedules.Replace):
+                given = request.function if isinstance(request.function, str) else request.name
+                caller.check(request.permission, request.namespace, given)
+        return await self._inner[type(request)](request, caller)
+
+    async def _declare(self, request: schedules.Declare, caller: Caller) -> Any:
+        if is_restricted(request, caller):
+            for one in request.schedules:
+                given = one.function if isinstance(one.function, str) else one.name
+                caller.check(request.permission, request.namespace, given)
+        return await self._inner[schedules.Declare](request, caller)
+
+
+class RunGrants:
+    """The calls about workflows and their runs."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._inner = _inner(handlers)
+        self.handlers: Handlers = {
+            **handlers,
+            workflows.Start: self._start,
+            workflows.List: self._list,
+            workflows.Show: self._show,
+            workflows.History: self._history,
+            workflows.Signal: self._of_one,
+            workflows.Cancel: self._of_one,
+            workflows.Terminate: self._of_one,
+            workflows.Unpark: self._unpark,
+            workflows.Versions: self._versions,
+            workflows.Remove: self._remove,
+            workflows.Workers: self._workers,
+        }
+
+    async def _type(self, request: Any, caller: Caller) -> str:
+        shown = await self._inner[workflows.Show](workflows.Show(namespace=request.namespace, key=request.key), caller)
+        found: str = shown.type
+        return found
+
+    async def _of_one(self, request: Any, caller: Caller) -> Any:
+        if is_restricted(request, caller):
+            caller.check(request.permission, request.namespace, await self._type(request, caller))
+        return await self._inner[type(request)](request, caller)
+
+    async def _start(self, request: workflows.Start, caller: Caller) -> Any:
+        caller.check(request.permission, request.namespace, request.function)
+        return await self._inner[workflows.Start](request, caller)
+
+    async def _list(self, request: workflows.List, caller: Caller) -> workflows.Listed:
+        listed: workflows.Listed = await self._inner[workflows.List](request, caller)
+        if is_restricted(request, caller):
+            listed.runs = [one for one in listed.runs if _sees(request, caller, one.type)]
+        return listed
+
+    async def _show(self, request: workflows.Show, caller: Caller) -> workflows.RunDetails:
+        shown: workflows.RunDetails = await self._inner[workflows.Show](request, caller)
+        caller.check(request.permission, request.namespace, shown.type)
+        return shown
+
+    async def _history(self, request: workflows.History, caller: Caller) -> workflows.Events:
+        if caller is LOCAL:
+            whole: workflows.Events = await self._inner[workflows.History](request, caller)
+            return whole
+        patterns = caller.functions(Permission.PAYLOADS, request.namespace)
+        sees_payloads = patterns is None
+        if is_restricted(request, caller) or patterns:
+            kind = await self._type(request, caller)
+            caller.check(request.permission, request.namespace, kind)
+            sees_payloads = caller.may(Permission.PAYLOADS, request.namespace, kind)
+        if request.exact and not sees_payloads:
+            raise ForbiddenError(
+                f"{caller.name!r} lacks the permission {Permission.PAYLOADS.value!r}, and an exact history contains all"
+                " payloads: use a token that has it"
+            )
+        events: workflows.Events = await self._inner[workflows.History](request, caller)
+        if not sees_payloads:
+            events.events = [without_payloads(event) for event in events.events]
+        return events
+
+    async def _unpark(self, request: workflows.Unpark, caller: Caller) -> Any:
+        if request.key is not None:
+            return await self._of_one(request, caller)
+        if is_restricted(request, caller):
+            raise ForbiddenError(f"{caller.name!r} has grants for some functions: unpark their runs one by one")
+        return await self._inner[workflows.Unpark](request, caller)
+
+    async def _versions(self, request: workflows.Versions, caller: Caller) -> workflows.VersionList:
+        found: workflows.VersionList = await self._inner[workflows.Versions](request, caller)
+        if is_restricted(request, caller):
+            found.versions = [one for one in found.versions if _sees(request, caller, one.type)]
+        return found
+
+    async def _remove(self, request: workflows.Remove, caller: Caller) -> Any:
+        caller.check(request.permission, request.namespace, request.type)
+        return await self._inner[workflows.Remove](request, caller)
+
+    async def _workers(self, request: workflows.Workers, caller: Caller) -> workflows.DeciderList:
+        found: workflows.DeciderList = await self._inner[workflows.Workers](request, caller)
+        if is_restricted(request, caller):
+            for worker in found.workers:
+                worker.versions = [one for one in worker.versions if _sees(request, caller, one.rpartition("@")[0])]
+            found.workers = [worker for worker in found.workers if worker.versions]
+        return found
+
+
+def _sees(request: Request[Any], caller: Caller, function: str) -> bool:
+    return caller.may(request.permission, request.namespace, function)
+
+
+def without_payloads(event: Any) -> Any:
+    """Return an event of a history with the size of each text that may be a payload in its place."""
+    if isinstance(event, list):
+        return [without_payloads(one) for one in event]
+    if not isinstance(event, dict):
+        return None if isinstance(event, (str, bytes)) else event  # a text of a list without a name
+    found: dict[str, Any] = {}
+    for name, value in event.items():
+        if isinstance(value, (dict, list)) and name not in SHOWN:
+            found[name] = without_payloads(value)
+        elif isinstance(value, (str, bytes)) and not (name in SHOWN or name.endswith(SHOWN_ENDS)):
+            found[f"{name}Size"] = len(value.encode()) if isinstance(value, str) else len(value)
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,163 @@
+"""Callers whose grants name some functions, or who may not see payloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api import functions, schedules, workflows
+from mainspring.api.answers.grants import without_payloads
+from mainspring.api.errors import ApiError, Code
+from mainspring.schedules.specification import Specification
+from mainspring.workflows.history import TimerStarted
+
+from .a_node import opened, run
+from .runs_of_a_node import START_US, a_run, with_runs
+
+if TYPE_CHECKING:
+    from mainspring.api.request import Request
+
+    from .a_node import Node
+
+PAY = Caller("pay", (Grant(Role.ADMIN, functions=("pay*",), payloads=True),))
+BLIND = Caller("blind", (Grant(Role.ADMIN),))
+SEES = Caller("sees", (Grant(Role.VIEWER, payloads=True),))
+
+
+async def refused(node: Node, request: Request[Any], caller: Caller = PAY) -> bool:
+    """Return whether a request is forbidden."""
+    with pytest.raises(ApiError) as caught:
+        await node.api.call(request, caller=caller)
+    return caught.value.problem.code is Code.FORBIDDEN
+
+
+def test_functions_of_others_are_left_out_and_forbidden() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.submit(b"pay")
+            await node.submit(b"mail")
+            listed = await node.api.call(functions.List(), caller=PAY)
+            assert [one.function for one in listed.functions] == ["pay"]
+            assert (await node.api.call(functions.Show("pay"), caller=PAY)).waiting == 1
+            node.worker(b"mail", b"pay-later")
+            registered = await node.api.call(functions.Registered("pay-x"), caller=PAY)
+            assert registered.functions == ["pay-later"]
+            for request in (functions.Show("mail"), functions.Registered("mail"), functions.Pause("mail")):
+                assert await refused(node, request)
+
+    run(test())
+
+
+def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            for name in ("pay", "mail"):
+                await node.api.call(schedules.Add(name=f"{name}-daily", function=name, every=60.0))
+            listed = await node.api.call(schedules.List(), caller=PAY)
+            assert [one.name for one in listed.schedules] == ["pay-daily"]
+            await node.api.call(schedules.Pause("pay-daily"), caller=PAY)
+            await node.api.call(schedules.Resume("pay-daily"), caller=PAY)
+            await node.api.call(schedules.Next("pay-daily"), caller=PAY)
+            await node.api.call(schedules.Add(name="other", function="pay-2", every=60.0), caller=PAY)
+            await node.api.call(schedules.Edit(name="other", jitter=1.0), caller=PAY)
+            await node.api.call(schedules.Declare("x", [Specification(name="pay-3", every=60.0)]), caller=PAY)
+            requests: tuple[Request[Any], ...] = (
+                schedules.Show("mail-daily"),
+                schedules.Next("mail-daily"),
+                schedules.History("mail-daily"),
+                schedules.History("gone"),
+                schedules.Pause("mail-daily"),
+                schedules.Resume("mail-daily"),
+                schedules.Remove("mail-daily"),
+                schedules.Trigger("mail-daily"),
+                schedules.Edit(name="mail-daily", function="pay"),
+                schedules.Edit(name="pay-daily", function="mail"),
+                schedules.Replace(name="pay-daily", every=1.0, function="mail"),
+                schedules.Add(name="new", every=1.0),
+                schedules.Preview(name="new", every=1.0),
+                schedules.Declare("x", [Specification(name="mail", every=60.0)]),
+            )
+            for request in requests:
+                assert await refused(node, request), request
+
+    run(test())
+
+
+def test_payloads_of_schedules_are_shown_to_those_who_may_see_them() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.api.call(schedules.Add(name="pay", every=60.0, payload=b"secret"))
+            for caller, payload in ((BLIND, b""), (SEES, b"secret"), (PAY, b"secret")):
+                shown = await node.api.call(schedules.Show("pay"), caller=caller)
+                assert (shown.payload, shown.payload_size) == (payload, 6)
+
+    run(test())
+
+
+def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, fake):
+            assert (await node.api.call(workflows.List(), caller=PAY)).runs == []
+            assert len((await node.api.call(workflows.List(), caller=BLIND)).runs) == 1
+            requests: tuple[Request[Any], ...] = (
+                workflows.Show("order-17"),
+                workflows.History("order-17"),
+                workflows.Signal(key="order-17", name="go"),
+                workflows.Cancel("order-17"),
+                workflows.Terminate("order-17"),
+                workflows.Unpark("order-17"),
+                workflows.Unpark(all=True),
+                workflows.Start(function="order"),
+            )
+            for request in requests:
+                assert await refused(node, request), request
+            own = Caller("own", (Grant(Role.ADMIN, functions=("order",)),))
+            assert (await node.api.call(workflows.Show("order-17"), caller=own)).type == "order"
+            await node.api.call(workflows.Signal(key="order-17", name="go"), caller=own)
+            assert fake.requests[-1].name == "go"
+
+    run(test())
+
+
+def test_a_history_has_sizes_in_place_of_payloads() -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, fake):
+            fake.events = [TimerStarted(1, START_US, 4, "1", 60, "secret", number=1)]
+            key = "timerStartedEventAttributes"
+            blind = await node.api.call(workflows.History("order-17", native=True), caller=BLIND)
+            assert "secret" not in str(blind.events)
+            assert blind.events[0][key]["timerId"] == "1"
+            seen = await node.api.call(workflows.History("order-17", native=True), caller=SEES)
+            assert "secret" in str(seen.events)
+            assert await refused(node, workflows.History("order-17", exact=True), BLIND)
+            assert (await node.api.call(workflows.History("order-17", exact=True), caller=SEES)).events
+
+    run(test())
+
+
+def test_only_known_texts_of_events_are_shown() -> None:
+    event = {
+        "eventType": "x",
+        "eventId": 3,
+        "xEventAttributes": {
+            "input": "secret",
+            "tagList": ["a"],
+            "activityType": {"name": "f", "version": "1"},
+            "more": [{"data": "secret"}, "secret"],
+            "startToCloseTimeout": "60",
+        },
+    }
+    assert without_payloads(event) == {
+        "eventType": "x",
+        "eventId": 3,
+        "xEventAttributes": {
+            "inputSize": 6,
+            "tagList": ["a"],
+            "activityType": {"name": "f", "version": "1"},
+            "more": [{"dataSize": 6}, None],
+            "startToCloseTimeout": "60",
+        },
+    }
