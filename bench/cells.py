@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import listing
+import log_lines
 import machine
 from measure import Cell, Side
 from scenarios import (
@@ -34,6 +35,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         *_round_trips(sqlite),
         *_large_queues(sqlite),
         listing.cell("lists", "SQLite", sqlite),
+        log_lines.cell("logs", "SQLite", sqlite),
         *_ceilings(),
     ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import listing
+import log_lines
 import machine
 import postgres_scenarios
 import python_api
@@ -29,7 +30,8 @@ def cells(template: str | None = None) -> list[Cell]:
     """Return the cells; a template with {store} replaces Mainspring's command."""
     mainspring = postgres.mainspring(template)
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
-    return [*_gearman(mainspring), lists, *_python(mainspring), *_fleet(mainspring, template)]
+    logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
+    return [*_gearman(mainspring), lists, logs, *_python(mainspring), *_fleet(mainspring, template)]
 
 
 def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:
