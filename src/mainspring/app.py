@@ -17,6 +17,7 @@ from mainspring.client.options import (
     check_retry,
 )
 from mainspring.client.submission import Key, Unique, check_keep_unique
+from mainspring.client.tokens import token_of_environment
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
 from mainspring.deciding.channels import Channel
 from mainspring.deciding.model import PARK_ON
@@ -370,4 +371,4 @@ class App(AppClient):
         check_workflows(self.registry)
         addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
         connectors = {str(address): connector(address, tls) for address in addresses}
-        return Worker(self.registry, connectors, settings, selector=selector)
+        return Worker(self.registry, connectors, settings, selector=selector, token=token_of_environment())

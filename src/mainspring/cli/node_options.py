@@ -230,6 +230,15 @@ class NodeOptions:
             "--tls-client-ca", "Require client certificates of this authority (PEM).", group=PORTS_GROUP, **FILE_OPTION
         ),
     ] = None
+    require_token: Annotated[
+        bool,
+        flag(
+            "--require-token",
+            "Demand a token of workers, clients and commands: MAINSPRING_TOKEN. Connections over a Unix socket and with client"
+            " certificates need none; plain Gearman connections without either are refused.",
+            group=PORTS_GROUP,
+        ),
+    ] = False
     insecure: Annotated[
         bool,
         flag(
@@ -392,6 +401,7 @@ class NodeOptions:
                 http_prefix=self.http_prefix,
                 tls=tls,
                 insecure=self.insecure,
+                require_token=self.require_token,
             ),
             limits=LimitSettings(
                 max_packet=self.max_packet,

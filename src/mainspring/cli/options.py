@@ -13,6 +13,7 @@ from cyclopts import Group, Parameter
 
 from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
+from mainspring.client.tokens import token_of_environment
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import parse_duration, parse_size
 
@@ -145,7 +146,7 @@ class ServerOptions:
         """Return a client of these servers; it connects at its first request. Raises SettingsError."""
         from mainspring.client.blocking import Client  # noqa: PLC0415 - a server has these options too, and no client
 
-        return Client(parse_servers(self.server), tls=self.tls())
+        return Client(parse_servers(self.server), tls=self.tls(), token=token_of_environment())
 
     def aio(self) -> AsyncClient:
         """Return an asyncio client of these servers. Raises SettingsError."""

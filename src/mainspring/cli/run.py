@@ -270,10 +270,14 @@ def _stop_node(_working: asyncio.Task[int]) -> None:
 
 
 def _usable_locally(address: Address, settings: ServerSettings) -> bool:
-    """Return whether workers on this machine can connect to an address without certificates."""
+    """Return whether workers on this machine can connect to an address without certificates and tokens."""
     if isinstance(address, UnixAddress):
         return True
-    return settings.listen.tls is None and (is_local(address) or address.host in LOOPBACK_OF_WILDCARD)
+    return (
+        settings.listen.tls is None
+        and not settings.listen.require_token
+        and (is_local(address) or address.host in LOOPBACK_OF_WILDCARD)
+    )
 
 
 def _local_address(ports: Sequence[Listening], settings: ServerSettings) -> str:

@@ -24,6 +24,7 @@ from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.declarations import Declarations
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES
+from mainspring.client.tokens import TOKEN_VARIABLE, token_of_environment
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import format_size
 from mainspring.server.standard_logging import importing
@@ -87,6 +88,7 @@ def work(order: WorkerOrder) -> int:
             task_process=task_process(order.log),
             counters=JobCounters(order.counters, [function.name for function in registry]),
             left_out=order.left_out,
+            token=token_of_environment(),
         )
         loop = asyncio.get_running_loop()
         disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
@@ -132,7 +134,8 @@ async def _declare(app: object, order: WorkerOrder) -> None:
     declarations = getattr(app, "schedules", None)
     if not isinstance(declarations, Declarations) or not declarations.needed:
         return
-    client = AsyncClient([parse_address(server) for server in order.servers], tls=order.tls.context(TLS_OPTIONS))
+    servers = [parse_address(server) for server in order.servers]
+    client = AsyncClient(servers, tls=order.tls.context(TLS_OPTIONS), token=token_of_environment())
     try:
         await keep_declaring(client, declarations.params(_app_name(order.app)))
     except MainspringError as error:
@@ -176,6 +179,10 @@ def _set_task_environment(order: WorkerOrder) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = path
+    if (
+        order.dies_with_parent
+    ):  # a worker of `run` uses its own node, not the server that a token in the environment is for
+        os.environ.pop(TOKEN_VARIABLE, None)
 
 
 def _connectors(order: WorkerOrder) -> dict[str, Connector]:

@@ -43,12 +43,13 @@ class AsyncClient:
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
+        token: str | None = None,
     ) -> None:
         self.servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
         self._reconnect_policy = ReconnectPolicy(reconnect_timeout)
-        self._session = Session()
+        self._session = Session(token)
         self._current: _Wire | None = None  # the session's connection, with or without an agreed extension
         self._wire: _Wire | None = None  # the same connection, once the extension is agreed
         self._flushing = False

@@ -42,9 +42,10 @@ class Client:
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
+        token: str | None = None,
     ) -> None:
         self.servers = tuple(servers)
-        self._shared = SharedConnection(self.servers, tls, connect_timeout, reconnect_timeout)
+        self._shared = SharedConnection(self.servers, tls, connect_timeout, reconnect_timeout, token)
 
     # Requests of users.
 

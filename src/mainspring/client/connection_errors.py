@@ -5,11 +5,14 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from mainspring.errors import ServerError
+from mainspring.errors import ForbiddenError, ServerError
 
 _CA_OPTION: Final = "--tls-ca (MAINSPRING_TLS_CA)"
 _CERTIFICATE_OPTIONS: Final = "--tls-cert and --tls-key (MAINSPRING_TLS_CERT, MAINSPRING_TLS_KEY)"
 
+_TOKEN_REQUIRED: Final = "TOKEN_REQUIRED"  # noqa: S105 - a code
+_TOKEN_REFUSED: Final = "TOKEN_REFUSED"  # noqa: S105 - a code
+"""The error codes for a connection without a token, and with a wrong one."""
 _TLS_REQUIRED: Final = "TLS_REQUIRED"
 """The error code of a TLS port's answer to a client without TLS."""
 
@@ -72,6 +75,12 @@ def no_extension_error(code: str, message: str) -> ServerError:
             f"the server uses TLS: name the authority of its certificate with {_CA_OPTION}, and give a client certificate, if it"
             f" requires one, with {_CERTIFICATE_OPTIONS}"
         )
+    if code == _TOKEN_REQUIRED:
+        return ForbiddenError(
+            "the server demands a token: set MAINSPRING_TOKEN to one that mainspring tokens create has printed"
+        )
+    if code == _TOKEN_REFUSED:
+        return ForbiddenError("the server refuses the token in MAINSPRING_TOKEN: it is wrong, revoked or expired")
     return ServerError(f"the server does not support Mainspring's extension: it answers {message!r}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
 from mainspring.client.inside import check_outside
+from mainspring.client.tokens import token_of_environment
 
 if TYPE_CHECKING:
     import ssl
@@ -43,7 +44,7 @@ class Connections:
         if self._blocking is None:
             with self._lock:
                 if self._blocking is None:
-                    self._blocking = Client(self._servers(), tls=self._tls())
+                    self._blocking = Client(self._servers(), tls=self._tls(), token=token_of_environment())
         return self._blocking
 
     def aio(self) -> AsyncClient:
@@ -52,7 +53,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         client = self._by_loop.get(loop)
         if client is None:
-            client = self._by_loop[loop] = AsyncClient(self._servers(), tls=self._tls())
+            client = self._by_loop[loop] = AsyncClient(self._servers(), tls=self._tls(), token=token_of_environment())
         return client
 
     def forget(self) -> None:

@@ -18,10 +18,11 @@ import msgspec
 
 from mainspring.client.connection_errors import no_extension_error
 from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
+from mainspring.client.tokens import extension_request, is_unaware_of_tokens
 from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
-from mainspring.wire.gearman.packets import EXTENSION, Type
+from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -134,7 +135,8 @@ class Call(PendingReply[Any]):
 class Session:
     """The pending requests of one client.  Not thread-safe: the shell provides locking."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str | None = None) -> None:
+        self._token = token
         self._connection: Connection | None = None
         self.ready = False
         self._output: list[bytes] = []
@@ -209,7 +211,7 @@ class Session:
         """Begin on a new connection: request the extension."""
         self._connection = Connection("client", max_body=MAX_BODY)
         self.ready = False
-        self._output = [packets.request(Type.OPTION_REQ, EXTENSION)]
+        self._output = [extension_request(self._token)]
 
     def disconnected(self, error: ServerError | None = None) -> None:
         """Drop the connection; answer sent requests that must not be sent twice with ``error``."""
@@ -317,6 +319,9 @@ class Session:
     def _refusal(self, args: list[bytes]) -> None:
         code, message = (part.decode("utf-8", "replace") for part in args)
         if not self.ready:
+            if is_unaware_of_tokens(code, self._token):
+                self._output.append(extension_request(None))
+                return
             raise no_extension_error(code, message)
         self._answer(RefusedError(code, message))
 

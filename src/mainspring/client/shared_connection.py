@@ -35,8 +35,14 @@ class SharedConnection:
     """A session on the first reachable server of ``servers``.  Thread-safe and fork-safe; connects on first use."""
 
     def __init__(
-        self, servers: Sequence[Address], tls: ssl.SSLContext | None, connect_timeout: float, reconnect_timeout: float
+        self,
+        servers: Sequence[Address],
+        tls: ssl.SSLContext | None,
+        connect_timeout: float,
+        reconnect_timeout: float,
+        token: str | None = None,
     ) -> None:
+        self._token = token
         self._servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
@@ -46,7 +52,7 @@ class SharedConnection:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
-        self._session = Session()
+        self._session = Session(self._token)
         self._socket: socket.socket | None = None
         self._unsent: memoryview | None = None
         self._blocked = False  # the kernel accepts no more bytes for now

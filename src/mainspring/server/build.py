@@ -353,6 +353,7 @@ async def open_node(
         shut_down=shutdown.stop,
         workflows=workflows,
         logs=logs,
+        access=access,
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)
@@ -420,6 +421,7 @@ def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettin
         connections=connection_limits(settings).gearman,
         idle_timeout=limits.idle_timeout,
         packet_timeout=limits.packet_timeout,
+        require_token=settings.listen.require_token,
     )
 
 

@@ -122,6 +122,9 @@ class ListenSettings:
     insecure: bool = False
     """Allow ports beyond loopback to which any client can connect."""
 
+    require_token: bool = False
+    """Demand a token, a client certificate or a Unix socket of each connection to a Gearman port."""
+
     backlog: int = 1024
     """Connections that the system queues until they are accepted."""
 
@@ -324,6 +327,8 @@ class ServerSettings:
                 )
             if urlsplit(self.store.cluster).scheme != "zookeeper":
                 raise SettingsError(f"{self.store.cluster!r} is not a cluster: write zookeeper://HOST:2181/CHROOT")
+        if self.listen.require_token and self.store.engine == "zookeeper":
+            raise SettingsError("--require-token needs a store that keeps tokens: use one on SQLite or PostgreSQL")
         strategies.strategy(self.fleet.strategy)
         Lease(0.0, lease=self.fleet.lease, beat=self.fleet.beat)
         if self.fleet.weight < 0:

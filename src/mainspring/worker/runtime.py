@@ -63,7 +63,7 @@ class Worker:
     ``task_process`` is the command that starts such a process, without its arguments. ``counters`` are for a supervisor.
     ``left_out``: functions that it registers later, each with the monotonic time at which it does. ``decider`` decides the runs
     of workflows; by default one is created if the registry has workflows. ``wall`` returns seconds since 1970 UTC.
-    ``servers`` maps names for the log to connectors. Create and run it on one event loop.
+    ``servers`` maps names for the log to connectors; ``token`` is for servers that demand one. Create and run it on one loop.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class Worker:
         left_out: Mapping[str, float] | None = None,
         decider: Decider | None = None,
         wall: Callable[[], float] = time.time,
+        token: str | None = None,
     ) -> None:
+        self._token = token
         given: object = settings
         if given is not None and not isinstance(given, WorkerSettings):
             raise refusal("settings", "WorkerSettings", given)
@@ -97,7 +99,7 @@ class Worker:
         self._servers = dict(servers)
         slots, isolates = self.settings.concurrency, selector is not None
         self._links = [
-            Link(place, connect, WorkerSession(functions, self._name, slots, isolates=isolates, stops=True), self)
+            Link(place, connect, WorkerSession(functions, self._name, slots, isolates=isolates, stops=True, token=token), self)
             for place, connect in servers.items()
         ]
         self._all_links = [*self._links]  # including those for extra places
@@ -275,7 +277,13 @@ class Worker:
     def open_links(self) -> Sequence[Link]:
         """Create links for extra places."""
         links = [
-            Link(place, connect, WorkerSession((), self._name, isolates=self._selector is not None), self, extra=True)
+            Link(
+                place,
+                connect,
+                WorkerSession((), self._name, isolates=self._selector is not None, token=self._token),
+                self,
+                extra=True,
+            )
             for place, connect in self._servers.items()
         ]
         self._all_links += links

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from mainspring.client.connection_errors import no_extension_error
+from mainspring.client.tokens import extension_request, is_unaware_of_tokens
 from mainspring.errors import ServerError, SettingsError
 from mainspring.version import version
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
-from mainspring.wire.gearman.packets import EXTENSION, Type
+from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,8 +131,10 @@ class WorkerSession:
         *,
         isolates: bool = False,
         stops: bool = False,
+        token: str | None = None,
     ) -> None:
         self._stops = stops
+        self._token = token
         self._functions = list(functions)
         self._name = name.encode()
         self._slots = slots
@@ -246,7 +249,7 @@ class WorkerSession:
     def connected(self) -> None:
         """Begin on a new connection."""
         self._connection = Connection("client", max_body=MAX_BODY)
-        self._output = [packets.request(Type.OPTION_REQ, EXTENSION)]
+        self._output = [extension_request(self._token)]
         self.agreed = self.takes_logs = False
         self._pauses = 0
         self.credit = 0
@@ -309,6 +312,9 @@ class WorkerSession:
             elif kind == Type.ERROR:
                 code, message = (part.decode("utf-8", "replace") for part in args)
                 if not self.agreed:
+                    if is_unaware_of_tokens(code, self._token):
+                        self._output.append(extension_request(None))
+                        continue
                     raise no_extension_error(code, message)
                 if code == "UNSUPPORTED":
                     # Reconnects would not help: this server's store can never serve the worker.

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.errors import ApiError, Code, Problem
+from mainspring.api.errors import ApiError, Code, Problem, problem_of
 from mainspring.api.jobs import Watch
 from mainspring.api.request import Request, read, write
+from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.worker_about import About
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.decider_workers import CacheReport
@@ -19,6 +20,7 @@ from mainspring.workflows.decider_workers import CacheReport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.caller import Caller as Identity
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
     from mainspring.api.answers.waiting import CallInProgress
@@ -57,6 +59,8 @@ class Caller(Protocol):
     outgoing: Outgoing
     end_watch: Callable[[], None] | None
     """Ends the watch of this connection, if it has one; called when the connection ends."""
+    caller: Identity
+    """The rights of its requests."""
     searches: list[CallInProgress]
     """Calls in progress that only read, and some that have ended; all are ended when the connection ends."""
 
@@ -157,10 +161,11 @@ class Calls:
             request = read(self._requests, method, params)
             own = self._own.get(type(request))
             if own is not None:
+                _check(request, peer.caller)
                 own(peer, call_id, request)
                 return
-        except ApiError as error:
-            _fault(peer, call_id, error.problem)
+        except (ApiError, ForbiddenError) as error:
+            _fault(peer, call_id, problem_of(error))
             return
         cost, size = 1 if request.is_small else CALL_COST, len(params)
         peer.unanswered.add(cost, size)
@@ -174,7 +179,7 @@ class Calls:
             _fault(peer, call_id, problem)
             peer.unanswered.remove(cost, size)
 
-        under_way = self._api.start(request, answer, fault)
+        under_way = self._api.start(request, answer, fault, caller=peer.caller)
         if request.only_reads:
             peer.searches = [search for search in (*peer.searches, under_way) if not search.is_over]
 
@@ -192,6 +197,14 @@ class Calls:
 
         peer.end_watch = self._jobs.watch(request, partial(_event, peer, call_id), has_room)
         _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _check(request: Request[Any], caller: Identity) -> None:
+    """Raise ForbiddenError if a caller may not make a request about its connection."""
+    function = request.function if isinstance(request, Watch) else None
+    caller.check(request.permission, request.namespace, function)
+    if isinstance(request, Watch) and function is None and caller.functions(request.permission, request.namespace):
+        raise ForbiddenError(f"{caller.name!r} may watch some functions alone: name one of them")
 
 
 def _answer(peer: Caller, call_id: bytes, value: object) -> None:

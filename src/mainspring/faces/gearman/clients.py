@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
+from mainspring.faces.gearman.guard import SIGN_IN, sign_in
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.wire.gearman.packets import EXTENSION, Type, response
 
@@ -199,6 +200,9 @@ def _option(peer: Peer, args: list[bytes]) -> None:
         peer.plain.exceptions = True
     elif option == EXTENSION:
         peer.wire.extended = True
+    elif option.startswith(SIGN_IN):
+        sign_in(peer, option)
+        return
     else:
         peer.outbox.send(response(Type.ERROR, b"UNKNOWN_OPTION", b"Server does not recognize given option"))
         return

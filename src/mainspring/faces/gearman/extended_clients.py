@@ -8,6 +8,7 @@ from mainspring.api.submitting import PRIORITY_BY_NAME
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.extension_json import SubmitOptions, decode_submit
+from mainspring.faces.gearman.guard import may_wait
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job
 from mainspring.wire.gearman.packets import Type
@@ -63,8 +64,23 @@ def _wait(peer: Peer, args: list[bytes]) -> None:
     job_id = peer.service.id_of(args[0])
     if job_id is None:
         peer.results.unknown(args[0])
-    else:
+    elif peer.guard is None:
         peer.submits.wait_for(job_id, args[0])
+    else:
+        _wait_if_permitted(peer, job_id, args[0])
+
+
+def _wait_if_permitted(peer: Peer, job_id: int, handle: bytes) -> None:
+    """Wait for a job if the peer's token permits it; other jobs do not exist for the peer."""
+
+    def found(job: Job | None) -> None:
+        if job is not None and may_wait(peer.caller, job.function):
+            peer.submits.wait_for(job_id, handle)
+        else:
+            peer.results.unknown(handle)
+
+    peer.submits.flush()
+    peer.service.find(job_id, found, lambda _: peer.results.unknown(handle))
 
 
 def _call(peer: Peer, args: list[bytes]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from mainspring.faces.gearman.calls import Calls
+from mainspring.faces.gearman.guard import NO_CREDENTIALS
 from mainspring.faces.gearman.piece_cache import PieceCache
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
+    from mainspring.faces.gearman.guard import Credentials
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.service import JobService
@@ -55,6 +57,8 @@ class GearmanSettings:
     """Connections at the same time; 0: no limit."""
     idle_timeout: float | None = None
     """Seconds without a byte after which a peer without jobs is disconnected."""
+    require_token: bool = False
+    """Whether each connection needs a token, a client certificate or a Unix socket."""
     packet_timeout: float = 60.0
     """Seconds without a byte in the middle of a packet after which a peer is disconnected."""
 
@@ -89,8 +93,11 @@ class GearmanFace:
         remote_load: Callable[[bytes], RemoteLoad] | None = None,
         workflows: WorkflowService | None = None,
         logs: LogService | None = None,
+        access: Credentials | None = None,
     ) -> None:
         self.service = service
+        self.access: Credentials = access or NO_CREDENTIALS
+        """Finds the callers of tokens."""
         self.settings = settings
         self.api = api
         self.calls = Calls(api, job_calls, keeps_logs=logs is not None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from mainspring.access.caller import LOCAL
+from mainspring.faces.gearman.guard import Guard
 from mainspring.faces.gearman.listeners import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
 from mainspring.faces.gearman.outgoing import Outgoing
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.waiting import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.faces.gearman.guard import Credentials
     from mainspring.faces.gearman.worker_about import About
     from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Message
@@ -102,6 +106,12 @@ class Peer:
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
         """Calls in progress that only read, and some that have ended."""
+        self.caller = LOCAL
+        """The rights of its requests."""
+        self.guard: Guard | None = None
+        """Refuses messages; None for a peer without limits."""
+        self._end_credentials: Callable[[], None] | None = None
+        """Ends the watch of its token."""
 
     @property
     def worker(self) -> Worker | None:
@@ -164,6 +174,21 @@ class Peer:
         self.address = name[0] if isinstance(name, tuple) else "localhost"
         sock = transport.get_extra_info("socket")
         self.descriptor = sock.fileno() if sock is not None else -1
+        if self.face.settings.require_token and isinstance(name, tuple) and not transport.get_extra_info("peercert"):
+            self.guard = Guard()
+
+    @property
+    def access(self) -> Credentials:
+        """The credentials of the node."""
+        return self.face.access
+
+    def signed_in(self, caller: Caller, end_watch: Callable[[], None]) -> None:
+        """Limit the peer to the rights of a token from now on."""
+        if self._end_credentials is not None:
+            self._end_credentials()
+        self.caller, self._end_credentials = caller, end_watch
+        self.guard = Guard()
+        self.guard.caller = caller
 
     def _unread(self, full: bool) -> None:
         """Stop reading from a peer that does not read its answers, and send it no jobs and outcomes; or resume both."""
@@ -201,6 +226,8 @@ class Peer:
         self.outgoing.lost()
         if self.end_watch is not None:
             self.end_watch()
+        if self._end_credentials is not None:
+            self._end_credentials()
         for search in self.searches:
             search.end()
         self.service.client_gone(self.plain)

@@ -99,6 +99,10 @@ class GearmanProtocol(asyncio.Protocol):
         end = monotonic() + self._face.settings.slice
         left = iter(messages)
         for kind, args in left:
+            if peer.guard is not None and peer.guard.refuses(peer, kind, args):
+                if reading.ended:
+                    break
+                continue
             priority = _BACKGROUND.get(kind)
             if priority is not None:
                 submits.background(priority, args)

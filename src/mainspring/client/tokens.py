@@ -1,0 +1,26 @@
+"""The token of clients and workers: from the environment, and in the first packet of each connection."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from mainspring.wire.gearman import packets
+from mainspring.wire.gearman.packets import EXTENSION, Type
+
+TOKEN_VARIABLE: Final = "MAINSPRING_TOKEN"  # noqa: S105 - the name of a variable
+
+
+def token_of_environment() -> str | None:
+    """Return the token for servers that demand one; None if there is none."""
+    return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def extension_request(token: str | None) -> bytes:
+    """Return the first packet of a connection: it requests the extension, and signs in with a token if there is one."""
+    return packets.request(Type.OPTION_REQ, EXTENSION if token is None else EXTENSION + b" " + token.encode())
+
+
+def is_unaware_of_tokens(code: str, token: str | None) -> bool:
+    """Return whether a server of an earlier version has refused a token: it takes the request without one."""
+    return token is not None and code == "UNKNOWN_OPTION"
