@@ -99,7 +99,12 @@ class Worker:
         self._servers = dict(servers)
         slots, isolates = self.settings.concurrency, selector is not None
         self._links = [
-            Link(place, connect, WorkerSession(functions, self._name, slots, isolates=isolates, stops=True, token=token), self)
+            Link(
+                place,
+                connect,
+                WorkerSession(functions, self._name, slots, isolates=isolates, stops=True, token=token),
+                self,
+            )
             for place, connect in servers.items()
         ]
         self._all_links = [*self._links]  # including those for extra places

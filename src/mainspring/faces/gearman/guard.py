@@ -166,9 +166,9 @@ class Guard:
             if caller.may(Permission.DEVELOP, DEFAULT, function):
                 return False
             message = f"{caller.name!r} lacks the permission 'develop' for the function {function!r}"
-            _refuse(peer, kind, b"FORBIDDEN", message.encode())
+            _refuse(peer, kind, b"NOT_PERMITTED", message.encode())
             return True
-        _refuse(peer, kind, b"FORBIDDEN", b"a connection with a token takes packets of the extension alone")
+        _refuse(peer, kind, b"NOT_PERMITTED", b"a connection with a token takes packets of the extension alone")
         return True
 
 

@@ -171,8 +171,8 @@ def test_a_token_for_some_functions_reaches_no_others(guarded: Node) -> None:
     )
     guarded.commit()
     first, second, third = pay.received()
-    assert (first[0], second[0], second[1][0], third[0]) == ("SUBMITTED", "ERROR", "FORBIDDEN", "SUBMITTED")
-    assert pay.ask(Type.REGISTER, b"mail", b"")[1][0] == "FORBIDDEN"
+    assert (first[0], second[0], second[1][0], third[0]) == ("SUBMITTED", "ERROR", "NOT_PERMITTED", "SUBMITTED")
+    assert pay.ask(Type.REGISTER, b"mail", b"")[1][0] == "NOT_PERMITTED"
     assert pay.ask(Type.WAIT, foreign.encode()) == ("RESULT", [foreign, "unknown", "0", "", ""])
     pay.request(Type.WAIT, first[1][0].encode())
     guarded.commit()
@@ -184,8 +184,8 @@ def test_a_token_for_some_functions_reaches_no_others(guarded: Node) -> None:
 
 def test_roles_limit_calls_and_packets(guarded: Node) -> None:
     view = signed_in(guarded, "view")
-    assert view.ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "FORBIDDEN"
-    assert view.ask(Type.REGISTER, b"f", b"")[1][0] == "FORBIDDEN"
+    assert view.ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "NOT_PERMITTED"
+    assert view.ask(Type.REGISTER, b"f", b"")[1][0] == "NOT_PERMITTED"
     assert view.call("jobs.list")["jobs"] == []
     assert view.call("jobs.cancel", handle="H:n:1000000000001") == "forbidden"
     assert view.call("worker.slots", slots=3) == "forbidden"
@@ -193,9 +193,9 @@ def test_roles_limit_calls_and_packets(guarded: Node) -> None:
 
 def test_packets_of_gearman_and_administrators_commands_have_no_token(guarded: Node) -> None:
     peer = signed_in(guarded, "admin")
-    assert peer.ask(Type.SUBMIT_JOB_BG, b"f", b"", b"")[1][0] == "FORBIDDEN"
-    assert peer.ask(Type.CAN_DO, b"f")[1][0] == "FORBIDDEN"
-    assert peer.text("shutdown").startswith("ERR FORBIDDEN")
+    assert peer.ask(Type.SUBMIT_JOB_BG, b"f", b"", b"")[1][0] == "NOT_PERMITTED"
+    assert peer.ask(Type.CAN_DO, b"f")[1][0] == "NOT_PERMITTED"
+    assert peer.text("shutdown").startswith("ERR NOT_PERMITTED")
 
 
 def test_a_unix_socket_and_a_client_certificate_are_as_good_as_a_token(
@@ -225,7 +225,7 @@ def test_a_revoked_token_ends_its_connections(guarded: Node, access: Access) -> 
 def test_a_token_limits_its_connection_where_none_is_demanded() -> None:
     node = Node()
     node.face.access = Access()
-    assert signed_in(node, "view").ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "FORBIDDEN"
+    assert signed_in(node, "view").ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "NOT_PERMITTED"
     assert node.connect(extended=True).ask(Type.SUBMIT, b"f", b"", b"", b"")[0] == "SUBMITTED"
     wrong = node.connect()
     wrong.request(Type.OPTION_REQ, EXTENSION + b" ms_wrong")
