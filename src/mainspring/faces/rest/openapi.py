@@ -26,6 +26,8 @@ def document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> di
         reader = readers[route.operation]
         types += [one for one in (reader.of_body, _answer(route)) if one is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+    for name, component in components.items():
+        component["title"] = name  # generators name classes by it, and two structs may have one name
     remaining = iter(schemas)
     next(remaining)
     paths: dict[str, dict[str, Any]] = {}
@@ -111,7 +113,7 @@ def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
         parameter: dict[str, Any] = {
             "name": field.name,
             "in": place,
-            "required": field.required,
+            "required": field.required or place == "path",
             "schema": schema,
         }
         if isinstance(type_info(field.type), msgspec.inspect.ListType):

@@ -41,6 +41,16 @@ def test_every_route_is_in_the_document_and_every_operation_is_a_route() -> None
         assert ("requestBody" in operation) <= route.has_body
 
 
+def test_generators_of_clients_find_what_they_need() -> None:
+    described = document(ALL, version="1.0")
+    titles = [one["title"] for one in described["components"]["schemas"].values()]
+    assert len(set(titles)) == len(titles)
+    for path, methods in described["paths"].items():
+        for operation in methods.values():
+            assert all(one["required"] for one in operation["parameters"] if one["in"] == "path"), path
+            assert all("description" in one for one in operation["responses"].values())
+
+
 def test_references_lead_to_schemas() -> None:
     described = document(ALL, version="1.0")
     schemas = described["components"]["schemas"]
