@@ -108,7 +108,7 @@ def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
     parameters = []
     for field in msgspec.structs.fields(part):
         schema = msgspec.json.schema(field.type)
-        if field.default not in (NODEFAULT, None):
+        if place != "path" and field.default not in (NODEFAULT, None):
             schema["default"] = msgspec.to_builtins(field.default)
         parameter: dict[str, Any] = {
             "name": field.name,
