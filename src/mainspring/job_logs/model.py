@@ -13,7 +13,7 @@ import msgspec
 from mainspring.job_logs.cleaning import clean, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Value = str | int | float | bool | None
 
@@ -26,6 +26,7 @@ MAX_NAME: Final = 255
 MAX_VALUE: Final = 1024
 """Characters of a field's value."""
 MAX_FIELDS: Final = 32
+REDACTED: Final = "[redacted]"
 CHUNK_BYTES: Final = 16_384
 """Bytes after which a chunk is full. Its last line may be longer."""
 CHUNK_LINES: Final = 500
@@ -82,15 +83,24 @@ def mask_from(level: int) -> int:
     return (1 << len(LEVELS)) - (1 << level)
 
 
-def tidy(line: Line) -> None:
-    """Remove from a line what may harm a reader's terminal, and cut what is too long."""
+def hides_nothing(_: str) -> bool:
+    """Return False: all fields may be seen."""
+    return False
+
+
+def tidy(line: Line, hides: Callable[[str], bool]) -> None:
+    """Remove from a line what may harm a reader's terminal, cut what is too long, and redact the fields that ``hides`` names."""
     line.at_us = min(max(line.at_us, 0), 2**62)
     line.level = min(max(line.level, 0), len(LEVELS) - 1)
     line.logger = cut(clean(line.logger), MAX_NAME)
     line.message = cut(clean(line.message), MAX_MESSAGE)
     if line.fields:
         line.fields = {
-            cut(clean(name), MAX_NAME): cut(clean(value), MAX_VALUE) if isinstance(value, str) else value
+            cut(clean(name), MAX_NAME): REDACTED
+            if hides(name)
+            else cut(clean(value), MAX_VALUE)
+            if isinstance(value, str)
+            else value
             for name, value in list(line.fields.items())[:MAX_FIELDS]
         }
 
@@ -104,11 +114,11 @@ class Part(NamedTuple):
     body: bytes
 
 
-def parts_of(first: int, lines: Sequence[Line]) -> Iterator[Part]:
-    """Tidy lines, and yield them in parts of the size of a chunk."""
+def parts_of(first: int, lines: Sequence[Line], hides: Callable[[str], bool] = hides_nothing) -> Iterator[Part]:
+    """Tidy lines, and yield them in parts of the size of a chunk. ``hides`` is as in `tidy`."""
     start = size = levels = 0
     for place, line in enumerate(lines):
-        tidy(line)
+        tidy(line, hides)
         length = len(line.message) + 32
         if place > start and (size + length > CHUNK_BYTES or place - start >= CHUNK_LINES):
             yield Part(first + start, place - start, levels, _encode(lines[start:place]))

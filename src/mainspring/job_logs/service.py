@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mainspring.job_logs.keeping import HeadAndTail
-from mainspring.job_logs.model import Chunk, parts_of
+from mainspring.job_logs.model import Chunk, hides_nothing, parts_of
 from mainspring.job_logs.store import AppendLogs, ReadLogs, SweepLogs
 
 if TYPE_CHECKING:
@@ -43,10 +43,17 @@ WAKE_INTERVAL: Final = 1.0
 class Delivery:
     """The log of one delivery, as long as lines of it may come. ``owner`` is the connection that may send them."""
 
-    __slots__ = ("attempt", "delivery_us", "function", "heard", "job", "keeping", "namespace", "owner")
+    __slots__ = ("attempt", "delivery_us", "function", "heard", "hides", "job", "keeping", "namespace", "owner")
 
     def __init__(
-        self, owner: object, job: int, namespace: str, function: bytes, attempt: int, delivery_us: int
+        self,
+        owner: object,
+        job: int,
+        namespace: str,
+        function: bytes,
+        attempt: int,
+        delivery_us: int,
+        hides: Callable[[str], bool] = hides_nothing,
     ) -> None:
         self.owner = owner
         self.job = job
@@ -55,6 +62,8 @@ class Delivery:
         self.attempt = attempt
         self.delivery_us = delivery_us
         self.keeping = HeadAndTail()
+        self.hides = hides
+        """Returns whether the values of a field are redacted."""
         self.heard = 0.0
         """The monotonic time of its last lines."""
 
@@ -110,10 +119,10 @@ class LogService:
         return delivery
 
     def append(self, delivery: Delivery, first: int, lines: Sequence[Line]) -> None:
-        """Store consecutive lines soon. The first one has the number ``first``."""
+        """Store consecutive lines soon, without redacted fields. The first one has the number ``first``."""
         delivery.heard = self._clock.monotonic()
         self.lines += len(lines)
-        for part in parts_of(first, lines):
+        for part in parts_of(first, lines, delivery.hides):
             chunk = Chunk(
                 self._next_id(),
                 delivery.job,

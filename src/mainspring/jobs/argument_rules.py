@@ -50,6 +50,10 @@ class FunctionRules:
         redacted = self.redact(payload)
         return (redacted.payload or b"") if redacted.changed or redacted.payload is None else None
 
+    def hides(self, key: str) -> bool:
+        """Return whether nobody may see the values of a key."""
+        return self._keys is not None and self._keys.fullmatch(key) is not None
+
     def redact(self, payload: bytes) -> Redacted:
         """Return a payload as others may see it."""
         keys = self._keys

@@ -300,6 +300,7 @@ def delete_ended(tables: Tables, operation: ops.DeleteEnded) -> ops.Deleted:
     if job is None or not State(job.state).ended or job.term == RUNS:
         return ops.Deleted(job and copy(job), deleted=False)
     forget_ended(tables, job)
+    tables.logs.pop(job.id, None)
     return ops.Deleted(job, deleted=True)
 
 

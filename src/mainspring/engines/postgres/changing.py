@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import inbox, rows
 from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.logs import SQL as LOGS
 from mainspring.engines.postgres.queries import look_up
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import rules
@@ -73,6 +74,8 @@ async def delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded]) -
     for job_id, function, state, priority in await tx.connection.fetch(SQL["delete_ended"], ids) if ids else ():
         gone.add(job_id)
         tx.count(function, state, priority, -1)
+    if gone:
+        await tx.connection.execute(LOGS["delete_logs"], list(gone))
     outcomes = []
     for job_id in wanted:
         job_id = aliases.get(job_id, job_id)

@@ -9,6 +9,9 @@ ON CONFLICT (job, id) DO NOTHING;
 -- name: drop_logs
 DELETE FROM logs USING unnest($1::bigint[], $2::bigint[]) AS d (job, id) WHERE logs.job = d.job AND logs.id = d.id;
 
+-- name: delete_logs
+DELETE FROM logs WHERE job = ANY ($1::bigint[]);
+
 -- Nodes sweep at the same time: none waits for another one's rows.
 -- name: sweep_logs
 WITH old AS (SELECT job, id FROM logs WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED),

@@ -294,6 +294,7 @@ def _delete_ended(tx: Transaction, job: Job | None) -> ops.Deleted:
     if job is None or not State(job.state).ended or job.term == RUNS:
         return ops.Deleted(job, deleted=False)
     delete(tx, job)
+    tx.cursor.execute(SQL["delete_log"], (job.id,))
     return ops.Deleted(job, deleted=True)
 
 

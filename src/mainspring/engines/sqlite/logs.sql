@@ -6,6 +6,9 @@ INSERT OR IGNORE INTO logs (id, job, namespace, function, attempt, delivery_us, 
 -- name: drop_log
 DELETE FROM logs WHERE id = ?2 AND job = ?1;
 
+-- name: delete_log
+DELETE FROM logs WHERE job = ?;
+
 -- name: sweep_logs
 DELETE FROM logs WHERE id IN (SELECT id FROM logs WHERE id < ?1 ORDER BY id LIMIT ?2);
 

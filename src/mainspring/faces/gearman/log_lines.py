@@ -57,7 +57,9 @@ def _delivery(logs: LogService, peer: Peer, handle: bytes, token: bytes) -> Deli
     if held is None or held.token != token:
         return None
     namespace, function = split(held.job.function)
-    return logs.begin(key, Delivery(peer, held.job.id, namespace, function, held.job.attempt + 1, held.started_us))
+    job = held.job
+    hides = peer.service.arguments_of(job.function).hides
+    return logs.begin(key, Delivery(peer, job.id, namespace, function, job.attempt + 1, held.started_us, hides))
 
 
 HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {Type.LOG: log}

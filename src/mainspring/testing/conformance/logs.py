@@ -115,6 +115,15 @@ class LogSuite:
         assert store.group(SweepLogs(4, 2)) == [0]
         assert self._ids(store) == [4]
 
+    def test_the_log_of_a_deleted_job_is_deleted(self, store: Store) -> None:
+        first, second = store.leased(), store.leased()
+        for number, job in enumerate((first, second)):
+            store.end(job)
+            self._append(store, [chunk(number + 1, job=job.id)])
+        (deleted, _) = store.group(ops.DeleteEnded(first.id), AppendLogs([]))
+        assert deleted.deleted
+        assert (self._ids(store, job=first.id), self._ids(store, job=second.id)) == ([], [2])
+
     def test_an_id_that_is_taken_harms_nothing_else(self, store: Store) -> None:
         """The clock was set back: the group with it must not fail, as it has jobs of others."""
         self._append(store, [chunk(1)])

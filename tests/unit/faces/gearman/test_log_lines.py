@@ -10,6 +10,7 @@ from tests.simulation.life import LOG_RETENTION
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.job_logs.service import BUFFER_BYTES, OPERATION_ROWS, PAUSE, RETRY_PAUSE, SWEEP_INTERVAL
+from mainspring.jobs.argument_rules import ArgumentRules, Rule
 from mainspring.wire.gearman.packets import Type
 
 from .a_face import Node
@@ -113,6 +114,14 @@ def test_the_last_lines_may_come_after_a_timeout(node: Node) -> None:
     assert running.peer.received()[0][0] == "STOP"
     running.log(lines(1, "last"), first=2)
     assert messages(node, running.handle) == ["first 0", "last 0"]
+
+
+def test_fields_of_redacted_keys_are_not_stored() -> None:
+    node = Node(arguments=ArgumentRules(redactions=[Rule("f", "card*")]))
+    running = Running(node)
+    running.log([[0, INFO, "", "m", {"card_number": 4711, "CARD": "x", "order": 7}]])
+    (line,) = read(node, running.handle)["lines"]
+    assert line["fields"] == {"card_number": "[redacted]", "CARD": "[redacted]", "order": 7}
 
 
 def test_each_attempt_has_its_own_lines(node: Node) -> None:
