@@ -61,6 +61,7 @@ class SharedMemoryEngine:
     shared = True
     whole = True
     limits = True
+    namespaces = True
     lines = True
     access = True
     logs = True

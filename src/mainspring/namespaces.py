@@ -15,8 +15,12 @@ from mainspring.errors import UsageError
 
 DEFAULT: Final = "default"
 SEPARATOR: Final = b"\x1f"
+ANY: Final = ""
+"""Stands for all namespaces, in requests that a node makes for itself."""
 LIMIT: Final = 63
 """Characters in a namespace."""
+_DECISIONS: Final = b"\x1fd\x1f"
+"""The functions of decisions begin with it; see ``workflows.model``."""
 _NAMESPACE: Final = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{LIMIT - 1}}}")
 
 
@@ -36,13 +40,20 @@ def check(namespace: str) -> str:
     return namespace
 
 
+def prefix(namespace: str) -> bytes:
+    """Return the bytes before all names of a namespace, in their keys: none in the default namespace."""
+    return b"" if namespace == DEFAULT else namespace.encode() + SEPARATOR
+
+
 def key(namespace: str, name: bytes) -> bytes:
     """Return the key of a name in a namespace.
 
     A name of the default namespace that contains the separator, which only old stores have, gets a key that says ``default``, so
-    that it is no key of another namespace. The functions of decisions, which begin with the separator, contain their namespace.
+    that it is no key of another namespace. The functions of decisions contain their namespace, and are keys themselves.
     """
-    if namespace == DEFAULT and (SEPARATOR not in name or name.startswith(SEPARATOR)):
+    if SEPARATOR not in name:
+        return prefix(namespace) + name
+    if name.startswith(b"%b%b\x1f" % (_DECISIONS, namespace.encode())):
         return name
     return namespace.encode() + SEPARATOR + name
 
@@ -50,6 +61,29 @@ def key(namespace: str, name: bytes) -> bytes:
 def split(key: bytes) -> tuple[str, bytes]:
     """Return the namespace and the name of a key."""
     namespace, separator, name = key.partition(SEPARATOR)
-    if not separator or not namespace:
+    if not separator:
         return DEFAULT, key
-    return namespace.decode(), name
+    if namespace:
+        return namespace.decode(), name
+    return key[len(_DECISIONS) :].partition(SEPARATOR)[0].decode(), key
+
+
+def namespace_of(key: bytes) -> str:
+    """Return the namespace of a key."""
+    return split(key)[0] if SEPARATOR in key else DEFAULT
+
+
+def name_of(key: bytes) -> bytes:
+    """Return the name of a key."""
+    return split(key)[1] if SEPARATOR in key else key
+
+
+def key_of_text(namespace: str, name: str) -> str:
+    """Return the key of a name that is text, such as that of a schedule."""
+    return name if namespace == DEFAULT else f"{namespace}\x1f{name}"
+
+
+def split_text(key: str) -> tuple[str, str]:
+    """Return the namespace and the name of a key that is text."""
+    namespace, separator, name = key.partition("\x1f")
+    return (namespace, name) if separator else (DEFAULT, key)

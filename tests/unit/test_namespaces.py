@@ -36,3 +36,19 @@ def test_a_name_of_the_default_namespace_is_its_key() -> None:
 def test_a_wrong_namespace_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no namespace"):
         namespaces.check(text)
+
+
+def test_the_functions_of_decisions_are_keys_of_their_namespace() -> None:
+    decisions = b"\x1fd\x1fteam\x1forder@1"
+    assert namespaces.key("team", decisions) == decisions
+    assert namespaces.split(decisions) == ("team", decisions)
+    stored = namespaces.key("default", decisions)
+    assert namespaces.split(stored) == ("default", decisions), (
+        "a name of an old store is no function of another namespace"
+    )
+
+
+def test_texts_have_keys_too() -> None:
+    assert namespaces.key_of_text("default", "nightly") == "nightly"
+    assert namespaces.split_text(namespaces.key_of_text("team", "nightly")) == ("team", "nightly")
+    assert namespaces.split_text("nightly") == ("default", "nightly")

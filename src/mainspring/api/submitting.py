@@ -17,7 +17,7 @@ from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, Job, 
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.tags import check_tags
-from mainspring.namespaces import Namespaced
+from mainspring.namespaces import DEFAULT, Namespaced, name_of
 from mainspring.resources.limit_specs import key_of
 from mainspring.workflows.model import decision_function
 
@@ -106,8 +106,8 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
 
 def check_version(function: bytes, version: str) -> None:
     """Raise UsageError unless a workflow can have this version."""
-    name = function.decode("utf-8", "backslashreplace")
-    if not version.isprintable() or "@" in version or len(decision_function("default", name, version)) > FUNCTION_LIMIT:
+    name = name_of(function).decode("utf-8", "backslashreplace")
+    if not version.isprintable() or "@" in version or len(decision_function(DEFAULT, name, version)) > FUNCTION_LIMIT:
         raise UsageError(
             f"{version!r} is not a version of a workflow: give short printable text without @, such as '2'"
         )

@@ -158,7 +158,7 @@ class BulkRun:
             self._jobs = dict(jobs)
             self.prepare()
 
-        self._node.commits.put(Find(list(following)), found, self._not_read)
+        self._node.commits.put(Find(list(following), namespace=self.bulk.namespace), found, self._not_read)
 
     def _not_read(self, error: StoreError) -> None:
         del error  # operations with a waiting client report the store's errors

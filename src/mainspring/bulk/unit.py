@@ -125,13 +125,15 @@ class BulkUnit:
         match spec.action:
             case Action.CANCEL:
                 error = failure("Cancelled", spec.reason or REASON)
-                operations = [Cancel(job_id, error, now_us) for job_id in ids]
+                operations = [Cancel(job_id, error, now_us, bulk.namespace) for job_id in ids]
             case Action.RETRY:
-                operations = [Redrive(job_id) for job_id in ids]
+                operations = [Redrive(job_id, namespace=bulk.namespace) for job_id in ids]
             case Action.DELETE:
-                operations = [DeleteEnded(job_id) for job_id in ids]
+                operations = [DeleteEnded(job_id, bulk.namespace) for job_id in ids]
             case Action.RESCHEDULE:
-                operations = [Reschedule(job_id, now_us, due_us=spec.due_us) for job_id in ids]
+                operations = [
+                    Reschedule(job_id, now_us, due_us=spec.due_us, namespace=bulk.namespace) for job_id in ids
+                ]
         outcomes = await self._tables.perform(operations)
         return outcomes, [_result(job_id, outcome) for job_id, outcome in zip(ids, outcomes, strict=True)]
 

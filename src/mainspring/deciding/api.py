@@ -82,7 +82,7 @@ class Calls:
         self.defect: Parked | None = None
         """A defect for which the code stopped."""
         self._numbers = Numbers()
-        self.children = Children(state, loop, self.closing, issue, self._numbers)
+        self.children: Children = Children(state, loop, self.closing, issue, self._numbers)
         self._scheduled: dict[int, WorkflowJob[Any]] = {}
         """The same by the event that scheduled them."""
         self.mapped_events = 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs.model import RUNS, Job, State
 from mainspring.jobs.store import DeleteEnded, Reschedule
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +53,25 @@ class JobChanges:
     # ---- reschedule ----
 
     def reschedule(
-        self, job_id: int, change: JobChange, done: Callable[[Job], None], failed: Failed, act: Act | None = None
+        self,
+        job_id: int,
+        change: JobChange,
+        done: Callable[[Job], None],
+        failed: Failed,
+        act: Act | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
-        """Change a waiting job. ``done`` is called with the changed job, ``failed`` with the reason why it does not wait."""
+        """Change a waiting job of a namespace.
+
+        ``done`` is called with the changed job, ``failed`` with the reason why it does not wait.
+        """
         held = self._table.find(job_id)
         if held is not None:
+            if not held.is_in(namespace):
+                failed(self._not_found(job_id))
+                return
             if held.then is not None:
-                held.then.append(lambda: self.reschedule(job_id, change, done, failed, act))
+                held.then.append(lambda: self.reschedule(job_id, change, done, failed, act, namespace))
                 return
             if held.worker is not None or not held.stored:
                 failed(self._refusal(job_id, held))
@@ -67,7 +80,12 @@ class JobChanges:
             self._settling.released(held)
         now_us = round(self._clock.wall() * 1_000_000)
         operation = Reschedule(
-            job_id, now_us, due_us=change.due_us, priority=change.priority, expires_us=change.expires_us
+            job_id,
+            now_us,
+            due_us=change.due_us,
+            priority=change.priority,
+            expires_us=change.expires_us,
+            namespace=namespace,
         )
         operation.act = act
 
@@ -109,11 +127,21 @@ class JobChanges:
 
     # ---- delete ----
 
-    def delete(self, job_id: int, done: Callable[[Job], None], failed: Failed, act: Act | None = None) -> None:
-        """Delete an ended job. ``done`` is called with the job as it was, ``failed`` with the reason why it stays."""
+    def delete(
+        self,
+        job_id: int,
+        done: Callable[[Job], None],
+        failed: Failed,
+        act: Act | None = None,
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Delete an ended job of a namespace.
+
+        ``done`` is called with the job as it was, ``failed`` with the reason why it stays.
+        """
         held = self._table.find(job_id)
         if held is not None:
-            failed(self._alive(job_id, held.seen()))
+            failed(self._alive(job_id, held.seen()) if held.is_in(namespace) else self._not_found(job_id))
             return
 
         def deleted(outcome: Deleted) -> None:
@@ -125,7 +153,7 @@ class JobChanges:
             else:
                 done(job)
 
-        operation = DeleteEnded(job_id)
+        operation = DeleteEnded(job_id, namespace)
         operation.act = act
         self._commits.put(operation, deleted, failed)
 

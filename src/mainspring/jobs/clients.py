@@ -10,7 +10,8 @@ from mainspring.jobs import rules
 from mainspring.jobs.bulk_changes import BulkChanges
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import RUNS, State, StopRequest
-from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive, RequestStop
+from mainspring.jobs.store import Cancel, Find, FindUnique, InNamespace, Redrive, RequestStop
+from mainspring.namespaces import ANY, DEFAULT, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Cancelled, Found, Redriven
     from mainspring.jobs.subscriptions import Subscriptions
 
+RETRY_DELAY = 0.25
+"""Seconds after which a failed lookup is repeated."""
 LEAVE_STEP = 500
 """Jobs of a departed client that one step processes: the client may have waited for hundreds of thousands."""
 
@@ -59,7 +62,7 @@ class Clients:
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._clock, self._handles, self._listeners = context.clock, context.handles, context.listeners
-        self._hub = context.hub
+        self._hub, self._timers = context.hub, context.timers
         self._serving = serving
         self._settling = settling
         self._ends = ends
@@ -81,11 +84,56 @@ class Clients:
         listener: Listener,
         unknown: Callable[[], None],
         looked_up: Callable[[], None] = lambda: None,
+        namespace: str = DEFAULT,
     ) -> None:
-        """Notify a listener when a job has ended, at once if it has; call ``unknown`` if there is no such job.
+        """Notify a listener when a job has ended, at once if it has; call ``unknown`` if the namespace has no such job.
 
         ``looked_up`` is called once, when the lookup in the store is done or not needed.
         """
+        held = self._table.find(job_id)
+        if held is not None:
+            if held.is_in(namespace):
+                self._listeners.add(job_id, listener)
+                looked_up()
+            else:
+                looked_up()
+                unknown()
+        elif not self._listeners.several_namespaces or namespace == ANY:
+            self._wait(job_id, listener, unknown, looked_up)
+        else:
+            self._check(job_id, listener, unknown, looked_up, namespace)
+
+    def _check(
+        self,
+        job_id: int,
+        listener: Listener,
+        unknown: Callable[[], None],
+        looked_up: Callable[[], None],
+        namespace: str,
+    ) -> None:
+        """Wait for a stored job once the store has it in the namespace: a listener gets all that its job reports."""
+
+        def found(jobs: dict[int, Job]) -> None:
+            if job_id in jobs:
+                self._wait(job_id, listener, unknown, looked_up)
+            else:
+                looked_up()
+                unknown()
+
+        def failed(error: StoreError) -> None:
+            # A failed lookup does not mean an unknown job: a client would submit that job again.
+            del error
+            self._timers.at(
+                self._clock.monotonic() + RETRY_DELAY,
+                lambda: self._check(job_id, listener, unknown, looked_up, namespace),
+            )
+
+        if not listener.gone:
+            self._commits.put(Find([job_id], 0, namespace), found, failed)
+
+    def _wait(
+        self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
+    ) -> None:
         self._listeners.add(job_id, listener)
         if self._table.find(job_id) is not None:
             looked_up()
@@ -134,15 +182,19 @@ class Clients:
         done: Callable[[str], None],
         failed: Callable[[MainspringError], None],
         act: Act | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
-        """Cancel a job; ``done`` is called with ``cancelled``, ``running`` (its worker was asked to stop), or its final state.
+        """Cancel a job of a namespace.
 
-        ``act`` is recorded with the change, or when a worker is asked to stop.
+        ``done`` is called with ``cancelled``, ``running`` (its worker was asked to stop), or its final state. ``act`` is recorded
+        with the change, or when a worker is asked to stop.
         """
         held = self._table.find(job_id)
         if held is not None:
-            if held.then is not None:
-                held.then.append(lambda: self.cancel(job_id, reason, done, failed, act))
+            if not held.is_in(namespace):
+                failed(self._not_found(job_id))
+            elif held.then is not None:
+                held.then.append(lambda: self.cancel(job_id, reason, done, failed, act, namespace))
             else:
                 self._request_stop(held, reason, done, failed, act)
             return
@@ -150,7 +202,7 @@ class Clients:
         def cancelled(outcome: Cancelled) -> None:
             job = outcome.job
             if job is None:
-                failed(NotFoundError(f"no job has the handle {self._handles.of(job_id).decode()}"))
+                failed(self._not_found(job_id))
             elif outcome.before <= State.PENDING:
                 self._due_jobs.ended(job, outcome.before)
                 done("cancelled")
@@ -163,12 +215,12 @@ class Clients:
             elif State(outcome.before).held:
                 # It was claimed during the request, or its settlement waits for the store.
                 self._ends.retry_settlements()
-                self.cancel(job_id, reason, done, failed, act)
+                self.cancel(job_id, reason, done, failed, act, namespace)
             else:
                 done(State(outcome.before).name.lower())
 
         error = failure("Cancelled", reason)
-        operation = Cancel(job_id, error, round(self._clock.wall() * 1_000_000))
+        operation = Cancel(job_id, error, round(self._clock.wall() * 1_000_000), namespace)
         operation.act = act
         self._commits.put(operation, cancelled, failed)
 
@@ -176,6 +228,9 @@ class Clients:
         """Record an act that no operation of its own performs: a worker is asked to stop, or the job is in memory."""
         if act is not None:
             self._commits.put(RecordActs([act]))
+
+    def _not_found(self, job_id: int) -> NotFoundError:
+        return NotFoundError(f"no job has the handle {self._handles.of(job_id).decode()}")
 
     def _request_stop(
         self,
@@ -220,13 +275,17 @@ class Clients:
         payload: bytes | None = None,
         delay: float = 0.0,
         act: Act | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
-        """Put an ended, unsuccessful job back to pending, or to scheduled for some seconds; ``payload``: with other arguments."""
+        """Put an ended, unsuccessful job of a namespace back to pending, or to scheduled for some seconds.
+
+        ``payload``: with other arguments.
+        """
         handle = self._handles.of(job_id).decode()
 
         def refuse(job: Job | None, rival: int | None = None) -> None:
             if job is None:
-                failed(NotFoundError(f"no job has the handle {handle}"))
+                failed(self._not_found(job_id))
             elif rival is not None:
                 other = self._handles.of(rival).decode()
                 failed(
@@ -236,7 +295,7 @@ class Clients:
                     )
                 )
             elif job.term == RUNS:
-                function = job.function.decode("utf-8", "replace")
+                function = name_of(job.function).decode("utf-8", "replace")
                 failed(
                     ConflictError(
                         f"{handle} is a run of a workflow, and a run cannot be retried: "
@@ -287,11 +346,11 @@ class Clients:
                 failed(error)
 
             due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0
-            operation = Redrive(job_id, job.function, payload=payload, due_us=due_us)
+            operation = Redrive(job_id, job.function, namespace, payload=payload, due_us=due_us)
             operation.act = act
             self._commits.put(operation, redriven, not_redriven)
 
-        self.find(job_id, found, failed)
+        self.find(job_id, found, failed, namespace=namespace)
 
     # ---- looking up ----
 
@@ -303,24 +362,29 @@ class Clients:
         *,
         overtakes: bool = False,
         room: int = 0,
+        namespace: str = DEFAULT,
     ) -> None:
-        """Look a job up; a job in memory is returned as it is there.
+        """Look a job of a namespace up; a job in memory is returned as it is there.
 
         With ``overtakes`` the result may not include operations that are still queued: see `Operation.overtakes`.
         ``room`` is as in `Find`.
         """
         held = self._table.find(job_id)
         if held is not None:
-            done(held.seen())
+            done(held.seen() if held.is_in(namespace) else None)
             return
-        operation = Find([job_id], room)
+        operation = Find([job_id], room, namespace)
         operation.overtakes = overtakes
         self._commits.put(operation, lambda jobs: done(jobs.get(job_id)), failed)
 
     def show(
-        self, job_id: int, done: Callable[[Job | None, Running | None], None], failed: Callable[[StoreError], None]
+        self,
+        job_id: int,
+        done: Callable[[Job | None, Running | None], None],
+        failed: Callable[[StoreError], None],
+        namespace: str = DEFAULT,
     ) -> None:
-        """Look a job up; if another node holds it, ask that node for its worker and progress."""
+        """Look a job of a namespace up; if another node holds it, ask that node for its worker and progress."""
 
         def found(job: Job | None) -> None:
             remote_jobs = self._remote_jobs
@@ -329,10 +393,15 @@ class Clients:
             else:
                 remote_jobs.ask(job, lambda running: done(job, running))
 
-        self.find(job_id, found, failed, overtakes=True)
+        self.find(job_id, found, failed, overtakes=True, namespace=namespace)
 
     def find_unique(
-        self, unique: bytes, done: Callable[[Found | None], None], failed: Callable[[StoreError], None]
+        self,
+        unique: bytes,
+        done: Callable[[Found | None], None],
+        failed: Callable[[StoreError], None],
+        namespace: str = DEFAULT,
     ) -> None:
-        """Look a live stored job up by its unique, whatever its function."""
-        self._commits.put(FindUnique([(None, unique)]), lambda found: done(found[0]), failed)
+        """Look a live stored job of a namespace up by its unique, whatever its function."""
+        key = (InNamespace(namespace), unique)
+        self._commits.put(FindUnique([key]), lambda found: done(found[0]), failed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from mainspring.jobs.model import State
+from mainspring.namespaces import ANY, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,10 @@ class Held:
         self.denominator = b"0"
         self.subscribers: ProgressSubscribers | None = None
         """Other nodes whose clients wait for it; None before the first report of its worker, and on a store of one node."""
+
+    def is_in(self, namespace: str) -> bool:
+        """Return whether the job is in a namespace; `ANY` stands for all."""
+        return namespace in {ANY, namespace_of(self.job.function)}
 
     def seen(self) -> Job:
         """Return the job as clients see it: running once a worker has it."""

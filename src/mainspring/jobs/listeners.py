@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from mainspring.jobs.compaction import compact
+from mainspring.namespaces import ANY, DEFAULT
 
 if TYPE_CHECKING:
     from mainspring.ids import Handles
@@ -50,8 +51,22 @@ class Listeners:
         self._by_job: dict[int, list[Listener]] = {}
         self._by_listener: dict[Listener, set[int]] = {}
         self._large: WeakValueDictionary[int, Job] = WeakValueDictionary()
+        self.several_namespaces = False
+        """Whether clients or workers of other namespaces than ``default`` have connected to this node."""
         self.withheld: dict[Listener, dict[int, None]] = {}
         """By listener, the jobs that have ended, or may have, and that are looked up once the listener has room."""
+
+    def expect_namespaces(self) -> None:
+        """Prepare for jobs of several namespaces, from now on."""
+        self.several_namespaces = True
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of all jobs that listeners may wait for.
+
+        With several ones, `Clients.wait` adds a listener only once the namespace of its job is known.
+        """
+        return ANY if self.several_namespaces else DEFAULT
 
     def add(self, job_id: int, listener: Listener, *, repeat: bool = False) -> None:
         """Add a listener of a job, unless it is gone.

@@ -121,6 +121,7 @@ class Job(msgspec.Struct, weakref=True):
 
     id: int
     function: bytes
+    """The key of the function: its name, with the namespace before it unless that is ``default``; see ``namespaces``."""
     payload: bytes
     unique: bytes = NO_UNIQUE
     priority: int = Priority.NORMAL
@@ -142,7 +143,6 @@ class Job(msgspec.Struct, weakref=True):
     """JSON ``{"type", "message", "traceback"}`` of the last failure, or empty."""
     input_size: int = 0
     output_size: int = 0
-    namespace: str = "default"
     foreground: bool = False
     """The job is dropped when no client waits for it any more, unless a worker has it. Only shared stores keep such jobs."""
     key: bytes = b""

@@ -166,7 +166,7 @@ class OutcomeReader:
         failed: Callable[[StoreError], None],
         room: int,
     ) -> Find:
-        operation = Find(ids, room)
+        operation = Find(ids, room, self._listeners.namespace)
         self._commits.put(operation, found, failed)
         return operation
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from mainspring import namespaces
 from mainspring.errors import IllegalTransitionError
 from mainspring.ids import slot_of
 from mainspring.jobs.failures import failure
@@ -240,7 +241,14 @@ def slot(job: Job) -> int:
     """Return the hash slot of a job: that of its run, if it belongs to one, so that one node prefers all jobs of a run."""
     if job.options is not None and job.options.run is not None:
         return job.options.run[1]
-    return slot_of(job.namespace, job.function, job.unique, job.id)
+    return own_slot(job)
+
+
+def own_slot(job: Job) -> int:
+    """Return the hash slot of a job by its function and unique."""
+    namespace, name = namespaces.split(job.function) if job.unique else (namespaces.DEFAULT, b"")
+    # Nodes of the version before namespaces compute the same from the columns of PostgreSQL, where the name is the whole key.
+    return slot_of(namespace, name if namespace == namespaces.DEFAULT else job.function, job.unique, job.id)
 
 
 def duration_us(seconds: float) -> int:

@@ -23,6 +23,7 @@ from mainspring.jobs.lifecycle import NodeJobLifecycle
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.maintenance import Maintenance
+from mainspring.jobs.namespace_gate import NamespaceGate
 from mainspring.jobs.outcome_reader import OutcomeReader
 from mainspring.jobs.registered import Registered, nobody
 from mainspring.jobs.remembering import Remembering
@@ -64,9 +65,10 @@ class JobService:
 
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
-    ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` is whether the store keeps limits
-    of functions, ``keeps_stop_requests`` whether it keeps requests to stop held jobs. ``shared`` is given if the store is shared.
-    ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows. ``arguments`` are the rules for arguments.
+    ``attempts_ended`` are called with settlements after their commit. ``keeps_limits``, ``keeps_namespaces`` and
+    ``keeps_stop_requests`` are whether the store keeps limits of functions, namespaces, and requests to stop held jobs.
+    ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows.
+    ``arguments`` are the rules for arguments.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class JobService:
         earlier: Callable[[float], object],
         shared: Shared | None = None,
         keeps_limits: bool = True,
+        keeps_namespaces: bool = True,
         keeps_stop_requests: bool = True,
         round_robin: bool = False,
         wakeup: int = 1,
@@ -113,6 +116,7 @@ class JobService:
         self.timers = timers = Timers(earlier)
         self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
         self.listeners = listeners = Listeners(handles)
+        self.enter_namespace = NamespaceGate(listeners, kept=keeps_namespaces).enter
         self.settled_deliveries = SettledDeliveries()
         leased = None if alone else GrantedAccounts()
         accounts = (lambda _: open_own) if leased is None else leased.opener

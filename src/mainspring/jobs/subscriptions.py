@@ -90,7 +90,8 @@ class Subscriptions:
             for job_id in ids:
                 self.waited(job_id, term)
 
-        operation = Subscribe(term, ids, room) if term else Find(ids, room)
+        namespace = self._listeners.namespace
+        operation = Subscribe(term, ids, room, namespace) if term else Find(ids, room, namespace)
         self._commits.put(operation, noted, failed)
         return operation
 

@@ -11,6 +11,7 @@ from mainspring.ids import Term, job_ids
 from mainspring.jobs.admission import AdmissionQueue
 from mainspring.jobs.compaction import compact
 from mainspring.jobs.held import Held
+from mainspring.namespaces import namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,12 +66,12 @@ class JobTable:
         """Return a job by its id."""
         return self.held.get(self._handles.of(job_id))
 
-    def foreground_of(self, unique: bytes) -> Held | None:
-        """Return a foreground job by its unique, whatever its function; searches functions or jobs, whichever is fewer."""
-        queues = self._dispatch.queues
-        if len(self.foreground) < len(queues):
-            return next((held for (_, other), held in self.foreground.items() if other == unique), None)
-        return next((self.foreground[name, unique] for name in queues if (name, unique) in self.foreground), None)
+    def foreground_of(self, namespace: str, unique: bytes) -> Held | None:
+        """Return a foreground job of a namespace by its unique; searches functions or jobs, whichever is fewer."""
+        queues, foreground = self._dispatch.queues, self.foreground
+        keys = foreground if len(foreground) < len(queues) else ((name, unique) for name in queues)
+        found = (key for key in keys if key[1] == unique and key in foreground and namespace_of(key[0]) == namespace)
+        return next((foreground[key] for key in found), None)
 
     def hold(self, job: Job, *, stored: bool) -> Held:
         """Take a job into memory; it is in no queue yet."""

@@ -10,6 +10,7 @@ import msgspec
 from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.tags import indexed_tags
+from mainspring.namespaces import ANY, name_of, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +30,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     function: bytes | None = None
     functions: tuple[str, ...] = ()
     """Names or patterns such as ``pay*``, of which one has to match: a caller may be restricted to them (`access.roles`)."""
+    namespace: str = ANY
     unique: bytes | None = None
     key: bytes | None = None
     """The concurrency key."""
@@ -50,6 +52,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (
             (not self.states or job.state in self.states)
             and (self.function is None or job.function == self.function)
+            and self.namespace in {ANY, namespace_of(job.function)}
             and (self.unique is None or job.unique == self.unique)
             and job.created_us >= self.created_from_us
             and (not self.created_to_us or job.created_us < self.created_to_us)
@@ -79,5 +82,5 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def matches_pattern(function: bytes, patterns: Iterable[str]) -> bool:
     """Return whether one of the patterns matches a function's name."""
-    name = function.decode("utf-8", "backslashreplace")
+    name = name_of(function).decode("utf-8", "backslashreplace")
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -227,5 +227,4 @@ def _job(job_id: int, schedule: Schedule, row: Fire, now_us: int) -> Job:
         expires_us=0 if schedule.expires is None else row.due_us + duration_us(schedule.expires),
         options=Options(schedule.retry, schedule.timeout, schedule=schedule.name, fire_us=row.fire_us),
         input_size=len(schedule.args),
-        namespace=schedule.namespace,
     )

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.audit import Acting
 from mainspring.jobs.slices import Ground
+from mainspring.namespaces import ANY
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.rules import STEP_ROWS
@@ -251,6 +252,8 @@ class ListSchedules(PageQuery[Stored], frozen=True, kw_only=True):
     """Read all or the named schedules, in the order of their names. A page continues after a name."""
 
     names: tuple[str, ...] | None = None
+    """The keys of schedules."""
+    namespace: str = ANY
 
 
 # ---- the tables of an engine ----

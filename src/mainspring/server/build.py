@@ -260,6 +260,7 @@ async def open_node(
         earlier=ticks.earlier,
         shared=None if fleet is None else fleet.shared,
         keeps_limits=engine.limits,
+        keeps_namespaces=engine.namespaces,
         keeps_stop_requests=engine.workflows,
         round_robin=jobs.round_robin,
         wakeup=jobs.worker_wakeup,
@@ -341,6 +342,7 @@ async def open_node(
         ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock).handlers).handlers,
         nodes,
         refused=access.refused if engine.access else lambda _: None,
+        enter=service.enter_namespace if engine.namespaces else None,
     )
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)

@@ -9,6 +9,7 @@ from mainspring.faces.http.figures import Distribution, Measure
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
+from mainspring.namespaces import DEFAULT, namespace_of
 from mainspring.workflows.model import DECISIONS, decisions_of, function_text
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class Metrics:
             functions = heapq.nlargest(
                 METRIC_FUNCTIONS, functions, key=lambda queue: (queue.total(), len(queue.workers))
             )
-        queues = [(_label(queue.name), queue) for queue in functions]
+        queues = [(_labels(queue.name), queue) for queue in functions]
         waiting = [
-            ({"function": name, "priority": priority.name.lower()}, float(jobs))
-            for name, queue in queues
+            ({**labels, "priority": priority.name.lower()}, float(jobs))
+            for labels, queue in queues
             for priority, jobs in zip(Priority, queue.waiting_by_priority(), strict=True)
         ]
         yield Measure("mainspring_jobs_waiting", "gauge", "Jobs that wait for a worker.", waiting)
@@ -76,10 +77,10 @@ class Metrics:
             ),
         )
         for name, text, read in figures:
-            yield Measure(name, "gauge", text, [({"function": at}, read(queue)) for at, queue in queues])
-        ended = [({"function": at}, float(queue.ended)) for at, queue in queues]
+            yield Measure(name, "gauge", text, [(labels, read(queue)) for labels, queue in queues])
+        ended = [(labels, float(queue.ended)) for labels, queue in queues]
         yield Measure("mainspring_deliveries_total", "counter", "Ended deliveries, with any outcome.", ended)
-        oldest = [({"function": _label(name)}, age) for name, age in self._oldest.ages()]
+        oldest = [(_labels(name), age) for name, age in self._oldest.ages()]
         yield Measure("mainspring_oldest_waiting_seconds", "gauge", "How long the oldest due job has waited.", oldest)
         yield from self._attempts()
         for kind, name, text, value in (
@@ -101,14 +102,14 @@ class Metrics:
     def _attempts(self) -> Iterable[Measure | Distribution]:
         """Return the measures of attempts."""
         self._service.report_ends()
-        counted = [(_label(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
+        counted = [(_labels(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
         ends = [
-            ({"function": at, "outcome": outcome}, float(number))
-            for at, one in counted
+            ({**labels, "outcome": outcome}, float(number))
+            for labels, one in counted
             for outcome, number in zip(OUTCOMES, one.outcomes, strict=True)
         ]
         yield Measure("mainspring_attempts_total", "counter", "Ended attempts, by outcome.", ends)
-        measured = [({"function": at}, one) for at, one in counted if one.measured]
+        measured = [(labels, one) for labels, one in counted if one.measured]
         ran = [(labels, one.ran_counts.counts, one.ran_counts.total_us / 1e6) for labels, one in measured]
         yield Distribution("mainspring_attempt_seconds", "How long attempts ran.", BOUNDS, ran)
         waited = [(labels, one.waited_counts.counts, one.waited_counts.total_us / 1e6) for labels, one in measured]
@@ -116,8 +117,16 @@ class Metrics:
         yield Distribution("mainspring_wait_seconds", text, BOUNDS, waited)
 
 
+def _labels(name: bytes) -> dict[str, str]:
+    """Return the labels of a function, with its namespace unless that is ``default``.
+
+    They are unique: Prometheus refuses a whole page if two lines have the same labels.
+    """
+    namespace = namespace_of(name)
+    return {"function": _label(name)} | ({} if namespace == DEFAULT else {"namespace": namespace})
+
+
 def _label(name: bytes) -> str:
-    """Return a function's name as unique text; Prometheus refuses a whole page if two lines have the same labels."""
     text = function_text(name.replace(b"\\", b"\\\\"))
     # A function of users may have the text of decision tasks.
     return text if decisions_of(name) or not text.endswith(DECISIONS) else text.replace(DECISIONS, f"\\{DECISIONS}")

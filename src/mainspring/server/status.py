@@ -81,10 +81,10 @@ class Status:
     @staticmethod
     def _versions(workflows: WorkflowService) -> list[WorkflowStatus]:
         counts = workflows.counts()
-        versions = sorted((one.name, one.version) for one in workflows.definitions.all())
+        versions = sorted((one.namespace, one.name, one.version) for one in workflows.definitions.all())
         return [
             WorkflowStatus(
-                *key, workflows.versions.workers(*key), counts.parked.get(key, 0), counts.stranded.get(key, 0)
+                *key[1:], workflows.versions.workers(*key), counts.parked.get(key, 0), counts.stranded.get(key, 0)
             )
             for key in versions
         ]

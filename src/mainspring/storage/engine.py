@@ -82,6 +82,9 @@ class Engine(QueryPort, GroupPort, Protocol):
     limits: bool
     """Whether it keeps limits, pauses and keys of functions."""
 
+    namespaces: bool
+    """Whether it keeps functions of other namespaces than ``default``."""
+
     lines: bool
     """Whether pending jobs stand in lines whose first jobs can be read (`queries.jobs.FirstInLine`)."""
 

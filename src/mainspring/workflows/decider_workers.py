@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainspring.namespaces import DEFAULT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,9 +42,10 @@ class DeciderRow(NamedTuple):
 
 
 class _Decider:
-    __slots__ = ("cache", "draining", "versions")
+    __slots__ = ("cache", "draining", "namespace", "versions")
 
     def __init__(self) -> None:
+        self.namespace = DEFAULT
         self.versions: dict[str, None] = {}
         self.cache: CacheReport | None = None
         self.draining = False
@@ -57,6 +60,7 @@ class DeciderWorkers:
     def registered(self, worker: Worker, build: Build) -> None:
         """Note that a worker has a definition."""
         decider = self._deciders.setdefault(worker, _Decider())
+        decider.namespace = build[0]
         decider.versions[f"{build[1]}@{build[2]}"] = None
 
     def reported(self, worker: Worker, cache: CacheReport) -> None:
@@ -71,8 +75,10 @@ class DeciderWorkers:
         """Forget a worker whose connection has ended."""
         self._deciders.pop(worker, None)
 
-    def rows(self) -> Iterator[DeciderRow]:
-        """Return the workers in the order of their registrations."""
+    def rows(self, namespace: str) -> Iterator[DeciderRow]:
+        """Return the workers of a namespace in the order of their registrations."""
         for worker, one in self._deciders.items():
+            if one.namespace != namespace:
+                continue
             name = worker.connection.name()
             yield DeciderRow(name, list(one.versions), len(worker.running), one.draining, one.cache)

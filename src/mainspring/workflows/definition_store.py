@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import Definition
 
 
-class CountOpen(Query["dict[tuple[str, str], int]"], frozen=True):
-    """Count open runs by type and version."""
+class CountOpen(Query["dict[tuple[str, str, str], int]"], frozen=True):
+    """Count open runs by namespace, type and version."""
 
 
 class RemoveDefinition(Operation):

@@ -26,11 +26,11 @@ STARTUP_GRACE: Final = 10.0
 class Definitions:
     """A cache of the stored definitions, on a node that calls ``tick`` about every second.
 
-    ``added`` is called with the names that became workflows.
+    ``added`` is called with the functions that became workflows.
     """
 
     def __init__(
-        self, commits: CommitQueue, reads: Reads, clock: Clock, added: Callable[[Iterable[str]], None]
+        self, commits: CommitQueue, reads: Reads, clock: Clock, added: Callable[[Iterable[bytes]], None]
     ) -> None:
         self._commits = commits
         self._reads = reads
@@ -62,12 +62,12 @@ class Definitions:
         """Return all definitions."""
         return self._by_version.values()
 
-    def version_problem(self, namespace: str, function: bytes, version: str) -> str:
+    def version_problem(self, function: bytes, version: str) -> str:
         """Return why no run of a version can begin; empty if it can, or if the function is no workflow yet."""
-        name = function.decode("utf-8", "backslashreplace")
-        if not self.is_workflow(function) or (namespace, name, version) in self._by_version:
+        versions = [one for one in self.all() if one.function == function]
+        if not versions or any(one.version == version for one in versions):
             return ""
-        return unknown_version(function, version, [one for one in self.all() if one.name == name])
+        return unknown_version(function, version, versions)
 
     def define(
         self, definitions: Sequence[Definition], done: Callable[[], None], failed: Callable[[StoreError], None]
@@ -105,7 +105,7 @@ class Definitions:
     def keep(self, definitions: Iterable[Definition]) -> None:
         """Replace the cache by all stored definitions, and report the functions that are workflows from now on."""
         self._by_version = {(one.namespace, one.name, one.version): one for one in definitions}
-        functions = {one.name.encode() for one in self._by_version.values()}
+        functions = {one.function for one in self._by_version.values()}
         added, self._functions = functions - self._functions, functions
         if added:
-            self._added(sorted(name.decode() for name in added))
+            self._added(sorted(added))

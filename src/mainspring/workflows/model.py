@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mainspring import namespaces
+
 YEAR: Final = 366 * 86_400.0
 """Seconds; the longest execution timeout, and the default."""
 
@@ -43,6 +45,11 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     first_seen_us: int = 0
     last_seen_us: int = 0
 
+    @property
+    def function(self) -> bytes:
+        """Return the key of the function whose jobs start its runs."""
+        return namespaces.key(self.namespace, self.name.encode())
+
 
 class Limits(msgspec.Struct, frozen=True):
     """Limits of a run, which the node's settings give."""
@@ -70,6 +77,7 @@ class Key(NamedTuple):
     """One run of a chain."""
     workflow_id: str = ""
     namespace: str = "default"
+    """The namespace of the run; ``namespaces.ANY`` in requests that the node itself makes about a ``job``."""
 
 
 UNKNOWN_BUILD: Final = "?"
@@ -140,20 +148,23 @@ def decisions_of(function: bytes) -> tuple[str, str, str] | None:
 
 
 def function_text(function: bytes) -> str:
-    """Return a function's name for people: ``order@2 (decisions)`` for decision tasks; escapes for bytes that are not UTF-8."""
+    """Return a function's name for people, without its namespace.
+
+    ``order@2 (decisions)`` stands for decision tasks; bytes that are not UTF-8 become escapes.
+    """
     decisions = decisions_of(function)
     if decisions is None:
-        return function.decode("utf-8", "backslashreplace")
+        return namespaces.name_of(function).decode("utf-8", "backslashreplace")
     _, name, version = decisions
     return f"{name}@{version}{DECISIONS}"
 
 
-def function_named(text: str) -> bytes:
-    """Return the function that `function_text` shows as this text."""
+def function_named(text: str, namespace: str) -> bytes:
+    """Return the function of a namespace that `function_text` shows as this text."""
     name, at, version = text.removesuffix(DECISIONS).rpartition("@")
     if at and text.endswith(DECISIONS):
-        return decision_function("default", name, version)
-    return text.encode()
+        return decision_function(namespace, name, version)
+    return namespaces.key(namespace, text.encode())
 
 
 DECISIONS: Final = " (decisions)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.failures import failure
+from mainspring.namespaces import ANY
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.model import Status
 from mainspring.workflows.reading import load, run_of
@@ -55,7 +56,7 @@ async def signal_unbegun(
 ) -> Reached:
     """Signal a job whose run has not begun: begin the run, if it may and the job's function is a workflow."""
     definitions = definitions or Definitions(changes.tables)
-    if not begins or await definitions.newest(job.namespace, job.function) is None:
+    if not begins or await definitions.newest(job.function) is None:
         return await store_early(changes.tables, job, signal, changes.limits)
     found = await begin_named(changes, job.id, definitions, now_us)
     return await _missed(changes, None) if found is None else execution.signal(found.draft, signal)
@@ -111,6 +112,12 @@ def _continues(found: RunDraft | RunRow | None) -> bool:
     return status is None or status is Status.CONTINUED_AS_NEW
 
 
+def _of_namespace(key: Key, found: RunDraft | RunRow | None) -> RunDraft | RunRow | None:
+    """Return a run, unless it is of another namespace than the key: it may be in this node's memory, whatever its namespace."""
+    row = found.run.row if isinstance(found, RunDraft) else found
+    return found if row is None or key.namespace in {ANY, row.namespace} else None
+
+
 async def find_target(
     changes: RunChanges, key: Key, now_us: int, tasks: Container[bytes] = ()
 ) -> RunDraft | RunRow | Unbegun | list[Unbegun] | None:
@@ -123,9 +130,9 @@ async def find_target(
         if run:
             return await changes.find(run, now_us)
     else:
-        found = await changes.find(key.run or key.job, now_us)
+        found = _of_namespace(key, await changes.find(key.run or key.job, now_us))
         if key.job and _continues(found) and (link := await changes.last_link(key.job)):
-            return await changes.find(link, now_us)
+            return _of_namespace(key, await changes.find(link, now_us))
         if found is not None:
             return found
     unbegun = await find_unbegun(changes.tables, key, tasks)

@@ -57,13 +57,13 @@ async def events_from(runs: Runs, run: int, first: int) -> list[Event]:
 async def run_of(runs: Runs, key: Key) -> int:
     """Return the run that a key names, whether it is open or closed; 0 if there is none."""
     if key.run:
-        return key.run
+        return key.run if await runs.has_run(key.run, key.namespace) else 0
     if not key.job:
         return await runs.last_run(key.namespace, key.workflow_id)
-    first = await runs.load(key.job)
+    first = await runs.load(key.job, key.namespace)
     if first is not None and first.row.status is not Status.CONTINUED_AS_NEW:
         return key.job
-    return await runs.last_link(key.job) or (0 if first is None else key.job)
+    return await runs.last_link(key.job, key.namespace) or (0 if first is None else key.job)
 
 
 # ---- queries ----
@@ -85,6 +85,8 @@ async def _show(runs: Runs, run: int) -> ShownRun | None:
 
 async def read_history(runs: Runs, query: ReadHistory, meter: Meter) -> Page[Event]:
     """Return a page of a run's events. It ends once it has a certain size."""
+    if not await runs.has_run(query.run, query.namespace):
+        return Page([])
     events: list[Event] = []
     after: int = query.after or 0
     size = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring import namespaces
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.chains import begin_next, unknown_version
 from mainspring.workflows.completing import complete
@@ -35,7 +36,7 @@ async def decide(changes: RunChanges, operation: Decide) -> Callable[[], list[De
 
 async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> Callable[[], Decided]:
     found = await changes.open(completion.run, now_us)
-    if found is None:
+    if found is None or found.run.row.namespace != completion.namespace:
         return lambda: Decided("stale", CLOSED)
     if completion.job and not await _is_current(changes, found, completion):
         return lambda: Decided("stale", LOST)
@@ -85,7 +86,8 @@ async def _definitions_of_children(
     for decision in decisions:
         if isinstance(decision, StartChildWorkflowExecution):
             name, version = decision.type, decision.version
-            definition = await definitions.version(found.run.row.namespace, name.encode(), version)
+            function = namespaces.key(found.run.row.namespace, name.encode())
+            definition = await definitions.version(function, version)
             if definition is not None:
                 started[name, version] = definition
     return started

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from mainspring.namespaces import DEFAULT
 from mainspring.workflows.model import Status
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Completion(NamedTuple):
     identity: str = ""
     new_run: int = 0
     """The id of the new run if the decisions continue the run as new; 0: the rules choose it."""
+    namespace: str = DEFAULT
+    """The namespace of the decider: runs of others are unknown to it."""
 
 
 Verdict = Literal["recorded", "stale", "refused", "parked"]

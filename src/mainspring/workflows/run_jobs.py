@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainspring import namespaces
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import Job, Options, State, StopRequest, decode_options
 from mainspring.workflows.ending import ended_root
@@ -142,7 +143,6 @@ def _decision(job_id: int, run: Run, now_us: int) -> Job:
         state=int(State.PENDING),
         created_us=now_us,
         options=Options(run=(row.id, row.slot), ref=state.scheduled, forget=True),
-        namespace=row.namespace,
     )
 
 
@@ -150,14 +150,13 @@ def _activity(row: RunRow, event: ActivityTaskScheduled, now_us: int) -> Job:
     options = decode_options(event.options) if event.options else _NO_OPTIONS
     return Job(
         event.job,
-        event.function,
+        namespaces.key(row.namespace, event.function),
         event.input,
         priority=event.task_priority,
         state=int(State.PENDING),
         created_us=now_us,
         options=msgspec.structs.replace(options, run=(row.id, row.slot), ref=event.id, forget=True),
         input_size=len(event.input),
-        namespace=row.namespace,
         key=event.key,
     )
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring import namespaces
 from mainspring.jobs.model import Job
 from mainspring.jobs.model import State as JobState
+from mainspring.namespaces import ANY
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.decisions.child import child_ended, child_refused, child_started
 from mainspring.workflows.decisions.external import external_answered
@@ -99,14 +101,13 @@ async def _start_child(changes: RunChanges, errand: StartChild, now_us: int) -> 
     is_named = event.workflow_id != changes.handle_of(event.run)
     job = Job(
         event.run,
-        event.type.encode(),
+        namespaces.key(errand.namespace, event.type.encode()),
         event.input,
         unique=event.workflow_id.encode() if is_named else b"",
         priority=event.task_priority,
         state=int(JobState.PENDING),
         created_us=now_us,
         started_us=now_us,
-        namespace=errand.namespace,
         input_size=len(event.input),
     )
     has_begun = await begin_child(changes, job, errand, now_us)
@@ -144,7 +145,7 @@ def _ended(close: Close) -> tuple[type[EventBase], dict[str, Any]]:
 
 
 async def _apply_policy(changes: RunChanges, errand: ApplyPolicy, now_us: int) -> None:
-    child = await find_target(changes, Key(job=errand.child), now_us)
+    child = await find_target(changes, Key(job=errand.child, namespace=ANY), now_us)
     if not isinstance(child, RunDraft):
         return
     if errand.policy is ChildPolicy.TERMINATE:
@@ -194,7 +195,7 @@ async def _cancel_other(changes: RunChanges, errand: CancelOther, now_us: int) -
 async def _target(changes: RunChanges, errand: SignalOther | CancelOther, now_us: int) -> RunDraft | Unbegun | None:
     """Return the open run that an errand names, or the job of a workflow whose run has not begun."""
     event = errand.initiated
-    key = Key(job=event.run) if event.run else Key(workflow_id=event.workflow_id, namespace=errand.namespace)
+    key = Key(job=event.run, workflow_id="" if event.run else event.workflow_id, namespace=errand.namespace)
     found = await find_target(changes, key, now_us)
     if isinstance(found, Unbegun) and not found.is_workflow:
         return None  # it may be a task's job

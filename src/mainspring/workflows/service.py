@@ -9,6 +9,7 @@ import msgspec
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs.model import DECISIONS, Options
+from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
@@ -61,11 +62,11 @@ DAY: Final = 86_400.0
 
 
 class Counts(NamedTuple):
-    """Runs by type, or by type and version."""
+    """Runs by namespace and type, or by namespace, type and version."""
 
-    open: Mapping[str, int]
-    parked: Mapping[tuple[str, str], int]
-    stranded: Mapping[tuple[str, str], int]
+    open: Mapping[tuple[str, str], int]
+    parked: Mapping[tuple[str, str, str], int]
+    stranded: Mapping[tuple[str, str, str], int]
 
 
 class WorkflowService:
@@ -229,9 +230,9 @@ class WorkflowService:
         """Forget it."""
         self._builds.disconnected(build, worker)
 
-    def _became_workflows(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._jobs.became_root(name.encode())
+    def _became_workflows(self, functions: Iterable[bytes]) -> None:
+        for function in functions:
+            self._jobs.became_root(function)
 
     # ---- starts ----
 
@@ -264,7 +265,7 @@ class WorkflowService:
     def _start_later(
         self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed
     ) -> None:
-        if version and (why := self.definitions.version_problem(job.namespace, job.function, version)):
+        if version and (why := self.definitions.version_problem(job.function, version)):
             done(Begun({}, {job.id: why}))
             return
         if timeout or version:
@@ -339,19 +340,27 @@ class WorkflowService:
         operation.act = act
         self._commits.put(operation, done, failed)
 
-    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed, act: Act | None = None) -> None:
-        """Let a parked run go on, or all of them."""
+    def unpark(
+        self,
+        key: Key | None,
+        namespace: str,
+        done: Callable[[int], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Let a parked run go on, or all of a namespace."""
         number = 0
 
         def unparked(outcome: int) -> None:
             nonlocal number
             number += outcome
             if key is None and outcome == BATCH:
-                self._commits.put(UnparkRuns(self._now_us(), limit=BATCH), unparked, failed)
+                self._commits.put(UnparkRuns(self._now_us(), definition=(namespace,), limit=BATCH), unparked, failed)
             else:
                 done(number)
 
-        operation = UnparkRuns(self._now_us(), key=key, limit=BATCH)
+        definition = None if key is not None else (namespace,)
+        operation = UnparkRuns(self._now_us(), key=key, definition=definition, limit=BATCH)
         operation.act = act  # of the first step: one act for all of them
         self._commits.put(operation, unparked, failed)
 
@@ -372,7 +381,7 @@ class WorkflowService:
             else:
                 done("unknown" if outcome.verdict == "unknown" else "ended")
 
-        self.request_cancel(Key(job=job_id), reason, 0, reached, failed, act)
+        self.request_cancel(Key(job=job_id, namespace=ANY), reason, 0, reached, failed, act)
 
     # ---- queries ----
 
@@ -394,15 +403,24 @@ class WorkflowService:
 
         self._reads.ask(ShowRun(key), found, failed)
 
-    def history(self, run: int, first: int, limit: int, done: Callable[[Page[Event]], None], failed: Failed) -> None:
-        """Read events of a run from a number on: fewer than ``limit`` if they are large."""
-        self._reads.ask(ReadHistory(run=run, after=first - 1, limit=limit), done, failed)
+    def history(
+        self,
+        run: int,
+        first: int,
+        limit: int,
+        done: Callable[[Page[Event]], None],
+        failed: Failed,
+        *,
+        namespace: str,
+    ) -> None:
+        """Read events of a run of a namespace from a number on: fewer than ``limit`` if they are large."""
+        self._reads.ask(ReadHistory(run=run, namespace=namespace, after=first - 1, limit=limit), done, failed)
 
-    def stranded(self) -> Collection[tuple[str, str]]:
-        """Return types and versions of runs that have waited for a minute, because no worker with their code is connected."""
-        return {(one.type, one.version) for one in self._watch.stranded()}
+    def stranded(self) -> Collection[tuple[str, str, str]]:
+        """Return namespaces, types and versions of runs that have waited for a minute for a worker with their code."""
+        return {(one.namespace, one.type, one.version) for one in self._watch.stranded()}
 
     def counts(self) -> Counts:
         """Return the last counts."""
-        stranded = {(one.type, one.version): one.runs for one in self._watch.stranded()}
+        stranded = {(one.namespace, one.type, one.version): one.runs for one in self._watch.stranded()}
         return Counts(self._watch.open, self._watch.parked, stranded)

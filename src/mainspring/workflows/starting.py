@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from mainspring.ids import slot_of
+from mainspring import namespaces
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State as JobState
+from mainspring.jobs.rules import own_slot
 from mainspring.workflows.decisions import execution
 from mainspring.workflows.model import Definition
 from mainspring.workflows.store import Begun, RunRow
@@ -45,7 +46,7 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
     accepted: list[_Beginning] = []
     for start in operation.starts:
         job = start.job
-        versions = await definitions.of(job.namespace, job.function)
+        versions = await definitions.of(job.function)
         definition = _version(versions, start.version or stated_version(job))
         if definition is None:
             refused[job.id] = unknown_version(job.function, start.version or stated_version(job), versions)
@@ -63,7 +64,7 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
 async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
     """Begin runs for pending jobs; see `BeginWaiting`."""
     definitions = Definitions(changes.tables)
-    if await definitions.newest("default", operation.function) is None:
+    if await definitions.newest(operation.function) is None:
         return 0
     jobs = await changes.tables.take_pending(operation.function, operation.rows, operation.now_us)
     changes.jobs.take(jobs)
@@ -91,7 +92,8 @@ async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us:
 async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft | None:
     job, definition = one.job, one.definition
     workflow_id = job.unique.decode("utf-8", "backslashreplace") if job.unique else changes.handle_of(job.id)
-    rival = await changes.open_run(job.namespace, workflow_id)
+    namespace = namespaces.namespace_of(job.function)
+    rival = await changes.open_run(namespace, workflow_id)
     if rival:
         why = f"the workflow id {workflow_id} has an open run of another workflow: {changes.handle_of(rival)}"
         error = failure(ALREADY_RUNNING, why)
@@ -107,7 +109,7 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
         run=job.id,
         root=job.id,
         workflow_id=workflow_id,
-        namespace=job.namespace,
+        namespace=namespace,
         timeout=one.timeout or timeout or definition.timeout,
         seed=job.id,
         task_priority=job.priority,
@@ -121,7 +123,8 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
 async def begin_child(changes: RunChanges, job: Job, errand: StartChild, now_us: int) -> bool:
     """Begin a child with a new root job; return False if its workflow id has an open run, or a waiting job of its workflow."""
     event = errand.initiated
-    if job.unique and await changes.open_run(job.namespace, event.workflow_id):
+    namespace = namespaces.namespace_of(job.function)
+    if job.unique and await changes.open_run(namespace, event.workflow_id):
         return False
     if await changes.tables.begin_roots([job]):
         return False
@@ -134,7 +137,7 @@ async def begin_child(changes: RunChanges, job: Job, errand: StartChild, now_us:
         run=job.id,
         root=job.id,
         workflow_id=event.workflow_id,
-        namespace=job.namespace,
+        namespace=namespace,
         timeout=event.execution_timeout,
         seed=job.id,
         task_priority=event.task_priority,
@@ -149,13 +152,13 @@ def _row(job: Job, workflow_id: str, name: str, version: str, now_us: int) -> Ru
     return RunRow(
         job.id,
         job.id,
-        job.namespace,
+        namespaces.namespace_of(job.function),
         workflow_id,
         name,
         version,
         started_us=now_us,
         input_size=len(job.payload),
-        slot=slot_of(job.namespace, job.function, job.unique, job.id),
+        slot=own_slot(job),
     )
 
 
@@ -171,35 +174,35 @@ class Definitions:
 
     def __init__(self, tables: RunTables) -> None:
         self._tables = tables
-        self._found: dict[tuple[str, bytes], list[Definition]] = {}
+        self._found: dict[bytes, list[Definition]] = {}
 
-    async def of(self, namespace: str, function: bytes) -> list[Definition]:
-        """Return the versions of a workflow."""
-        key = (namespace, function)
-        if key not in self._found:
-            name = function.decode("utf-8", "backslashreplace")
-            self._found[key] = await self._tables.definitions(namespace, name)
-        return self._found[key]
+    async def of(self, function: bytes) -> list[Definition]:
+        """Return the versions of a workflow, which is given by its key."""
+        if function not in self._found:
+            namespace, name = namespaces.split(function)
+            self._found[function] = await self._tables.definitions(namespace, name.decode("utf-8", "backslashreplace"))
+        return self._found[function]
 
-    async def version(self, namespace: str, function: bytes, version: str) -> Definition | None:
+    async def version(self, function: bytes, version: str) -> Definition | None:
         """Return a version of a workflow; without one that for new runs; None if it is not registered."""
-        return _version(await self.of(namespace, function), version)
+        return _version(await self.of(function), version)
 
-    async def newest(self, namespace: str, function: bytes) -> Definition | None:
+    async def newest(self, function: bytes) -> Definition | None:
         """Return the version that runs without a stated one get; None if the function is no workflow."""
-        return _version(await self.of(namespace, function), "")
+        return _version(await self.of(function), "")
 
     async def for_waiting(self, job: Job) -> Definition:
         """Return the version for the run of a stored job of a workflow.
 
         A version that no worker has registered is added: the run waits for a worker with it, because its start was acknowledged.
         """
-        versions = await self.of(job.namespace, job.function)
+        versions = await self.of(job.function)
         stated = stated_version(job)
         found = _version(versions, stated)
         if found is None:
-            name = job.function.decode("utf-8", "backslashreplace")
-            found = Definition(name, stated, job.namespace, timeout=versions[0].timeout)
+            namespace, name = namespaces.split(job.function)
+            text = name.decode("utf-8", "backslashreplace")
+            found = Definition(text, stated, namespace, timeout=versions[0].timeout)
             versions.append(found)
             await self._tables.save_definitions([found])
         return found
@@ -219,7 +222,7 @@ def _version(definitions: list[Definition], version: str) -> Definition | None:
 
 def unknown_version(function: bytes, version: str, versions: Collection[Definition]) -> str:
     """Return why a run of a version cannot begin; without a version: of a workflow."""
-    name = function.decode("utf-8", "backslashreplace")
+    name = namespaces.name_of(function).decode("utf-8", "backslashreplace")
     if not versions:
         return f"no worker has registered a workflow named {name}; start a worker with it first"
     listed = ", ".join(sorted(one.version for one in versions))

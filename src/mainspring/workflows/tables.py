@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.jobs.slices import RunGround
+from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -89,8 +90,11 @@ def first_errands(stored: Iterable[tuple[int, bytes]], limit: int, most_bytes: i
 class Runs(Protocol):
     """Reads of runs, in a transaction or in a query."""
 
-    async def load(self, run: int) -> StoredRun | None:
-        """Return a run."""
+    async def load(self, run: int, namespace: str = ANY) -> StoredRun | None:
+        """Return a run, of one namespace or of any."""
+
+    async def has_run(self, run: int, namespace: str) -> bool:
+        """Return whether a run exists in a namespace."""
 
     async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
         """Return the blocks of a history in order, from the one that has the event ``first`` on, ``limit`` at most."""
@@ -101,14 +105,14 @@ class Runs(Protocol):
     async def last_run(self, namespace: str, workflow_id: str) -> int:
         """Return the newest run of a workflow id; 0 if there is none."""
 
-    async def last_link(self, root: int) -> int:
+    async def last_link(self, root: int, namespace: str = ANY) -> int:
         """Return the newest run that continues another run of a root job; 0 if there is none."""
 
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
         """Return the versions of a workflow; without a name, all definitions."""
 
-    async def waiting_job(self, job_id: int) -> Job | None:
-        """Return a job that is PENDING or SCHEDULED, without its payload."""
+    async def waiting_job(self, job_id: int, namespace: str = ANY) -> Job | None:
+        """Return a job that is PENDING or SCHEDULED, of one namespace or of any, without its payload."""
 
     async def waiting_named(self, namespace: str, unique: bytes) -> list[Job]:
         """Return the jobs of any function with a unique that are PENDING or SCHEDULED, without their payloads."""
@@ -167,7 +171,7 @@ class RunTables(Runs, RunGround, Protocol):
     async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
         """Delete errands by their numbers, and store others behind those that are left."""
 
-    async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
+    async def parked(self, definition: tuple[str, ...] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs of a definition, or of all, without those that one of the builds has tried."""
 
     async def closed_runs(self, namespace: str, before_us: int, limit: int) -> list[RunRow]:

@@ -39,12 +39,12 @@ async def find_unbegun(runs: Runs, key: Key, tasks: Container[bytes] = ()) -> li
     if key.workflow_id:
         jobs = await runs.waiting_named(key.namespace, key.workflow_id.encode())
     else:
-        job = await runs.waiting_job(key.job or key.run)
+        job = await runs.waiting_job(key.job or key.run, key.namespace)
         jobs = [] if job is None else [job]
     if not jobs:
         return []
-    names = {(one.namespace, one.name.encode()) for one in await runs.definitions()}
-    found = [Unbegun(job, (job.namespace, job.function) in names) for job in jobs]
+    workflows = {one.function for one in await runs.definitions()}
+    found = [Unbegun(job, job.function in workflows) for job in jobs]
     return [one for one in found if one.is_workflow] or [one for one in found if one.job.function not in tasks]
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class VersionRow(NamedTuple):
     """A version of a workflow."""
 
+    namespace: str
     type: str
     version: str
     open: int
@@ -46,7 +47,7 @@ class VersionRow(NamedTuple):
 
 
 class VersionTable:
-    """The versions of a node. ``parked`` returns the parked runs by type and version."""
+    """The versions of a node. ``parked`` returns the parked runs by namespace, type and version."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class VersionTable:
         clock: Clock,
         definitions: Definitions,
         builds: Builds,
-        parked: Callable[[], Mapping[tuple[str, str], int]],
+        parked: Callable[[], Mapping[tuple[str, str, str], int]],
     ) -> None:
         self._commits = commits
         self._reads = reads
@@ -64,28 +65,30 @@ class VersionTable:
         self._builds = builds
         self._parked = parked
 
-    def list(self, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed) -> None:
-        """Read the versions of a workflow, or of all, by their names; of each the one that was first seen last comes first."""
+    def list(
+        self, namespace: str, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed
+    ) -> None:
+        """Read the versions of a workflow, or of all of a namespace, by their names; the one first seen last comes first."""
 
         def found(definitions: Collection[Definition]) -> None:
-            self._reads.ask(CountOpen(), lambda open_runs: done(self._rows(name, definitions, open_runs)), failed)
+            of = [one for one in definitions if one.namespace == namespace and name in {None, one.name}]
+            self._reads.ask(CountOpen(), lambda open_runs: done(self._rows(of, open_runs)), failed)
 
         self._reads.ask(FindDefinitions(), found, failed)
 
     def _rows(
-        self, name: str | None, definitions: Iterable[Definition], open_runs: Mapping[tuple[str, str], int]
+        self, definitions: Iterable[Definition], open_runs: Mapping[tuple[str, str, str], int]
     ) -> Sequence[VersionRow]:
         by_name: dict[str, list[Definition]] = {}
         for one in definitions:
-            if name in {None, one.name}:
-                by_name.setdefault(one.name, []).append(one)
+            by_name.setdefault(one.name, []).append(one)
         now_us, parked = to_us(self._clock.wall()), self._parked()
         rows = []
         for _, versions in sorted(by_name.items()):
             newest = version_for_new_runs(versions)
             versions.sort(key=lambda one: (one.first_seen_us, one.version), reverse=True)
             for one in versions:
-                key = (one.name, one.version)
+                key = (one.namespace, one.name, one.version)
                 workers = self.workers(*key)
                 seen_us = now_us if workers else one.last_seen_us
                 rows.append(
@@ -93,16 +96,16 @@ class VersionTable:
                 )
         return rows
 
-    def workers(self, name: str, version: str) -> int:
+    def workers(self, namespace: str, name: str, version: str) -> int:
         """Return how many connected workers have a version."""
-        return self._builds.workers("default", name, version)
+        return self._builds.workers(namespace, name, version)
 
-    def remove(self, name: str, version: str, done: Callable[[bool], None], failed: Failed) -> None:
+    def remove(self, namespace: str, name: str, version: str, done: Callable[[bool], None], failed: Failed) -> None:
         """Remove a version that nothing needs; ``done`` is called with whether it existed.
 
         ``failed`` gets a ConflictError if it is needed.
         """
-        if workers := self.workers(name, version):
+        if workers := self.workers(namespace, name, version):
             failed(
                 ConflictError(
                     f"version {version} of the workflow {name} has connected workers ({workers}): stop them, or delete the"
@@ -130,4 +133,4 @@ class VersionTable:
             else:
                 done(not outcome.problem)
 
-        self._commits.put(RemoveDefinition("default", name, version), removed, failed)
+        self._commits.put(RemoveDefinition(namespace, name, version), removed, failed)

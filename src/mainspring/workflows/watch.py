@@ -9,11 +9,12 @@ import structlog
 from mainspring.clock import to_us
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
+from mainspring.namespaces import DEFAULT
 from mainspring.workflows.model import decision_function
 from mainspring.workflows.store import CountParked, ForgetRuns, SweepEarlySignals, UnparkRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
@@ -47,6 +48,7 @@ log = structlog.get_logger("mainspring.workflows")
 class Stranded(NamedTuple):
     """Runs of one version that need a decision, without a worker."""
 
+    namespace: str
     type: str
     version: str
     runs: int
@@ -82,10 +84,10 @@ class Watch:
         self._first = first
         self._paused = paused
         self._retention = retention
-        self.parked: dict[tuple[str, str], int] = {}
-        """The parked runs by type and version."""
-        self.open: dict[str, int] = {}
-        """The open runs by type, as of the last look."""
+        self.parked: dict[tuple[str, str, str], int] = {}
+        """The parked runs by namespace, type and version."""
+        self.open: dict[tuple[str, str], int] = {}
+        """The open runs by namespace and type, as of the last look."""
         self._newly_parked: set[tuple[str, str, str]] = set()
         """The definitions of runs that were parked since the last tick."""
         self._looked = clock.monotonic()
@@ -108,14 +110,14 @@ class Watch:
             self._forget_at = now + FORGET_INTERVAL
             if self._first(FORGET_KEY):
                 self._forgetting = True
-                self._forget()
+                self._forget(sorted({DEFAULT, *(one.namespace for one in self._definitions())}))
 
     # ---- parked runs ----
 
     def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
         """Count the parked runs once; later, `changed` counts. There may be very many."""
 
-        def counted(parked: dict[tuple[str, str], int]) -> None:
+        def counted(parked: dict[tuple[str, str, str], int]) -> None:
             self.parked = parked
             then()
 
@@ -125,10 +127,10 @@ class Watch:
         """Count a run that a transaction has parked, or that is parked no longer."""
         is_parked = run.parked_us > 0
         if is_parked is not run.was_parked:
-            version = (run.type, run.version)
+            version = (run.namespace, run.type, run.version)
             number = self.parked.get(version, 0) + (1 if is_parked else -1)
             if is_parked:
-                self._newly_parked.add((run.namespace, *version))
+                self._newly_parked.add(version)
             if number > 0:
                 self.parked[version] = number
             else:
@@ -155,9 +157,10 @@ class Watch:
 
         The look repeats it, for runs that are parked while their next build connects.
         """
-        namespace, name, version, digest = build
-        if self.parked.get((name, version)) and not self._paused():
-            self._unpark((namespace, name, version), digest)
+        *version, digest = build
+        definition = (version[0], version[1], version[2])
+        if self.parked.get(definition) and not self._paused():
+            self._unpark(definition, digest)
 
     def _unpark(self, definition: tuple[str, str, str], build: str) -> None:
         def unparked(number: int) -> None:
@@ -175,24 +178,30 @@ class Watch:
     def _count(self) -> None:
         """Count open runs, and decisions without a worker: those of versions that no connected worker has."""
         connected = {build[:3] for build in self._builds()}
-        functions: set[bytes] = set()
+        functions: dict[bytes, tuple[str, str]] = {}
         unserved: dict[bytes, Definition] = {}
         for one in self._definitions():
-            functions.add(one.name.encode())
+            functions[one.function] = (one.namespace, one.name)
             if (one.namespace, one.name, one.version) not in connected:
                 unserved[decision_function(one.namespace, one.name, one.version)] = one
 
         def counted(outcome: Counted) -> None:
-            self.open = {function.decode(): 0 for function in functions}
+            self.open = dict.fromkeys(functions.values(), 0)
             pending: dict[bytes, int] = {}
             for (function, state, _), number in outcome.counts.items():
                 if function in functions and state == State.LEASED:  # a held job is the root job of an open run
-                    self.open[function.decode()] += number
+                    self.open[functions[function]] += number
                 elif function in unserved and state == State.PENDING:
                     pending[function] = pending.get(function, 0) + number
             now, before = self._clock.monotonic(), self._unserved
             self._unserved = {
-                function: Stranded(one.name, one.version, number, before[function].since if function in before else now)
+                function: Stranded(
+                    one.namespace,
+                    one.name,
+                    one.version,
+                    number,
+                    before[function].since if function in before else now,
+                )
                 for function, one in unserved.items()
                 if (number := pending.get(function, 0))
             }
@@ -226,19 +235,21 @@ class Watch:
 
     # ---- retention ----
 
-    def _forget(self) -> None:
-        """Delete closed runs, then signals to deleted jobs, in steps that are parts of separate groups."""
+    def _forget(self, namespaces: Sequence[str]) -> None:
+        """Delete closed runs of the namespaces, then signals to deleted jobs, in steps that are parts of separate groups."""
 
         def forgotten(number: int) -> None:
             if self._paused():
                 self._forgetting = False
             elif number:
-                self._forget()
+                self._forget(namespaces)
+            elif namespaces[1:]:
+                self._forget(namespaces[1:])
             else:
                 self._sweep_early(0)
 
         before_us = to_us(self._clock.wall() - self._retention)
-        self._commits.put(ForgetRuns(before_us, BATCH), forgotten, self._not_forgotten)
+        self._commits.put(ForgetRuns(before_us, BATCH, namespace=namespaces[0]), forgotten, self._not_forgotten)
 
     def _sweep_early(self, after: int) -> None:
         def swept(last: int) -> None:

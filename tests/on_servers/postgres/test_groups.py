@@ -107,7 +107,7 @@ def test_groups_that_only_read_leave_no_trace(database: str) -> None:
                     ops.Count(),
                     ops.ReadBacklog(),
                     ops.Find([job.id]),
-                    ops.FindUnique([(None, b"u")]),
+                    ops.FindUnique([(ops.InNamespace("default"), b"u")]),
                 )
             assert await other.fetchval("SELECT count(*) FROM journal") == 1
 

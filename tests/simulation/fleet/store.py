@@ -42,6 +42,7 @@ class Way:
     shared = True
     whole = True
     limits = True
+    namespaces = True
     lines = True
     access = True
     logs = True

@@ -43,7 +43,7 @@ class FakeWorkflows:
         self.reached = Reached("recorded", ROOT, ROOT, 7)
         self.begun: Callable[[Job], Begun] = lambda _: Begun({}, {})
         self.requests: list[Any] = []
-        self.without_worker: list[tuple[str, str]] = []
+        self.without_worker: list[tuple[str, str, str]] = []
 
     def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], _: object) -> None:
         self.requests.append((job, version, timeout))
@@ -73,12 +73,14 @@ class FakeWorkflows:
         self.requests.append((key, reason, children))
         done(self.reached)
 
-    def unpark(self, key: Key | None, done: Callable[[int], None], _: object, act: object = None) -> None:
+    def unpark(
+        self, key: Key | None, _namespace: str, done: Callable[[int], None], _: object, act: object = None
+    ) -> None:
         del act
         self.requests.append(key)
         done(1 if key else len(self.runs))
 
-    def stranded(self) -> Collection[tuple[str, str]]:
+    def stranded(self) -> Collection[tuple[str, str, str]]:
         return self.without_worker
 
     def functions(self) -> list[bytes]:
@@ -96,7 +98,17 @@ class FakeWorkflows:
         self.requests.append(key)
         done(next(iter(self.runs), self.unbegun))
 
-    def history(self, run_id: int, first: int, limit: int, done: Callable[[Page[Event]], None], _: object) -> None:
+    def history(
+        self,
+        run_id: int,
+        first: int,
+        limit: int,
+        done: Callable[[Page[Event]], None],
+        _: object,
+        *,
+        namespace: str,
+    ) -> None:
+        assert namespace == "default"
         found = [event for event in self.events if event.id >= first]
         self.requests.append(run_id)
         done(Page(found[:limit], found[limit - 1].id if len(found) > limit else None))

@@ -72,7 +72,7 @@ def test_stranded_runs_are_listed_by_their_version() -> None:
             a_run(2001, version="1", decision=7, parking=Parking(parked=Parked("", ""))),
         ) as (node, fake):
             assert (await node.api.call(workflows.List(stranded=True))).runs == []
-            fake.without_worker.append(("order", "1"))
+            fake.without_worker.append(("default", "order", "1"))
             page = await node.api.call(workflows.List(stranded=True, limit=3))
             assert [row.workflow_id for row in page.runs] == ["order-1099", "order-1097", "order-1095"]
             number, after = 0, page.next

@@ -31,7 +31,7 @@ from .runs_of_a_node import MISMATCH, START_US, a_run, activity, with_runs
 def test_a_run_waits_for(state: RunState, columns: dict[str, Any], text: str | None) -> None:
     async def test() -> None:
         async with with_runs(a_run(state=state, **columns)) as (node, fake):
-            fake.without_worker.append(("old", "2"))
+            fake.without_worker.append(("default", "old", "2"))
             (row,) = (await node.api.call(workflows.List())).runs
             assert row.waits_for == text
 

@@ -32,9 +32,9 @@ class Store:
         done(self.stored)
 
 
-def opened(store: Store) -> tuple[Definitions, ManualClock, list[str]]:
+def opened(store: Store) -> tuple[Definitions, ManualClock, list[bytes]]:
     clock = ManualClock()
-    added: list[str] = []
+    added: list[bytes] = []
     definitions = Definitions(cast("Any", store), cast("Any", store), clock, added.extend)
     definitions.load(lambda: None, lambda _: None)
     return definitions, clock, added
@@ -55,7 +55,7 @@ def test_a_new_definition_is_stored_at_once() -> None:
     definitions.define([ONE], lambda: done.append(None), fail)
     assert [operation.definitions for operation in store.operations] == [[ONE]]
     assert done == [None]
-    assert added == ["order"]
+    assert added == [b"order"]
     assert definitions.is_workflow(b"order")
 
 

@@ -25,7 +25,7 @@ from mainspring.workflows.model import (
 def test_a_function_has_a_text_for_people(function: bytes, text: str) -> None:
     assert function_text(function) == text
     if b"\xff" not in function:
-        assert function_named(text) == function
+        assert function_named(text, "default") == function
 
 
 def test_a_report_of_a_runs_code_is_read_as_it_was_written() -> None:

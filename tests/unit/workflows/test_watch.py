@@ -32,7 +32,7 @@ class Store:
     """Answers operations and queries at once."""
 
     def __init__(self, **parked: int) -> None:
-        self.parked = {("order", version[1:]): number for version, number in parked.items()}
+        self.parked = {("default", "order", version[1:]): number for version, number in parked.items()}
         self.definitions: list[Definition] = []
         self.counts: dict[tuple[bytes, int, int], int] = {}
         self.queries = 0
@@ -76,9 +76,9 @@ def test_parked_runs_are_counted_once_and_then_by_their_changes() -> None:
         changed("1", 0, was_parked=False),
     ):
         watch.changed(run)
-    assert watch.parked == {("order", "1"): 1, ("order", "2"): 1}
+    assert watch.parked == {("default", "order", "1"): 1, ("default", "order", "2"): 1}
     watch.changed(changed("1", 0, was_parked=True))
-    assert watch.parked == {("order", "2"): 1}
+    assert watch.parked == {("default", "order", "2"): 1}
     clock.advance(LOOK_INTERVAL)
     watch.tick()
     assert store.queries == 1
@@ -145,8 +145,8 @@ def test_runs_without_a_worker_of_their_version_are_stranded_after_a_minute() ->
         del store.counts[decision_function("default", "order", "2"), State.PENDING, 1]
         clock.advance(LOOK_INTERVAL)
         watch.tick()
-        assert [one[:3] for one in watch.stranded()] == [("order", "3", 4)], "version 1 has a worker"
-        assert watch.open == {"order": 5}
+        assert [one[:4] for one in watch.stranded()] == [("default", "order", "3", 4)], "version 1 has a worker"
+        assert watch.open == {("default", "order"): 5}
         for _ in range(int(WARNING_INTERVAL / LOOK_INTERVAL)):
             clock.advance(LOOK_INTERVAL)
             watch.tick()

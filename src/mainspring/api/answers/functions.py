@@ -20,6 +20,7 @@ from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
+from mainspring.namespaces import namespace_of
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.model import UNLIMITED, FunctionLimits, encode_limits
@@ -70,13 +71,17 @@ class FunctionCalls:
             place = _place(request.after)
         except ValueError:
             raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
-        others = self._others()
+        others = self._others(request.namespace)
         await self._counted()
         found: list[FunctionQueue] = []
         while isinstance(place, Place):
             page = await self._page(place, min(limit - len(found), PAGE_SIZE))
             # Functions of `others` come in the last part, unless they are in memory.
-            found.extend(queue for queue in page.functions if queue.serial or queue.name not in others)
+            found.extend(
+                queue
+                for queue in page.functions
+                if namespace_of(queue.name) == request.namespace and (queue.serial or queue.name not in others)
+            )
             place = b"" if page.next is None else page.next
             if len(found) >= limit:
                 return self._listed(found, _token(place))
@@ -92,11 +97,15 @@ class FunctionCalls:
     def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
         return Listed([self._info(queue) for queue in sorted(found, key=lambda queue: queue.name)], following)
 
-    def _others(self) -> set[bytes]:
+    def _others(self, namespace: str) -> set[bytes]:
         """Return the functions that are listed although this node has no jobs or workers of them."""
         service = self._service
         elsewhere = service.registered_elsewhere() or frozenset()
-        return {name for name in (*service.limited_functions(), *elsewhere) if service.queue_of(name) is None}
+        return {
+            name
+            for name in (*service.limited_functions(), *elsewhere)
+            if namespace_of(name) == namespace and service.queue_of(name) is None
+        }
 
     def _page(self, place: Place, size: int) -> Later[Page]:
         return Later(lambda done, failed: self._service.page_of_functions(place, done, failed, size))
@@ -108,7 +117,7 @@ class FunctionCalls:
         return Later(lambda done, failed: self._service.find_functions(names, done, failed))
 
     async def _show(self, request: Show) -> FunctionInfo:
-        service, name = self._service, function_named(request.function)
+        service, name = self._service, function_named(request.function, request.namespace)
         await self._counted()
         queue = (await self._find([name])).get(name)
         if queue is None and name not in service.limited_functions() and not service.is_registered(name):
@@ -117,8 +126,9 @@ class FunctionCalls:
 
     async def _registered(self, request: Registered) -> Registration:
         service = self._service
-        has = service.is_registered(function_named(request.function))
-        names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(service.registered_names(), CANDIDATES_LIMIT))
+        has = service.is_registered(function_named(request.function, request.namespace))
+        registered = (name for name in service.registered_names() if namespace_of(name) == request.namespace)
+        names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(registered, CANDIDATES_LIMIT))
         return Registration(has, service.sharing is not None, [function_text(name) for name in names])
 
     # ---- changing ----
@@ -131,7 +141,7 @@ class FunctionCalls:
                 Code.INVALID, "give limits, or `unlimited`, or `declared` for its workers' limits: exactly one of these"
             )
         limits_of(LimitSpec(**given))  # raises for an invalid limit
-        if given and self._is_workflow(function_named(request.function)):
+        if given and self._is_workflow(function_named(request.function, request.namespace)):
             raise ApiError(Code.INVALID, NO_LIMITS.format(request.function))
 
         def change(stored: FunctionLimits, now_us: int) -> FunctionLimits:
@@ -168,18 +178,19 @@ class FunctionCalls:
     ) -> FunctionInfo:
         function, revision = request.function, request.revision
         caller.check(request.permission, request.namespace, function)
-        service, name = self._service, function_named(function)
+        service = self._service
+        name, bare = function_named(function, request.namespace), function.encode()
         if (decisions := decisions_of(name)) is not None:
             raise ApiError(
                 Code.INVALID,
                 f"{function}: decisions have no limits and no pause; pause the workflow {decisions[1]} instead, so that no new"
                 " runs begin",
             )
-        if not name or b"\0" in name:
+        if not bare or b"\0" in bare:
             raise ApiError(Code.INVALID, "a function needs a name, without NUL bytes")
-        if DECISIONS in name:
+        if DECISIONS in bare:
             raise ApiError(Code.INVALID, RESERVED_NAME)
-        if len(name) > FUNCTION_LIMIT:
+        if len(bare) > FUNCTION_LIMIT:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
         if not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)

@@ -21,6 +21,7 @@ from mainspring.jobs.argument_rules import is_redacted
 from mainspring.jobs.changes import JobChange
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.retry import MAX_WAIT
+from mainspring.namespaces import name_of
 from mainspring.queries.jobs import ReadArguments
 
 if TYPE_CHECKING:
@@ -67,7 +68,13 @@ class JobChangeCalls:
             request.handle,
             Later(
                 lambda done, failed: self._service.retry(
-                    job_id, done, failed, payload=payload, delay=request.delay or 0.0, act=act
+                    job_id,
+                    done,
+                    failed,
+                    payload=payload,
+                    delay=request.delay or 0.0,
+                    act=act,
+                    namespace=request.namespace,
                 )
             ),
         )
@@ -98,7 +105,8 @@ class JobChangeCalls:
         job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
         act = caller.act(request.call, request.handle, namespace=request.namespace, after=change.shown())
         changed: Job = await self._of_handle(
-            request.handle, Later(lambda done, failed: self._service.reschedule(job_id, change, done, failed, act))
+            request.handle,
+            Later(lambda done, failed: self._service.reschedule(job_id, change, done, failed, act, request.namespace)),
         )
         return info_of(self._service, changed)
 
@@ -107,7 +115,8 @@ class JobChangeCalls:
         job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
         act = caller.act(request.call, request.handle, namespace=request.namespace)
         await self._of_handle(
-            request.handle, Later[object](lambda done, failed: self._service.delete(job_id, done, failed, act))
+            request.handle,
+            Later[object](lambda done, failed: self._service.delete(job_id, done, failed, act, request.namespace)),
         )
         return Deleted(request.handle)
 
@@ -128,7 +137,8 @@ class JobChangeCalls:
             version=stored.version,
             tags=stored.tags if request.tags is None else request.tags,
         )
-        job = self._submits.job(original.function, payload, request.unique.encode(), options)
+        name = name_of(original.function)
+        job = self._submits.job(request.namespace, name, payload, request.unique.encode(), options)
         return await self._submits.stored(job)
 
     async def _arguments(self, job: Job) -> bytes:

@@ -14,6 +14,7 @@ from mainspring.api.job_data import Data, Outcome, Payload, Result, Wait
 from mainspring.jobs.model import State
 from mainspring.jobs.results import decoded
 from mainspring.jobs.store import Find
+from mainspring.namespaces import name_of, namespace_of
 from mainspring.queries.jobs import ReadArguments
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class JobDataCalls:
 
     async def _wait(self, request: Wait, caller: Caller) -> Outcome:
         job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
-        sees = caller.may(Permission.PAYLOADS, request.namespace, text(job.function))
+        sees = caller.may(Permission.PAYLOADS, request.namespace, text(name_of(job.function)))
         ended = await self._read(job, RESULT_LIMIT) if State(job.state).ended else await self._end_of(job)
         if ended is None:
             raise unknown(request.handle)
@@ -82,7 +83,8 @@ class JobDataCalls:
 
     async def _read(self, job: Job, room: int) -> Job | None:
         """Return an ended job, with its result if that has at most ``room`` bytes; None if it is no longer kept."""
-        found: dict[int, Job] = await Later(lambda done, failed: self._service.put(Find([job.id], room), done, failed))
+        find = Find([job.id], room, namespace_of(job.function))
+        found: dict[int, Job] = await Later(lambda done, failed: self._service.put(find, done, failed))
         return found.get(job.id)
 
     async def _end_of(self, job: Job) -> Job | None:
@@ -91,7 +93,7 @@ class JobDataCalls:
 
         def ask(done: Done, _: Failed) -> None:
             listener.done = done
-            self._service.wait(job.id, listener, lambda: done(None))
+            self._service.wait(job.id, listener, lambda: done(None), namespace=namespace_of(job.function))
 
         try:
             ended: Job | None = await Later(ask)

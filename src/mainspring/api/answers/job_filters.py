@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.jobs import STATE_BY_NAME
 from mainspring.clock import to_us
+from mainspring.namespaces import key_of_text
 from mainspring.queries.filters import JobFilter
 from mainspring.workflows.model import function_named
 
@@ -42,16 +43,17 @@ class Criteria(Protocol):
     def created_to(self) -> datetime | None: ...  # noqa: D102
 
 
-async def filter_of(criteria: Criteria, find_run: Callable[[str], Awaitable[int]]) -> JobFilter:
-    """Return the filter for criteria. ``find_run`` returns the number of a run. Raises ApiError."""
+async def filter_of(criteria: Criteria, namespace: str, find_run: Callable[[str, str], Awaitable[int]]) -> JobFilter:
+    """Return the filter for jobs of a namespace. ``find_run`` returns the number of a run of a namespace. Raises ApiError."""
     states = [criteria.state] if isinstance(criteria.state, str) else criteria.state or ()
     return JobFilter(
         states=tuple(dict.fromkeys(map(_state, states))),
-        function=None if criteria.function is None else function_named(criteria.function),
+        function=None if criteria.function is None else function_named(criteria.function, namespace),
+        namespace=namespace,
         unique=None if criteria.unique is None else criteria.unique.encode(),
         key=None if criteria.key is None else criteria.key.encode(),
-        schedule=criteria.schedule,
-        run=None if criteria.workflow is None else await find_run(criteria.workflow),
+        schedule=None if criteria.schedule is None else key_of_text(namespace, criteria.schedule),
+        run=None if criteria.workflow is None else await find_run(namespace, criteria.workflow),
         error_type=criteria.error_type,
         tag=criteria.tag,
         created_from_us=_time_us(criteria.created_from),

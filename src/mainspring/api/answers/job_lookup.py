@@ -39,7 +39,9 @@ class JobLookup:
     async def find(self, handle: str, namespace: str, caller: Caller, permission: Permission) -> Job:
         """Return a job of a namespace, without payload and result. Raises ApiError and ForbiddenError."""
         job_id = self.job_id(handle)
-        job: Job | None = await Later(lambda done, failed: self._service.find(job_id, done, failed, overtakes=True))
+        job: Job | None = await Later(
+            lambda done, failed: self._service.find(job_id, done, failed, overtakes=True, namespace=namespace)
+        )
         if job is None:
             raise unknown(handle)
         check_access(job, handle, namespace, caller, permission)

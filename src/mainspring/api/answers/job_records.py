@@ -79,7 +79,9 @@ class RecordCalls:
         held = None
         if job_id is not None:
             held = service.find_held(job_id)
-            job, running = await Later(lambda done, failed: service.show(job_id, lambda *found: done(found), failed))
+            job, running = await Later(
+                lambda done, failed: service.show(job_id, lambda *found: done(found), failed, request.namespace)
+            )
         if job is None:
             raise unknown(request.handle)
         check_access(job, request.handle, request.namespace, caller, permission)

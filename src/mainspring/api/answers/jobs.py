@@ -25,6 +25,7 @@ from mainspring.api.jobs import (
 )
 from mainspring.errors import NotFoundError
 from mainspring.jobs.model import RUNS, Job, Options, State
+from mainspring.namespaces import namespace_of, split_text
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
 from mainspring.workflows.model import Key, decode_about, function_named
@@ -58,7 +59,7 @@ class JobCalls:
     async def _list(self, request: List, caller: Caller) -> Listed:
         check_number("limit", request.limit)
         before = self._lookup.job_id(request.before) if request.before is not None else None
-        where = await filter_of(request, self.find_run)
+        where = await filter_of(request, request.namespace, self.find_run)
         permitted = caller.functions(request.permission, request.namespace)
         if permitted is not None:
             where = replace(where, functions=permitted)
@@ -72,14 +73,14 @@ class JobCalls:
         following = None if page.next is None else self._service.handle_of(page.next).decode()
         return Listed(jobs, following, rfc3339(page.searched_us))
 
-    async def find_run(self, key: str) -> int:
+    async def find_run(self, namespace: str, key: str) -> int:
         """Return the number of the run with a handle or workflow id. Raises ApiError."""
         handle, _, run = key.rpartition("@")
         if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
             return int(run)
         if self._workflows is not None:
             root = self._service.id_of(key.encode())
-            wanted = Key(workflow_id=key) if root is None else Key(job=root)
+            wanted = Key(job=root or 0, workflow_id=key if root is None else "", namespace=namespace)
             shown = await self._shown(self._workflows, wanted)
             if isinstance(shown, ShownRun):
                 return shown.row.id
@@ -94,17 +95,19 @@ class JobCalls:
         def check(job: Job) -> None:
             check_access(job, request.handle, request.namespace, caller, request.permission)
 
-        found = await self.find(self._lookup.job_id(request.handle), check)
+        found = await self.find(self._lookup.job_id(request.handle), request.namespace, check)
         if found is None:
             raise unknown(request.handle)
         return found
 
-    async def find(self, job_id: int, check: Callable[[Job], None] = lambda _: None) -> JobDetails | None:
-        """Return the details of a job. ``check`` may raise an error for it."""
+    async def find(
+        self, job_id: int, namespace: str, check: Callable[[Job], None] = lambda _: None
+    ) -> JobDetails | None:
+        """Return the details of a job of a namespace. ``check`` may raise an error for it."""
         service = self._service
         held = service.find_held(job_id) is not None
         found: tuple[Job | None, Running | None] = await Later(
-            lambda done, failed: service.show(job_id, lambda *found: done(found), failed)
+            lambda done, failed: service.show(job_id, lambda *found: done(found), failed, namespace)
         )
         job, running = found
         if job is None:
@@ -112,12 +115,12 @@ class JobCalls:
         check(job)
         details = self._details(job if held else _of_another_node(job, running), running)
         if job.term == RUNS and self._workflows is not None:
-            await self._add_progress(self._workflows, job_id, details)
+            await self._add_progress(self._workflows, Key(job=job_id, namespace=namespace), details)
         return details
 
-    async def _add_progress(self, workflows: WorkflowService, root: int, details: JobDetails) -> None:
+    async def _add_progress(self, workflows: WorkflowService, root: Key, details: JobDetails) -> None:
         """Add the progress that the code of a run has reported to the details of its root job."""
-        shown = await self._shown(workflows, Key(job=root))
+        shown = await self._shown(workflows, root)
         progress = decode_about(shown.row.about).progress if isinstance(shown, ShownRun) else None
         if progress is not None:
             details.done = details.numerator = progress.done
@@ -130,7 +133,7 @@ class JobCalls:
         act = caller.act(request.call, request.handle, request.reason, namespace=request.namespace)
         try:
             state: str = await Later(
-                lambda done, failed: self._service.cancel(job_id, request.reason, done, failed, act)
+                lambda done, failed: self._service.cancel(job_id, request.reason, done, failed, act, request.namespace)
             )
         except NotFoundError:
             raise unknown(request.handle) from None
@@ -146,12 +149,15 @@ class JobCalls:
         Return a function that ends the watch. Raises ApiError.
         """
         job_id = self._lookup.job_id(request.handle) if request.handle is not None else None
-        function = function_named(request.function) if request.function is not None else None
+        namespace = request.namespace
+        function = None if request.function is None else function_named(request.function, namespace)
         missed = 0
 
         def changed(job: Job) -> None:
             nonlocal missed
             if (function is not None and job.function != function) or (job_id is not None and job.id != job_id):
+                return
+            if namespace_of(job.function) != namespace:
                 return
             if not has_room():
                 missed += 1
@@ -176,7 +182,7 @@ class JobCalls:
         return JobDetails(
             **asdict(info_of(service, job)),
             traceback=failure_of(job.error).traceback if job.error else None,
-            schedule=options.schedule,
+            schedule=None if options.schedule is None else split_text(options.schedule)[1],
             fire_time=rfc3339(options.fire_us),
             concurrency_key=text(job.key) or None,
             run_at=rfc3339(job.due_us),

@@ -224,7 +224,9 @@ class LogCalls:
         held = self._service.find_held(job_id)
         job: Job | None = held.job if held is not None else None
         if job is None:
-            job = await Later(lambda done, failed: self._service.find(job_id, done, failed))
+            job = await Later(
+                lambda done, failed: self._service.find(job_id, done, failed, namespace=request.namespace)
+            )
         if job is None:
             if await self._has_lines(logs, request, job_id):
                 return True  # lines may be kept for longer than their job

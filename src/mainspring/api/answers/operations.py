@@ -69,7 +69,7 @@ class OperationCalls:
         self,
         operations: BulkService,
         jobs: JobService,
-        find_run: Callable[[str], Awaitable[int]],
+        find_run: Callable[[str, str], Awaitable[int]],
     ) -> None:
         self._operations = operations
         self._jobs = jobs
@@ -87,7 +87,7 @@ class OperationCalls:
     async def _start(self, request: Start, caller: Caller) -> Started:
         where = None
         if request.filter is not None:
-            where = await filter_of(request.filter, self._find_run)
+            where = await filter_of(request.filter, request.namespace, self._find_run)
             patterns = caller.functions(Permission.OPERATE, request.namespace)
             if patterns is not None:
                 where = replace(where, functions=patterns)

@@ -16,6 +16,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.answers.waiting import CallInProgress
 from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.errors import ForbiddenError
+from mainspring.jobs.namespace_gate import NOT_KEPT
 from mainspring.namespaces import DEFAULT
 from mainspring.workflows.model import function_text
 
@@ -44,11 +45,20 @@ OBJECT_LIMIT: Final = 500
 
 
 class Api:
-    """The calls of a node, for all faces."""
+    """The calls of a node, for all faces.
 
-    def __init__(self, *parts: Handlers, refused: Callable[[Act], object] = lambda _: None) -> None:
+    ``enter`` is called with the namespace of each request outside ``default``; None: the node's store has no others.
+    """
+
+    def __init__(
+        self,
+        *parts: Handlers,
+        refused: Callable[[Act], object] = lambda _: None,
+        enter: Callable[[str], None] | None = None,
+    ) -> None:
         """``refused`` is called with each act that a caller may not do."""
         self._refused = refused
+        self._enter = enter
         self.requests: dict[str, type[Request[Any]]] = {}
         """Names of calls to their requests."""
         self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], bool]] = {}
@@ -81,7 +91,7 @@ class Api:
 
     async def _answer(self, request: Request[A], caller: Caller) -> A:
         try:
-            _check(request, caller)
+            self._check(request, caller)
             handler, gets_caller = self._handlers[type(request)]
             work = handler(request, caller) if gets_caller else handler(request)
             answer: A = await work
@@ -96,6 +106,13 @@ class Api:
         answer: A = await _outcome(self._answer(request, caller))
         return answer
 
+    def _check(self, request: Request[Any], caller: Caller) -> None:
+        check_permission(type(request), request.namespace, caller)
+        if request.namespace != DEFAULT:
+            if self._enter is None:
+                raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
+            self._enter(request.namespace)
+
     def add_streams(self, followers: Followers) -> None:
         """Add streams."""
         for request in followers:
@@ -108,7 +125,7 @@ class Api:
         return end
 
     async def _follow(self, request: Request[Any], caller: Caller, feed: Feed) -> Callable[[], None]:
-        _check(request, caller)
+        self._check(request, caller)
         return await self._followers[type(request)](request, caller, feed)
 
 
@@ -133,13 +150,6 @@ def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> A
     name = named.decode("utf-8", "backslashreplace") if isinstance(named, bytes) else str(named)
     act = caller.act(request.call or type(request).__name__, name[:OBJECT_LIMIT], namespace=request.namespace)
     return replace(act, refused=str(error))
-
-
-def _check(request: Request[Any], caller: Caller) -> None:
-    if caller is not LOCAL:
-        check_permission(type(request), request.namespace, caller, getattr(request, "function", None))
-    if request.namespace != DEFAULT:
-        raise ApiError(Code.UNSUPPORTED, f"this node has the namespace {DEFAULT!r} alone, not {request.namespace!r}")
 
 
 async def _outcome(work: Coroutine[Ask, Any, Any]) -> Any:

@@ -40,8 +40,8 @@ class ListsRuns(Protocol):
     def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
         """Read one run; without one, the jobs that the key may name, whose runs have not begun."""
 
-    def stranded(self) -> Collection[tuple[str, str]]:
-        """Return types and versions of runs that have waited for a minute, because no worker with their code is connected."""
+    def stranded(self) -> Collection[tuple[str, str, str]]:
+        """Return namespaces, types and versions of runs that have waited for a minute for a worker with their code."""
 
 
 class RunListCalls:
@@ -73,6 +73,7 @@ class RunListCalls:
         found: list[ShownRun] = []
         while stranded or not request.stranded:
             query = ListRuns(
+                namespace=request.namespace,
                 status=statuses,
                 parked=request.parked,
                 needs_decision=request.stranded,

@@ -8,6 +8,7 @@ from mainspring.api.answers.run_rows import run_handle, run_info, unbegun_info
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.clock import to_us
+from mainspring.namespaces import ANY
 from mainspring.workflows.model import Key
 
 if TYPE_CHECKING:
@@ -40,19 +41,19 @@ class RunLookup:
         self._service = service
         self._jobs = jobs
 
-    def key(self, text: str) -> Key:
-        """Return a run's key from its text. Raises ApiError."""
+    def key(self, namespace: str, text: str) -> Key:
+        """Return the key of a run of a namespace from its text. Raises ApiError."""
         if not 0 < len(text.encode()) <= KEY_LIMIT:
             raise ApiError(Code.INVALID, "a run has a handle, such as H:node:1000000000001, or a workflow id: give one")
         handle, _, run = text.rpartition("@")
         if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
-            return Key(run=int(run))
+            return Key(run=int(run), namespace=namespace)
         root = self._service.id_of(text.encode())
-        return Key(workflow_id=text) if root is None else Key(job=root)
+        return Key(job=root or 0, workflow_id=text if root is None else "", namespace=namespace)
 
     def run_id(self, text: str) -> int:
         """Return the number of the run that a page continues after. Raises ApiError."""
-        key = self.key(text)
+        key = self.key(ANY, text)
         if key.workflow_id:
             raise ApiError(Code.INVALID, f"{text!r} is not the `next` of an earlier answer, nor a run's handle")
         return key.run or key.job
@@ -66,21 +67,21 @@ class RunLookup:
         shown: Shown = await Later(lambda done, failed: self._workflows.show(key, done, failed))
         return shown
 
-    async def find(self, key: str) -> ShownRun | Unbegun:
+    async def find(self, namespace: str, key: str) -> ShownRun | Unbegun:
         """Return the run of a key, or the job whose run is to begin. Raises ApiError."""
-        shown = await self.show(self.key(key))
+        shown = await self.show(self.key(namespace, key))
         if not isinstance(shown, list):
             return shown
         if not shown:
-            raise await self.unknown(key)
+            raise await self.unknown(namespace, key)
         if len(shown) > 1:
             raise ambiguous(key)
         return shown[0]
 
-    async def unknown(self, key: str) -> ApiError:
+    async def unknown(self, namespace: str, key: str) -> ApiError:
         """Return the refusal of a key that names no run."""
-        job_id = self.key(key).job
-        job = await self._jobs.find(job_id) if job_id else None
+        job_id = self.key(namespace, key).job
+        job = await self._jobs.find(job_id, namespace) if job_id else None
         if job is None:
             return ApiError(
                 Code.RUN_NOT_FOUND,
@@ -102,16 +103,16 @@ class RunLookup:
         is_paused = self._service.spec_of(unbegun.job.function).paused
         return unbegun_info(handle, unbegun, to_us(self._service.wall()), is_paused=is_paused)
 
-    def info(self, shown: ShownRun, stranded: Collection[tuple[str, str]]) -> RunInfo:
-        """Return the row of a run. ``stranded``: the types and versions whose runs wait for a worker."""
+    def info(self, shown: ShownRun, stranded: Collection[tuple[str, str, str]]) -> RunInfo:
+        """Return the row of a run. ``stranded``: the namespaces, types and versions whose runs wait for a worker."""
         handle = self._service.handle_of(shown.row.root).decode()
         return run_info(handle, shown, to_us(self._service.wall()), stranded=is_stranded(shown, stranded))
 
 
-def is_stranded(shown: ShownRun, stranded: Collection[tuple[str, str]]) -> bool:
+def is_stranded(shown: ShownRun, stranded: Collection[tuple[str, str, str]]) -> bool:
     """Return whether a run waits for a worker with its type and version, and no such worker is connected."""
     row = shown.row
-    return bool(row.decision) and row.parked is None and (row.type, row.version) in stranded
+    return bool(row.decision) and row.parked is None and (row.namespace, row.type, row.version) in stranded
 
 
 def ambiguous(key: str) -> ApiError:

@@ -34,11 +34,20 @@ _WITHOUT_ERROR: Final = frozenset({Status.OPEN, Status.COMPLETED, Status.CONTINU
 class ReadsRuns(Protocol):
     """The runs of a node; `workflows.service` implements it."""
 
-    def history(self, run: int, first: int, limit: int, done: Callable[[Page[Event]], None], failed: Failed) -> None:
-        """Read up to ``limit`` events of a run from the event ``first`` on."""
+    def history(
+        self,
+        run: int,
+        first: int,
+        limit: int,
+        done: Callable[[Page[Event]], None],
+        failed: Failed,
+        *,
+        namespace: str,
+    ) -> None:
+        """Read up to ``limit`` events of a run of a namespace from the event ``first`` on."""
 
-    def stranded(self) -> Collection[tuple[str, str]]:
-        """Return types and versions of runs that have waited for a minute, because no worker with their code is connected."""
+    def stranded(self) -> Collection[tuple[str, str, str]]:
+        """Return namespaces, types and versions of runs that have waited for a minute for a worker with their code."""
 
 
 class RunReadingCalls:
@@ -52,12 +61,12 @@ class RunReadingCalls:
         self.handlers: Handlers = {Show: self._show, History: self._history}
 
     async def _show(self, request: Show) -> RunDetails:
-        shown = await self._runs.find(request.key)
+        shown = await self._runs.find(request.namespace, request.key)
         if isinstance(shown, Unbegun):
             return unbegun_details(self._runs.unbegun_info(shown), shown.job)
         info = self._runs.info(shown, frozenset(self._workflows.stranded()))
         row = shown.row
-        root = None if Status(row.status) in _WITHOUT_ERROR else await self._jobs.find(row.root)
+        root = None if Status(row.status) in _WITHOUT_ERROR else await self._jobs.find(row.root, row.namespace)
         return run_details(
             info,
             shown,
@@ -72,14 +81,16 @@ class RunReadingCalls:
         run = shown.state.parent_run
         if not run:
             return None
-        parent = await self._runs.show(Key(run=run))
+        parent = await self._runs.show(Key(run=run, namespace=shown.row.namespace))
         return self._runs.handle(run if isinstance(parent, list) else parent.row.root, run)
 
     async def _activities(self, shown: ShownRun) -> list[ActivityInfo]:
         """Return the open activities of a run, the first ones with what their jobs add."""
         found: list[ActivityInfo] = []
         for activity in shown.state.activities.values():
-            job = await self._jobs.find(activity.job) if activity.job and len(found) < MOST_JOBS else None
+            namespace = shown.row.namespace
+            reads = activity.job and len(found) < MOST_JOBS
+            job = await self._jobs.find(activity.job, namespace) if reads else None
             found.append(activity_info(self._service.handle_of(activity.job).decode(), activity, job))
         return found
 
@@ -87,12 +98,14 @@ class RunReadingCalls:
         check_number("limit", request.limit)
         if request.first < 1:
             raise ApiError(Code.INVALID, f"from is the number of an event, from 1 on, not {request.first}")
-        shown = await self._runs.find(request.key)
+        shown = await self._runs.find(request.namespace, request.key)
         if isinstance(shown, Unbegun):
             return Events([], None, self._runs.unbegun_info(shown).status)
         row = shown.row
         page: Page[Event] = await Later(
-            lambda done, failed: self._workflows.history(row.id, request.first, request.limit, done, failed)
+            lambda done, failed: self._workflows.history(
+                row.id, request.first, request.limit, done, failed, namespace=request.namespace
+            )
         )
         if request.exact:
             events = [event_to_json(event) for event in page.items]

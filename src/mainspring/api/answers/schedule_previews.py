@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class SchedulePreviews:
-    """Previews schedules. ``find`` returns all stored ones."""
+    """Previews schedules. ``find`` returns all stored ones of a namespace."""
 
-    def __init__(self, service: ScheduleService, find: Callable[[], Awaitable[list[Stored]]], clock: Clock) -> None:
+    def __init__(self, service: ScheduleService, find: Callable[[str], Awaitable[list[Stored]]], clock: Clock) -> None:
         self._run_sliced = service.run_sliced
         self._find = find
         self._clock = clock
@@ -32,7 +32,7 @@ class SchedulePreviews:
     async def preview(self, request: Preview) -> Previewed:
         """Answer a request. Raises UsageError if the schedule is invalid by itself."""
         check_number("count", request.count)
-        stored = {one.schedule.name: one for one in await self._find()}
+        stored = {one.schedule.name: one for one in await self._find(request.namespace)}
         before = stored.get(request.name)
         schedule = request.schedule(None if before is None else before.schedule)
         return await in_slices(self._run_sliced, self._previewed(schedule, stored, request.count))

@@ -38,10 +38,12 @@ from mainspring.api.schedules import (
     Times,
     Trigger,
 )
-from mainspring.errors import ConflictError, NotFoundError
+from mainspring.errors import ConflictError, NotFoundError, UsageError
+from mainspring.namespaces import DEFAULT, key_of_text, split_text
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Fire, Origin
+from mainspring.schedules.namespaced import row_with_names, stored_with_names, text_with_names, with_keys
 from mainspring.schedules.reconcile import digest
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules
@@ -93,25 +95,27 @@ class ScheduleCalls:
 
     # ---- reading ----
 
-    async def _find(self, *names: str) -> list[Stored]:
-        """Return the schedules of these names; all schedules if there are no names."""
-        return (await read_page(self._reads.gather, ListSchedules(limit=sys.maxsize, names=names or None))).items
+    async def _find(self, namespace: str, *names: str) -> list[Stored]:
+        """Return the schedules of these names in a namespace; all of its schedules if there are no names."""
+        keys = tuple(key_of_text(namespace, name) for name in names) or None
+        query = ListSchedules(limit=sys.maxsize, names=keys, namespace=namespace)
+        return [stored_with_names(one) for one in (await read_page(self._reads.gather, query)).items]
 
-    async def _list(self, _: List) -> Listed:
-        return Listed([_info(one) for one in await self._find()])
+    async def _list(self, request: List) -> Listed:
+        return Listed([_info(one) for one in await self._find(request.namespace)])
 
-    async def _schedule(self, name: str) -> Stored:
-        found = await self._find(name)
+    async def _schedule(self, namespace: str, name: str) -> Stored:
+        found = await self._find(namespace, name)
         if not found:
             raise _unknown(f"there is no schedule {name!r}")
         return found[0]
 
     async def _show(self, request: Show) -> ScheduleDetails:
-        return _details(await self._schedule(request.name))
+        return _details(await self._schedule(request.namespace, request.name))
 
     async def _next(self, request: Next) -> Times:
         check_number("count", request.count)
-        stored = await self._schedule(request.name)
+        stored = await self._schedule(request.namespace, request.name)
         times = await in_slices(self._service.run_sliced, self._look_ahead(stored, request.count))
         return Times(stored.schedule.name, stored.state.paused, times)
 
@@ -131,18 +135,19 @@ class ScheduleCalls:
     async def _history(self, request: History) -> Runs:
         check_number("limit", request.limit)
         before_us = None if request.before is None else round(request.before * 1_000_000)
-        query = ListFires(request.name, after=before_us, limit=request.limit)
+        query = ListFires(key_of_text(request.namespace, request.name), after=before_us, limit=request.limit)
         rows = (await read_page(self._reads.gather, query)).items
         if not rows:  # no row yet, or no such schedule
-            await self._schedule(request.name)
-        return Runs([self._run(row) for row in rows])
+            await self._schedule(request.namespace, request.name)
+        return Runs([self._run(row_with_names(row)) for row in rows])
 
     # ---- changing ----
 
     async def _add(self, request: Add, caller: Caller) -> ScheduleInfo:
         schedule = request.schedule()
         act = _act(request, caller, after=schedule)
-        return _saved(await self._save(Change("put", request.name, 0, schedule, Origin.CLI), act))
+        change = Change("put", request.name, 0, schedule, Origin.CLI)
+        return _saved(await self._save(request.namespace, change, act))
 
     async def _edit(self, request: Edit, caller: Caller) -> ScheduleInfo:
         def edited(stored: Stored) -> Change:
@@ -174,43 +179,53 @@ class ScheduleCalls:
         self, request: Changing, caller: Caller, change: Callable[[Stored], Change]
     ) -> Stored | None:
         name, revision = request.name, request.revision
-        stored = await self._schedule(name)
+        stored = await self._schedule(request.namespace, name)
         if revision is not None and revision_of(stored) != revision:
             raise ApiError(Code.CHANGED, f"schedule {name!r} was changed since revision {revision}: read it again")
         wanted = change(stored)
-        return await self._save(wanted, _act(request, caller, before=stored.schedule, after=wanted.schedule))
+        act = _act(request, caller, before=stored.schedule, after=wanted.schedule)
+        return await self._save(request.namespace, wanted, act)
 
     async def _remove(self, request: Remove, caller: Caller) -> Removed:
         await self._change(request, caller, lambda stored: Change("remove", request.name, stored.state.version))
         return Removed(request.name)
 
-    async def _save(self, change: Change, act: Act) -> Stored | None:
+    async def _save(self, namespace: str, change: Change, act: Act) -> Stored | None:
+        schedule = None if change.schedule is None else with_keys(change.schedule, namespace)
+        change = change._replace(name=key_of_text(namespace, change.name), schedule=schedule)
         saved: dict[str, Stored | None] = await _found(
-            lambda done, failed: self._service.save([change], done, failed, act)
+            namespace, lambda done, failed: self._service.save([change], done, failed, act)
         )
-        return saved[change.name]
+        stored = saved[change.name]
+        return stored and stored_with_names(stored)
 
     async def _trigger(self, request: Trigger, caller: Caller) -> Run:
         act = _act(request, caller)
-        row: Fire | None = await Later(lambda done, failed: self._service.trigger(request.name, done, failed, act))
+        name = key_of_text(request.namespace, request.name)
+        row: Fire | None = await Later(lambda done, failed: self._service.trigger(name, done, failed, act))
         if row is None:
             raise _unknown(f"there is no schedule {request.name!r}")
-        return self._run(row)
+        return self._run(row_with_names(row))
 
     async def _declare(self, request: Declare, caller: Caller) -> Declared:
         def read() -> Generator[None, None, list[Schedule]]:
             schedules: list[Schedule] = []
             for one in request.schedules:
-                schedules.append(one.schedule())
+                schedules.append(with_keys(one.schedule(), request.namespace))
                 yield
             return schedules
 
         schedules = await in_slices(self._service.run_sliced, read())
-        act = caller.act(request.call, request.app, namespace=request.namespace)
+        namespace = request.namespace
+        app = key_of_text(namespace, request.app)
+        act = caller.act(request.call, request.app, namespace=namespace)
         declaration: Declaration = await _found(
-            lambda done, failed: self._service.declare(request.app, schedules, done, failed, act)
+            namespace, lambda done, failed: self._service.declare(app, schedules, done, failed, act)
         )
-        changes = [Difference(one.kind.value, one.name, one.text) for one in declaration.changes]
+        changes = [
+            Difference(one.kind.value, split_text(one.name)[1], text_with_names(one.text, namespace))
+            for one in declaration.changes
+        ]
         return Declared(declaration.governs, changes)
 
     # ---- writing ----
@@ -261,12 +276,16 @@ def _saved(stored: Stored | None) -> ScheduleInfo:
     return _info(stored)
 
 
-async def _found(ask: Ask) -> Any:
-    """Await a result of the service. Raises ApiError if there is no such schedule."""
+async def _found(namespace: str, ask: Ask) -> Any:
+    """Await a result of the service about schedules of a namespace. Raises ApiError if there is no such schedule."""
     try:
         return await Later[Any](ask)
     except NotFoundError as error:
-        raise _unknown(str(error)) from None
+        raise _unknown(text_with_names(str(error), namespace)) from None
+    except (UsageError, ConflictError) as error:
+        if namespace == DEFAULT:
+            raise
+        raise type(error)(text_with_names(str(error), namespace)) from None
 
 
 def _unknown(message: str) -> ApiError:

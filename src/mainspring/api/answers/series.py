@@ -10,6 +10,7 @@ from mainspring.api.errors import ApiError, Code
 from mainspring.api.series import BucketInfo, DurationNumbers, ErrorInfo, Errors, ReadErrors, ReadSeries, Series
 from mainspring.clock import from_us
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
+from mainspring.namespaces import name_of
 from mainspring.series import store
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, begin_of, oldest_kept
 from mainspring.workflows.model import function_named
@@ -77,7 +78,7 @@ class SeriesCalls:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
         query = store.ReadSeries(
             namespace=request.namespace,
-            function=function_named(request.function),
+            function=name_of(function_named(request.function, request.namespace)),
             step=step,
             since=oldest_kept(step, self._clock.wall()),
             limit=MOST_ROWS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring import namespaces
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.api.submitting import (
@@ -46,7 +47,7 @@ class SubmitCalls:
         }
 
     async def _submit(self, request: Submit) -> Submitted:
-        job = self.job(request.function, request.payload, request.unique, request.options)
+        job = self.job(request.namespace, request.function, request.payload, request.unique, request.options)
         job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
         return Submitted(self._service.handle_of(job_id).decode())
 
@@ -91,10 +92,12 @@ class SubmitCalls:
     def _job_of(self, new: NewJob, namespace: str, caller: Caller) -> Job:
         """Return a new job as a client describes it in JSON. Raises ApiError, UsageError and ForbiddenError."""
         caller.check(SubmitJob.permission, namespace, new.function)
-        return self.job(new.function.encode(), bytes_of(new), new.unique.encode(), new.options())
+        return self.job(namespace, new.function.encode(), bytes_of(new), new.unique.encode(), new.options())
 
     async def _run(self, request: Run) -> Ended:
-        job = self.job(request.function, request.payload, request.unique, JobOptions(request.priority))
+        job = self.job(
+            request.namespace, request.function, request.payload, request.unique, JobOptions(request.priority)
+        )
         waiting = _Waiting()
         try:
             await Later[int](lambda done, failed: self._service.submit_foreground(job, waiting, done, failed))
@@ -103,17 +106,27 @@ class SubmitCalls:
             self._service.client_gone(waiting)
         return ended
 
-    def job(self, function: bytes, payload: bytes, unique: bytes, options: JobOptions, *, creates: bool = True) -> Job:
-        """Return a new job. Raises ApiError and UsageError if the node does not accept it.
+    def job(
+        self,
+        namespace: str,
+        name: bytes,
+        payload: bytes,
+        unique: bytes,
+        options: JobOptions,
+        *,
+        creates: bool = True,
+    ) -> Job:
+        """Return a new job of a function of a namespace. Raises ApiError and UsageError if the node does not accept it.
 
         ``creates``: the function exists from now on, even if the store refuses the job. Without it, once a job of it is stored.
         """
         service, now = self._service, self._service.wall()
-        problem = submission_problem(function, unique, payload, self._largest)
+        problem = submission_problem(name, unique, payload, self._largest)
         if problem is not None:
             raise ApiError(problem.code, problem.message)
         if options.concurrency_key and not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, KEY_NOT_KEPT)
+        function = namespaces.key(namespace, name)
         job = Job(service.next_id(), function, payload, unique, created_us=to_us(now))
         options.apply_to(job, now)
         if not service.admits(function):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from mainspring import namespaces
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
+from mainspring.namespaces import name_of, namespace_of
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.workflows.model import Key
@@ -51,17 +53,22 @@ class UnbegunRuns:
         if request.status is not None and request.status not in STATES:
             return []
         states = [state for name, state in STATES.items() if request.status in {None, name}]
-        jobs = await (self._named(request.id, states) if request.id is not None else self._all(request, states, before))
+        jobs = await (
+            self._named(request.namespace, request.id, states)
+            if request.id is not None
+            else self._all(request, states, before)
+        )
         found = [
             job
             for job in jobs
-            if (before is None or job.id < before) and (request.type is None or job.function == request.type.encode())
+            if (before is None or job.id < before)
+            and (request.type is None or job.function == namespaces.key(request.namespace, request.type.encode()))
         ]
         found.sort(key=lambda job: -job.id)
         return [Unbegun(job, is_workflow=True) for job in found[: request.limit]]
 
-    async def _named(self, workflow_id: str, states: list[State]) -> list[Job]:
-        key = Key(workflow_id=workflow_id)
+    async def _named(self, namespace: str, workflow_id: str, states: list[State]) -> list[Job]:
+        key = Key(workflow_id=workflow_id, namespace=namespace)
         shown: Shown = await Later(lambda done, failed: self._workflows.show(key, done, failed))
         return (
             [one.job for one in shown if one.is_workflow and one.job.state in states] if isinstance(shown, list) else []
@@ -69,7 +76,11 @@ class UnbegunRuns:
 
     async def _all(self, request: List, states: list[State], before: int | None) -> list[Job]:
         """Read the jobs of each function that has any by the store's counts: usually none."""
-        functions = [name for name in self._workflows.functions() if request.type in {None, name.decode()}]
+        functions = [
+            function
+            for function in self._workflows.functions()
+            if namespace_of(function) == request.namespace and request.type in {None, name_of(function).decode()}
+        ]
         if not functions:
             return []
         counted: Counted = await Later(lambda done, failed: self._service.put(CountLive(functions), done, failed))

@@ -31,33 +31,35 @@ if TYPE_CHECKING:
 class Table(Protocol):
     """The versions of a node; `workflows.version_table` implements it."""
 
-    def list(self, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed) -> None:
-        """Read the versions of a workflow, or of all."""
+    def list(
+        self, namespace: str, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed
+    ) -> None:
+        """Read the versions of a workflow, or of all of a namespace."""
 
-    def remove(self, name: str, version: str, done: Callable[[bool], None], failed: Failed) -> None:
+    def remove(self, namespace: str, name: str, version: str, done: Callable[[bool], None], failed: Failed) -> None:
         """Remove a version that nothing needs; ``done`` is called with whether it existed."""
 
 
 class VersionCalls:
     """Answers for the versions of a node's workflows, and for the workers that decide their runs."""
 
-    def __init__(self, table: Table, deciders: Callable[[], Iterable[DeciderRow]]) -> None:
+    def __init__(self, table: Table, deciders: Callable[[str], Iterable[DeciderRow]]) -> None:
         self._table = table
         self._deciders = deciders
         self.handlers: Handlers = {Versions: self._versions, Remove: self._remove, Workers: self._workers}
 
     async def _versions(self, request: Versions) -> VersionList:
-        rows = await self._rows(request.type)
+        rows = await self._rows(request.namespace, request.type)
         if request.type is not None and not rows:
             raise _unknown(request.type)
         return VersionList([_info(row) for row in rows])
 
     async def _remove(self, request: Remove) -> RemovedVersion:
         existed: bool = await Later(
-            lambda done, failed: self._table.remove(request.type, request.version, done, failed)
+            lambda done, failed: self._table.remove(request.namespace, request.type, request.version, done, failed)
         )
         if not existed:
-            versions = ", ".join(row.version for row in await self._rows(request.type))
+            versions = ", ".join(row.version for row in await self._rows(request.namespace, request.type))
             if not versions:
                 raise _unknown(request.type)
             raise ApiError(
@@ -66,7 +68,7 @@ class VersionCalls:
             )
         return RemovedVersion(request.type, request.version, "removed")
 
-    async def _workers(self, _: Workers) -> DeciderList:
+    async def _workers(self, request: Workers) -> DeciderList:
         return DeciderList(
             [
                 DeciderInfo(
@@ -76,12 +78,12 @@ class VersionCalls:
                     draining=row.draining,
                     cache=None if row.cache is None else CacheInfo(**row.cache._asdict()),
                 )
-                for row in self._deciders()
+                for row in self._deciders(request.namespace)
             ]
         )
 
-    async def _rows(self, name: str | None) -> Sequence[VersionRow]:
-        rows: Sequence[VersionRow] = await Later(lambda done, failed: self._table.list(name, done, failed))
+    async def _rows(self, namespace: str, name: str | None) -> Sequence[VersionRow]:
+        rows: Sequence[VersionRow] = await Later(lambda done, failed: self._table.list(namespace, name, done, failed))
         return rows
 
 

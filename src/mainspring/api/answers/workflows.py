@@ -77,8 +77,15 @@ class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
     ) -> None:
         """End a run at once; ``children`` replaces the policies of its children."""
 
-    def unpark(self, key: Key | None, done: Callable[[int], None], failed: Failed, act: Act | None = None) -> None:
-        """Let a parked run go on; without a key, all of them. ``done`` is called with their number."""
+    def unpark(
+        self,
+        key: Key | None,
+        namespace: str,
+        done: Callable[[int], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Let a parked run go on; without a key, all of a namespace. ``done`` is called with their number."""
 
 
 class WorkflowCalls:
@@ -117,7 +124,7 @@ class WorkflowCalls:
             raise ApiError(Code.INVALID, f"a run at this node lasts from 1us to {limit}: timeout is {given}")
         payload, unique = _bytes(request, b""), request.unique.encode()
         options = JobOptions(priority=request.priority)
-        job = self._submits.job(request.function.encode(), payload, unique, options, creates=False)
+        job = self._submits.job(request.namespace, request.function.encode(), payload, unique, options, creates=False)
         begun: Begun = await Later(
             lambda done, failed: self._workflows.start(job, request.version, timeout or 0.0, done, failed)
         )
@@ -132,34 +139,38 @@ class WorkflowCalls:
 
     async def _signal(self, request: Signal) -> Reached:
         signal = requests.Signal(
-            self._runs.key(request.key), request.name, _bytes(request, b""), _request_key(request.request)
+            self._runs.key(request.namespace, request.key),
+            request.name,
+            _bytes(request, b""),
+            _request_key(request.request),
         )
         if (problem := size_problem(signal.input, self._limits.largest)) is not None:
             raise ApiError(problem.code, problem.message)
-        return await self._reached(request.key, lambda done, failed: self._workflows.signal(signal, done, failed))
+        return await self._reached(request, lambda done, failed: self._workflows.signal(signal, done, failed))
 
     async def _cancel(self, request: Cancel, caller: Caller) -> Reached:
-        key, number = self._runs.key(request.key), _request_key(request.request)
+        key, number = self._runs.key(request.namespace, request.key), _request_key(request.request)
         act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
         return await self._reached(
-            request.key,
+            request,
             lambda done, failed: self._workflows.request_cancel(key, request.reason, number, done, failed, act),
         )
 
     async def _terminate(self, request: Terminate, caller: Caller) -> Reached:
         act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
-        key = self._runs.key(request.key)
+        key = self._runs.key(request.namespace, request.key)
         children = None if request.children is None else CHILD_POLICIES[request.children]
         return await self._reached(
-            request.key,
+            request,
             lambda done, failed: self._workflows.terminate(key, request.reason, children, done, failed, act),
         )
 
-    async def _reached(self, key: str, ask: Ask) -> Reached:
+    async def _reached(self, request: Signal | Cancel | Terminate, ask: Ask) -> Reached:
+        key = request.key
         reached: requests.Reached = await Later(ask)
         match reached.verdict:
             case "unknown":
-                raise await self._runs.unknown(key)
+                raise await self._runs.unknown(request.namespace, key)
             case "ambiguous":
                 raise ambiguous(key)
             case "closed":
@@ -191,11 +202,12 @@ class WorkflowCalls:
     async def _unpark(self, request: Unpark, caller: Caller) -> Number:
         if (request.key is None) is not request.all:
             raise ApiError(Code.INVALID, "give a key, or `all`: exactly one of these")
-        key = None if request.key is None else self._runs.key(request.key)
+        key = None if request.key is None else self._runs.key(request.namespace, request.key)
         if request.key is not None:
-            await self._runs.find(request.key)
-        act = caller.act(request.call, request.key or "all", namespace=request.namespace)
-        number: int = await Later(lambda done, failed: self._workflows.unpark(key, done, failed, act))
+            await self._runs.find(request.namespace, request.key)
+        namespace = request.namespace
+        act = caller.act(request.call, request.key or "all", namespace=namespace)
+        number: int = await Later(lambda done, failed: self._workflows.unpark(key, namespace, done, failed, act))
         return Number(number)
 
 

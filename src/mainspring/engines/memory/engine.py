@@ -47,6 +47,7 @@ class MemoryEngine:
     shared = False
     whole = True
     limits = True
+    namespaces = True
     lines = True
     access = True
     logs = True

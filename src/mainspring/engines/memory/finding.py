@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.jobs import PENDING, copy
+from mainspring.engines.memory.jobs import PENDING, copy, find_job
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
+from mainspring.namespaces import namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,7 +20,8 @@ _UNFINISHED = [(int(state), int(priority)) for state in State if not state.ended
 
 def find(tables: Tables, operation: ops.Find | ops.Subscribe) -> dict[int, Job]:
     """Return jobs by their ids; see ``Find``."""
-    found = {job_id: copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
+    looked_up = {job_id: find_job(tables, job_id, operation.namespace) for job_id in operation.ids}
+    found = {job_id: copy(job) for job_id, job in looked_up.items() if job is not None}
     ops.leave_unread(found, operation.room)
     return found
 
@@ -46,11 +48,15 @@ def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | N
     """Return live jobs by their uniques; see ``FindUnique``."""
     found: list[ops.Found | None] = []
     for function, unique in operation.keys:
-        names = {key[0] for key in tables.counts} if function is None else (function,)
+        names = _functions_of(tables, function.namespace) if isinstance(function, ops.InNamespace) else (function,)
         ids = (tables.live.get((name, unique)) for name in names)
         job_id = next((at for at in ids if at is not None), None)
         found.append(None if job_id is None else ops.Found.of(tables.jobs[job_id]))
     return found
+
+
+def _functions_of(tables: Tables, namespace: str) -> set[bytes]:
+    return {function for function, *_ in tables.counts if namespace_of(function) == namespace}
 
 
 def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:

@@ -13,6 +13,7 @@ from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
 from mainspring.jobs.tags import indexed_tags
+from mainspring.namespaces import ANY, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,7 +52,7 @@ def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
             tables.waits.setdefault(job.id, set()).add(waiter)
         if job.options is not None:
             for tag in indexed_tags(job):
-                tables.tagged.setdefault((job.namespace, tag), set()).add(job.id)
+                tables.tagged.setdefault((namespace_of(job.function), tag), set()).add(job.id)
         counts.add(job.function, state, job.priority)
     return joined
 
@@ -225,9 +226,15 @@ def assign(tables: Tables, operation: ops.Assign) -> None:
                 note(tables.notices, Started.of(job))
 
 
+def find_job(tables: Tables, job_id: int, namespace: str) -> Job | None:
+    """Return a job of a namespace."""
+    job = tables.jobs.get(job_id)
+    return job if job is not None and namespace in {ANY, namespace_of(job.function)} else None
+
+
 def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:
     """Cancel a job that no node holds; see ``Cancel``."""
-    job = tables.jobs.get(operation.id)
+    job = find_job(tables, operation.id, operation.namespace)
     if job is None:
         return ops.Cancelled(None, 0)
     before = job.state
@@ -250,7 +257,7 @@ def request_stop(tables: Tables, operation: ops.RequestStop) -> set[int]:
 
 def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
     """Redrive an ended job; see ``Redrive``."""
-    job = tables.jobs.get(operation.id)
+    job = find_job(tables, operation.id, operation.namespace)
     if job is None or State(job.state) not in rules.sources(Event.REDRIVE) or job.term == RUNS:
         return ops.Redriven(job and copy(job), redriven=False)
     if job.unique != NO_UNIQUE:
@@ -270,7 +277,7 @@ def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
 
 def reschedule(tables: Tables, operation: ops.Reschedule) -> ops.Rescheduled:
     """Reschedule a waiting job; see ``Reschedule``."""
-    job = tables.jobs.get(operation.id)
+    job = find_job(tables, operation.id, operation.namespace)
     if job is None:
         return ops.Rescheduled(None, 0, 0)
     before, priority = job.state, job.priority
@@ -296,7 +303,7 @@ def reschedule(tables: Tables, operation: ops.Reschedule) -> ops.Rescheduled:
 
 def delete_ended(tables: Tables, operation: ops.DeleteEnded) -> ops.Deleted:
     """Delete an ended job; see ``DeleteEnded``."""
-    job = tables.jobs.get(operation.id)
+    job = find_job(tables, operation.id, operation.namespace)
     if job is None or not State(job.state).ended or job.term == RUNS:
         return ops.Deleted(job and copy(job), deleted=False)
     forget_ended(tables, job)
@@ -353,10 +360,11 @@ def _remove(tables: Tables, job: Job) -> None:
     del tables.jobs[job.id]
     tables.attempts.pop(job.id, None)
     for tag in indexed_tags(job):
-        tagged = tables.tagged[job.namespace, tag]
+        key = (namespace_of(job.function), tag)
+        tagged = tables.tagged[key]
         tagged.discard(job.id)
         if not tagged:
-            del tables.tagged[job.namespace, tag]
+            del tables.tagged[key]
 
 
 def forget_ended(tables: Tables, job: Job) -> None:

@@ -13,6 +13,7 @@ from mainspring.engines.memory.finding import live_of
 from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
+from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
 from mainspring.storage.query import Meter, Query, in_parts
@@ -31,7 +32,9 @@ class _Jobs:
     def __init__(self, tables: Tables, query: ListJobs) -> None:
         self._jobs = tables.jobs
         self._order = sorted(
-            tables.jobs if query.where.tag is None else tables.tagged.get(("default", query.where.tag), ())
+            tables.jobs
+            if query.where.tag is None
+            else tables.tagged.get((query.where.namespace or DEFAULT, query.where.tag), ())
         )
         self._query = query
 

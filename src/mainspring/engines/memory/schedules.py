@@ -11,6 +11,7 @@ from mainspring.engines.memory.queries import behind_of
 from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
+from mainspring.namespaces import ANY, split_text
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
@@ -183,7 +184,9 @@ async def list_schedules(tables: Tables, query: ops.ListSchedules, meter: Meter)
     schedules = tables.schedules
 
     async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        wanted = schedules if query.names is None else schedules.keys() & set(query.names)
+        wanted = schedules.keys() if query.names is None else schedules.keys() & set(query.names)
+        if query.namespace != ANY:
+            wanted = {name for name in wanted if split_text(name)[0] == query.namespace}
         return [(name, schedules[name]) for name in behind_of(wanted, after)[:most]]
 
     return await in_parts(query, meter, behind)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from mainspring.engines.memory import jobs
-from mainspring.engines.memory.jobs import PENDING
+from mainspring.engines.memory.jobs import PENDING, find_job
 from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
+from mainspring.namespaces import ANY
 from mainspring.workflows import latest_events, reading, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cache import RunCache
@@ -51,10 +52,19 @@ class MemoryRunReads:
 
     _tables: Tables
 
-    async def load(self, run: int) -> StoredRun | None:
+    async def load(self, run: int, namespace: str = ANY) -> StoredRun | None:
         """Return a copy of a run."""
         row = self._tables.workflows.get(run)
-        return None if row is None else StoredRun(_copy(row), self._tables.snapshots.get(run))
+        return (
+            None
+            if row is None or namespace not in {ANY, row.namespace}
+            else StoredRun(_copy(row), self._tables.snapshots.get(run))
+        )
+
+    async def has_run(self, run: int, namespace: str) -> bool:
+        """Return whether a run exists in a namespace."""
+        row = self._tables.workflows.get(run)
+        return row is not None and namespace in {ANY, row.namespace}
 
     async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
         """Return the blocks of a history."""
@@ -75,26 +85,26 @@ class MemoryRunReads:
             default=0,
         )
 
-    async def last_link(self, root: int) -> int:
+    async def last_link(self, root: int, namespace: str = ANY) -> int:
         """Return the newest run that continues another one of a root job."""
-        return self._tables.run_links.get(root, [0])[-1]
+        run = self._tables.run_links.get(root, [0])[-1]
+        return run if await self.has_run(run, namespace) else 0
 
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
         """Return definitions."""
         found = self._tables.definitions
         return [one for key, one in found.items() if not name or key[:2] == (namespace, name)]
 
-    async def waiting_job(self, job_id: int) -> Job | None:
+    async def waiting_job(self, job_id: int, namespace: str = ANY) -> Job | None:
         """Return a waiting job."""
-        job = self._tables.jobs.get(job_id)
+        job = find_job(self._tables, job_id, namespace)
         return copy(job) if job is not None and job.state <= PENDING else None
 
     async def waiting_named(self, namespace: str, unique: bytes) -> list[Job]:
         """Return waiting jobs by their unique."""
         names = {key[0] for key in self._tables.counts}
         ids = [job_id for name in names if (job_id := self._tables.live.get((name, unique)))]
-        found = [job for job_id in ids if (job := await self.waiting_job(job_id)) is not None]
-        return [job for job in found if job.namespace == namespace]
+        return [job for job_id in ids if (job := await self.waiting_job(job_id, namespace)) is not None]
 
 
 class MemoryRuns(MemoryRunReads, MemoryGround):
@@ -211,14 +221,14 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
             tables.last_errand += 1
             tables.errands[tables.last_errand] = errand
 
-    async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
+    async def parked(self, definition: tuple[str, ...] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs."""
-        tried = set(builds)
+        tried, definition = set(builds), definition or ()
         rows = (self._tables.workflows[run] for run in self._tables.parked_runs)
         found = (
             row.id
             for row in rows
-            if (definition is None or (row.namespace, row.type, row.version) == definition)
+            if (row.namespace, row.type, row.version)[: len(definition)] == definition
             and not tried.intersection(row.parking.builds)
         )
         return list(islice(found, limit))
@@ -333,20 +343,21 @@ async def read_latest(tables: Tables, query: ReadLatest, meter: Meter) -> dict[i
     return await latest_events.read_latest(_Reads(tables), query, meter)
 
 
-async def count_parked(tables: Tables, query: ops.CountParked, _: Meter) -> dict[tuple[str, str], int]:
+async def count_parked(tables: Tables, query: ops.CountParked, _: Meter) -> dict[tuple[str, str, str], int]:
     """Count parked runs."""
     del query
-    numbers: dict[tuple[str, str], int] = {}
+    numbers: dict[tuple[str, str, str], int] = {}
     for run in tables.parked_runs:
         row = tables.workflows[run]
-        numbers[row.type, row.version] = numbers.get((row.type, row.version), 0) + 1
+        key = (row.namespace, row.type, row.version)
+        numbers[key] = numbers.get(key, 0) + 1
     return numbers
 
 
-async def count_open(tables: Tables, query: CountOpen, _: Meter) -> dict[tuple[str, str], int]:
+async def count_open(tables: Tables, query: CountOpen, _: Meter) -> dict[tuple[str, str, str], int]:
     """Count open runs."""
     del query
-    return Counter((row.type, row.version) for row in tables.workflows.values() if row.status.open)
+    return Counter((row.namespace, row.type, row.version) for row in tables.workflows.values() if row.status.open)
 
 
 async def find_definitions(tables: Tables, query: ops.FindDefinitions, _: Meter) -> list[Definition]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mainspring.engines.postgres import inbox, rows, waiting
 from mainspring.engines.postgres.floors import Floors
@@ -16,13 +16,15 @@ from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from asyncpg import Record
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
 
+Operations = TypeVar("Operations", ops.Cancel, ops.Redrive, ops.DeleteEnded)
+Outcome = TypeVar("Outcome")
 _CANCELLED = int(State.CANCELLED)
 _BEFORE, _WAITED = 20, 21
 """The indexes of these columns in the rows of the statements ``cancel`` and ``expire``."""
@@ -31,6 +33,24 @@ RACE_ROUNDS = 20
 
 async def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
     """Cancel jobs that no node holds; see ``Cancel``."""
+    return await by_namespace(tx, operations, _cancel)
+
+
+async def by_namespace(
+    tx: Transaction,
+    operations: Sequence[Operations],
+    run: Callable[[Transaction, Sequence[Operations], str], Awaitable[list[Outcome]]],
+) -> list[Outcome]:
+    """Run the operations of each namespace together: nearly always all of them are of one."""
+    outcomes: dict[int, Outcome] = {}
+    for namespace in dict.fromkeys(operation.namespace for operation in operations):
+        places = [at for at, operation in enumerate(operations) if operation.namespace == namespace]
+        found = await run(tx, [operations[at] for at in places], namespace)
+        outcomes.update(zip(places, found, strict=True))
+    return [outcomes[at] for at in range(len(operations))]
+
+
+async def _cancel(tx: Transaction, operations: Sequence[ops.Cancel], namespace: str) -> list[ops.Cancelled]:
     wanted = [operation.id for operation in operations]
     cancelled: dict[int, ops.Cancelled] = {}
     for _ in range(RACE_ROUNDS):
@@ -41,9 +61,9 @@ async def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.
             first.setdefault(aliases.get(operation.id, operation.id), operation)
         left = [job_id for job_id in rows.known_ids(first) if job_id not in cancelled]
         columns = [first[job_id].now_us for job_id in left], [first[job_id].error or None for job_id in left]
-        gone = await ended(tx, await tx.connection.fetch(SQL["cancel"], left, *columns) if left else ())
+        gone = await ended(tx, await tx.connection.fetch(SQL["cancel"], left, *columns, namespace) if left else ())
         cancelled.update((job.id, ops.Cancelled(job, before)) for job, before in gone)
-        found = await look_up(tx, [job_id for job_id in left if job_id not in cancelled])
+        found = await look_up(tx, [job_id for job_id in left if job_id not in cancelled], namespace)
         # A job that was held or missing above may be pending now. Reported so, the node would take it for cancelled.
         if all(job.state >= State.LEASED for job in found.values()):
             break
@@ -76,16 +96,24 @@ async def ended(tx: Transaction, records: Sequence[Record]) -> list[tuple[Job, i
 
 async def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
     """Redrive ended jobs; see ``Redrive``."""
+    return await by_namespace(tx, operations, _redrive)
+
+
+async def _redrive(tx: Transaction, operations: Sequence[ops.Redrive], namespace: str) -> list[ops.Redriven]:
     wanted = [operation.id for operation in operations]
     aliases = await inbox.aliases(tx, wanted)
     ids = list(dict.fromkeys(aliases.get(job_id, job_id) for job_id in wanted))
     stored_ids = rows.known_ids(ids)
-    dead = {row[0]: row for row in await tx.connection.fetch(SQL["lock_dead"], stored_ids)} if stored_ids else {}
+    dead = (
+        {row[0]: row for row in await tx.connection.fetch(SQL["lock_dead"], stored_ids, namespace)}
+        if stored_ids
+        else {}
+    )
     first: dict[int, ops.Redrive] = {}
     for operation in operations:
         first.setdefault(aliases.get(operation.id, operation.id), operation)
-    redriven, rivals = await _redrive(tx, [job_id for job_id in ids if job_id in dead], dead, first)
-    found = await look_up(tx, stored_ids)
+    redriven, rivals = await _redrive_locked(tx, [job_id for job_id in ids if job_id in dead], dead, first)
+    found = await look_up(tx, stored_ids, namespace)
     await tx.nodes.load(rivals.values())
     outcomes = []
     for job_id in wanted:
@@ -95,7 +123,7 @@ async def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[op
     return outcomes
 
 
-async def _redrive(
+async def _redrive_locked(
     tx: Transaction, ids: list[int], dead: dict[int, Record], requests: dict[int, ops.Redrive]
 ) -> tuple[set[int], dict[int, int]]:
     """Redrive jobs whose rows are locked; return their ids, and the live rivals of the others."""
@@ -110,7 +138,7 @@ async def _redrive(
             revived += [row[0] for row in await tx.connection.fetch(SQL["redrive"], *_columns(portion, requests))]
         await tx.connection.fetch(SQL["delete_dead"], revived)
         redriven.update(revived)
-        await tx.functions.load_names({dead[job_id][1] for job_id in revived})
+        await tx.functions.load_keys({dead[job_id][1] for job_id in revived})
         for job_id in revived:
             _, function, state, priority, place, _ = dead[job_id]
             tx.count(function, state, priority, -1)
@@ -120,7 +148,7 @@ async def _redrive(
                 tx.memory(Floors).due.lower(due_us)
                 continue
             tx.memory(Floors).note_returned(function, priority, place)
-            tx.pending(tx.functions.names[function][1])
+            tx.pending(tx.functions.keys[function])
         refused = [dead[job_id] for job_id in left if job_id not in redriven]
         if refused:
             keys = [row[1] for row in refused], [row[5] for row in refused]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import inbox, rows
+from mainspring.engines.postgres.cancelling import by_namespace
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.logs import SQL as LOGS
 from mainspring.engines.postgres.queries import look_up
@@ -33,7 +34,7 @@ async def reschedule(tx: Transaction, operations: Sequence[ops.Reschedule]) -> l
 
 
 async def _reschedule(tx: Transaction, job_id: int, operation: ops.Reschedule) -> ops.Rescheduled:
-    job = (await look_up(tx, [job_id])).get(job_id)
+    job = (await look_up(tx, [job_id], operation.namespace)).get(job_id)
     if job is None:
         return ops.Rescheduled(None, 0, 0)
     if job.state > State.PENDING:
@@ -42,7 +43,7 @@ async def _reschedule(tx: Transaction, job_id: int, operation: ops.Reschedule) -
     values = [[value] for value in (job_id, int(after), operation.due_us, operation.priority, operation.expires_us)]
     records = await tx.connection.fetch(SQL["reschedule"], *values)
     if not records:  # another node has claimed it meanwhile, or it has ended
-        job = (await look_up(tx, [job_id])).get(job_id)
+        job = (await look_up(tx, [job_id], operation.namespace)).get(job_id)
         return ops.Rescheduled(job, State.LEASED if job is None else max(job.state, State.LEASED), 0)
     (changed,) = await rows.stored(tx, records)
     _count(tx, records[0], changed)
@@ -66,10 +67,15 @@ def _count(tx: Transaction, record: Record, job: Job) -> None:
 
 async def delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
     """Delete ended jobs; see ``DeleteEnded``."""
+    return await by_namespace(tx, operations, _delete_ended)
+
+
+async def _delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded], namespace: str) -> list[ops.Deleted]:
     wanted = [operation.id for operation in operations]
     aliases = await inbox.aliases(tx, wanted)
     ids = rows.known_ids(aliases.get(job_id, job_id) for job_id in wanted)
-    found = await look_up(tx, ids)
+    found = await look_up(tx, ids, namespace)
+    ids = sorted(found)
     gone = set()
     for job_id, function, state, priority in await tx.connection.fetch(SQL["delete_ended"], ids) if ids else ():
         gone.add(job_id)

@@ -34,13 +34,13 @@ class _Request(NamedTuple):
 
 async def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:
     """Lease due jobs; see ``Claim``."""
-    await tx.functions.load({("default", request.function) for placed in operations for request in placed.wants})
+    await tx.functions.load({request.function for placed in operations for request in placed.wants})
     outcomes: list[list[list[Job]]] = [[[] for _ in operation.wants] for operation in operations]
     # Requests for one function run in separate rounds: a statement does not see the rows that it locks itself.
     rounds: list[dict[int, _Request]] = []
     for number, operation in enumerate(operations):
         for index, request in enumerate(operation.wants):
-            function = tx.functions.numbers.get(("default", request.function))
+            function = tx.functions.numbers.get(request.function)
             if function is None or request.limit <= 0:
                 continue  # never submitted: workers may request any name, and only submitted functions have a number
             for batch in rounds:

@@ -78,6 +78,7 @@ class PostgresEngine:
     shared = True
     whole = True
     limits = True
+    namespaces = True
     lines = True
     access = True
     logs = True

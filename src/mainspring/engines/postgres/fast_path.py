@@ -92,7 +92,7 @@ def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
             job = one.job
             if one.event is not Event.SUCCEED or job.term <= 0 or not 0 < job.id <= rows.LARGEST_ID:
                 return None
-            if (job.namespace, job.function) not in tx.functions.numbers or owner(job.options) is not None:
+            if job.function not in tx.functions.numbers or owner(job.options) is not None:
                 return None
             found[job.id, job.term] = one
     return [found[job_term] for job_term in sorted(found)] if len(found) == number else None
@@ -107,7 +107,7 @@ def _new_jobs(tx: Transaction, plan: Plan) -> list[New] | None:
         jobs += operation.jobs
     if any(job.options is not None and job.options.tags for job in jobs):
         return None
-    if not all((job.namespace, job.function) in tx.functions.numbers for job in jobs):
+    if not all(job.function in tx.functions.numbers for job in jobs):
         return None
     new_jobs = submitting.new_jobs_of(tx, jobs, [0] * len(jobs))
     independent = submitting.independent([new for new in new_jobs if new.job.unique])

@@ -1,9 +1,15 @@
-"""Numbers of functions, and nodes of terms, as rows store them: each is read once and cached."""
+"""Numbers of functions, and nodes of terms, as rows store them: each is read once and cached.
+
+In a namespace other than ``default``, the stored name of a function is its whole key. Nodes of older versions take the name for
+the function, and so they never take it for one of the default namespace: they count its jobs apart, recover them, and fire its
+schedules, but none of their workers has it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring import namespaces
 from mainspring.engines.postgres.statements import load
 from mainspring.ids import TERM_SPAN
 
@@ -17,27 +23,35 @@ _SQL = load("engine.sql")
 CACHE_LIMIT = 20_000
 """The most functions whose numbers are cached between groups: any client can name new ones."""
 
-Key = tuple[str, bytes]
-"""Namespace and name of a function."""
+
+def columns(key: bytes) -> tuple[str, bytes]:
+    """Return the namespace and the name under which a function is stored."""
+    namespace, name = namespaces.split(key)
+    return (namespace, name) if namespace == namespaces.DEFAULT else (namespace, key)
+
+
+def key_of(namespace: str, name: bytes) -> bytes:
+    """Return the key of a stored function."""
+    return namespaces.key(namespace, name) if namespace == namespaces.DEFAULT else name
 
 
 class Functions:
-    """A cache of the numbers of functions, in both directions.
+    """A cache of the numbers of functions, which are given by their keys, in both directions.
 
     A number that a group allocates is final once the group is committed; until then `rolled_back` removes it.
     """
 
     def __init__(self) -> None:
         self._connection: Connection[Record]
-        self.numbers: dict[Key, int] = {}
-        self.names: dict[int, Key] = {}
+        self.numbers: dict[bytes, int] = {}
+        self.keys: dict[int, bytes] = {}
         self._allocated: list[int] = []
 
     def use(self, connection: Connection[Record]) -> None:
         """Read on a connection from now on: that of the group under way."""
         self._connection = connection
 
-    async def ensure(self, keys: Iterable[Key]) -> None:
+    async def ensure(self, keys: Iterable[bytes]) -> None:
         """Load the numbers of these functions, and allocate those that are missing."""
         missing = await self._load(keys)
         if not missing:
@@ -49,21 +63,17 @@ class Functions:
         missing = await self._load(missing)
         assert not missing, "functions are never removed"
 
-    async def load(self, keys: Iterable[Key]) -> None:
+    async def load(self, keys: Iterable[bytes]) -> None:
         """Load the numbers of these functions, as far as they have one."""
         await self._load(keys)
 
-    async def load_names(self, numbers: Iterable[int]) -> None:
-        """Load the names for these numbers: rows of other nodes' jobs carry them."""
-        missing = set(numbers) - self.names.keys()
+    async def load_keys(self, numbers: Iterable[int]) -> None:
+        """Load the keys for these numbers: rows of other nodes' jobs carry them."""
+        missing = set(numbers) - self.keys.keys()
         if missing:
             self._cache(await self._connection.fetch(_SQL["functions_numbered"], sorted(missing)))
 
-    def number(self, namespace: str, name: bytes) -> int:
-        """Return the number of a cached function; KeyError for any other."""
-        return self.numbers[namespace, name]
-
-    async def _load(self, keys: Iterable[Key]) -> list[Key]:
+    async def _load(self, keys: Iterable[bytes]) -> list[bytes]:
         missing = sorted(set(keys) - self.numbers.keys())
         if missing:
             self._cache(await self._connection.fetch(_SQL["functions_named"], *_columns(missing)))
@@ -72,20 +82,21 @@ class Functions:
 
     def _cache(self, rows: Iterable[Record]) -> None:
         for number, namespace, name in rows:
-            self.numbers[namespace, name] = number
-            self.names[number] = (namespace, name)
+            key = key_of(namespace, name)
+            self.numbers[key] = number
+            self.keys[number] = key
 
     def committed(self) -> None:
         """Keep the numbers that the group allocated."""
         self._allocated.clear()
-        if len(self.names) > CACHE_LIMIT:
-            self.names.clear()
+        if len(self.keys) > CACHE_LIMIT:
+            self.keys.clear()
             self.numbers.clear()
 
     def rolled_back(self) -> None:
         """Remove the numbers that the group allocated: these functions will get others."""
         for number in self._allocated:
-            del self.numbers[self.names.pop(number)]
+            del self.numbers[self.keys.pop(number)]
         self._allocated.clear()
 
 
@@ -112,5 +123,6 @@ class Nodes(dict[int, str]):
                 self[term] = node
 
 
-def _columns(keys: list[Key]) -> tuple[list[str], list[bytes]]:
-    return [namespace for namespace, _ in keys], [name for _, name in keys]
+def _columns(keys: list[bytes]) -> tuple[list[str], list[bytes]]:
+    stored = [columns(key) for key in keys]
+    return [namespace for namespace, _ in stored], [name for _, name in stored]

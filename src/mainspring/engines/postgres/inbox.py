@@ -13,6 +13,7 @@ import structlog
 from msgspec.structs import replace
 
 from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.functions import key_of
 from mainspring.engines.postgres.rows import SQL, decode_stored_options
 from mainspring.engines.postgres.submitting import store
 from mainspring.errors import UsageError
@@ -85,7 +86,7 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
         jobs.append(
             Job(
                 job_id,
-                function,
+                key_of(namespace, function),
                 payload,
                 unique or NO_UNIQUE,
                 priority,
@@ -95,7 +96,6 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
                 expires,
                 job_options,
                 input_size=len(payload),
-                namespace=namespace,
                 key=key,
             )
         )
@@ -117,10 +117,10 @@ def _options(job_id: int, data: bytes | None) -> tuple[Options | None, bytes]:
         return None, b""
 
 
-async def peek(tx: Transaction, ids: Iterable[int]) -> list[Job]:
-    """Return submissions that are still in the inbox as the jobs that they become, without payloads."""
+async def peek(tx: Transaction, ids: Iterable[int], namespace: str) -> list[Job]:
+    """Return submissions of a namespace that are still in the inbox as the jobs that they become, without payloads."""
     wanted = _submitted(ids)
-    records = await tx.connection.fetch(SQL["peek_inbox"], wanted) if wanted else ()
+    records = await tx.connection.fetch(SQL["peek_inbox"], wanted, namespace) if wanted else ()
     if not records:
         return []
     jobs = await _jobs(tx, records)

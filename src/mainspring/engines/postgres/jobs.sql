@@ -209,7 +209,11 @@ RETURNING jobs.id, jobs.term;
 -- ---- clients that wait ----
 
 -- name: wait
-WITH found AS (UPDATE jobs SET waited = true WHERE id = ANY ($1::bigint[]) RETURNING id)
+WITH found AS (
+    UPDATE jobs SET waited = true
+    WHERE id = ANY ($1::bigint[])
+        AND ($3::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $3))
+    RETURNING id)
 INSERT INTO waits (job_id, term)
 SELECT s.job_id, s.term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term) WHERE (s.job_id IN (SELECT id FROM found)) IS TRUE
 ON CONFLICT DO NOTHING;
@@ -238,6 +242,7 @@ SELECT job_id, term FROM waits WHERE job_id = ANY ($1::bigint[]) ORDER BY job_id
 WITH gone AS (
     DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (id, ended_us, error)
     WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.state < 2
+        AND ($4::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $4))
     RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
         jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
         jobs.options, s.error, jobs.payload, jobs.waited, jobs.attempts
@@ -274,7 +279,10 @@ WITH succeeded AS (
 SELECT * FROM succeeded UNION ALL SELECT * FROM others;
 
 -- name: lock_dead
-SELECT id, function, state, priority, place, uniq FROM dead WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE;
+SELECT id, function, state, priority, place, uniq FROM dead
+WHERE id = ANY ($1::bigint[])
+    AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = dead.function AND f.namespace = $2))
+ORDER BY id FOR UPDATE;
 
 -- name: redrive
 INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, uniq, options, error, payload,
@@ -351,23 +359,27 @@ SELECT
 
 -- ---- reading ----
 
+-- A namespace of '' stands for all.
 -- name: find
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
 FROM jobs WHERE id = ANY ($1::bigint[])
+    AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $2))
 UNION ALL
 SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, foreground
 FROM ended WHERE id = ANY ($1::bigint[])
+    AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = ended.function AND f.namespace = $2))
 UNION ALL
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL, NULL, foreground
-FROM dead WHERE id = ANY ($1::bigint[]);
+FROM dead WHERE id = ANY ($1::bigint[])
+    AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = dead.function AND f.namespace = $2));
 
--- A function of NULL stands for all.
+-- A function of NULL stands for all of the namespace.
 -- name: find_unique
 SELECT s.key, j.id, j.state, j.attempt
-FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS s (function, uniq, key)
+FROM unnest($1::int[], $2::bytea[], $3::text[]) WITH ORDINALITY AS s (function, uniq, namespace, key)
 CROSS JOIN LATERAL (
     SELECT id, state, attempt FROM jobs WHERE function = s.function AND uniq = s.uniq AND uniq IS NOT NULL
     UNION ALL
@@ -375,7 +387,7 @@ CROSS JOIN LATERAL (
     FROM functions AS f
     CROSS JOIN LATERAL (
         SELECT * FROM jobs WHERE function = f.id AND uniq = s.uniq AND uniq IS NOT NULL OFFSET 0) AS one
-    WHERE s.function IS NULL
+    WHERE s.function IS NULL AND f.namespace = s.namespace
     LIMIT 1) AS j;
 
 -- The counts of unfinished jobs of some functions, read as the statement `counts` reads all.
@@ -391,7 +403,7 @@ SELECT function, state, priority, sum(number)::bigint FROM (
 GROUP BY function, state, priority HAVING sum(number) <> 0;
 
 -- name: functions_after
-SELECT id, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;
+SELECT id, namespace, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- The counts of unfinished jobs, as the statement `counts` reads them; the next times are in a row without a function.
 -- name: read_backlog
@@ -441,6 +453,7 @@ WHERE id < $1 AND id >= $3
     AND ($9::bytea IS NULL OR position($9 IN options) > 0)
     AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
     AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $13))
 ORDER BY id DESC LIMIT $2;
 
 -- If few jobs are in a state, its index returns all of them sooner.
@@ -466,6 +479,7 @@ WHERE id = ANY ($3::bigint[]) AND id < $1
     AND ($9::bytea IS NULL OR position($9 IN options) > 0)
     AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
     AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $13))
 ORDER BY id DESC LIMIT $2;
 
 -- name: list_ended
@@ -478,6 +492,7 @@ WHERE id < $1 AND id >= $3
     AND ($9::bytea IS NULL OR position($9 IN options) > 0)
     AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
     AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = ended.function AND f.namespace = $13))
 ORDER BY id DESC LIMIT $2;
 
 -- name: list_dead
@@ -490,6 +505,7 @@ WHERE id < $1 AND id >= $3
     AND ($9::bytea IS NULL OR position($9 IN options) > 0)
     AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
     AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = dead.function AND f.namespace = $13))
 ORDER BY id DESC LIMIT $2;
 
 -- The jobs with a tag. Some may be deleted already.
@@ -519,6 +535,7 @@ WHERE id < $1
     AND ($9::bytea IS NULL OR position($9 IN options) > 0)
     AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
     AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
+    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = found.function AND f.namespace = $13))
 ORDER BY id DESC LIMIT $2;
 
 -- ---- retention ----
@@ -578,7 +595,7 @@ RETURNING id, namespace, function, uniq, priority, created_us, due_us, expires_u
 
 -- name: peek_inbox
 SELECT id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload
-FROM inbox WHERE id = ANY ($1::bigint[]);
+FROM inbox WHERE id = ANY ($1::bigint[]) AND ($2::text = '' OR namespace = $2);
 
 -- name: alias
 INSERT INTO aliases (id, job_id, created_us) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]);

@@ -26,12 +26,12 @@ _PRIORITIES = (0, 1, 2)
 
 async def claim_by_key(tx: Transaction, operations: Sequence[ops.ClaimByKey]) -> list[ops.ClaimedByKey]:
     """Lease due jobs, taking turns between their keys; see ``ClaimByKey``."""
-    await tx.functions.load({("default", operation.function) for operation in operations})
+    await tx.functions.load({operation.function for operation in operations})
     return [await _claim(tx, operation) for operation in operations]
 
 
 async def _claim(tx: Transaction, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
-    function = tx.functions.numbers.get(("default", operation.function))
+    function = tx.functions.numbers.get(operation.function)
     if function is None or operation.limit <= 0:
         return ops.ClaimedByKey([], operation.after, more=False)
     keyed = tx.memory(rows.Keyed)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.postgres import inbox, resources, rows
 from mainspring.engines.postgres.floors import LOWEST, Floors
+from mainspring.engines.postgres.functions import key_of
 from mainspring.engines.postgres.queries import live
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
+from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
@@ -60,6 +62,7 @@ class _Jobs:
             where.error_prefix,
             where.created_from_us,
             where.created_to_us,
+            where.namespace,
         )
 
     async def few(self, most: int) -> list[Job] | None:
@@ -91,7 +94,9 @@ class _Jobs:
         if tag is None:
             found = await self._tx.connection.fetchrow(SQL[self._mark], _id(before), rows - 1)
         else:
-            found = await self._tx.connection.fetchrow(SQL["mark_tagged"], _id(before), rows - 1, "default", tag)
+            found = await self._tx.connection.fetchrow(
+                SQL["mark_tagged"], _id(before), rows - 1, self._where.namespace or DEFAULT, tag
+            )
         if found is None:
             return None
         await self._tx.nodes.load([found[0]])
@@ -106,7 +111,9 @@ class _Jobs:
 
     async def _tagged(self, tag: str, low: int, before: int | None, most: int) -> list[Job]:
         """Return the matching jobs of a part of those with a tag, and look up no more of them than needed."""
-        records = await self._tx.connection.fetch(SQL["tagged"], "default", tag, low, _id(before))
+        records = await self._tx.connection.fetch(
+            SQL["tagged"], self._where.namespace or DEFAULT, tag, low, _id(before)
+        )
         ids = [record[0] for record in records]
         found: list[Job] = []
         for start in range(0, len(ids), TAGGED_AT_ONCE):
@@ -136,8 +143,8 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
     """List jobs, newest first."""
     function, wanted = None, query.where.function
     if wanted is not None:
-        await tx.functions.load([("default", wanted)])
-        function = tx.functions.numbers.get(("default", wanted))
+        await tx.functions.load([wanted])
+        function = tx.functions.numbers.get(wanted)
         if function is None:
             return Page([])
     return await search(_Jobs(tx, query, function), query, meter)
@@ -159,9 +166,9 @@ async def recall(tx: Transaction, query: Recall, _: Meter) -> Recalled | None:
 
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``. Slow scans begin at the floors of claims."""
-    await tx.functions.load(("default", name) for name in query.functions)
+    await tx.functions.load(query.functions)
     cached = tx.functions.numbers
-    numbers = {cached["default", name]: name for name in sorted(set(query.functions)) if ("default", name) in cached}
+    numbers = {cached[key]: key for key in sorted(set(query.functions)) if key in cached}
     floors = tx.memory(Floors).functions
     begins = [
         floor.places if (floor := floors.get(number)) is not None and floor.scans.slow else [LOWEST] * 3
@@ -185,7 +192,7 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
 async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     """Return the counts of a page of functions. A page begins after the number of a function."""
     found = await tx.connection.fetch(SQL["functions_after"], numbered(query.after), query.limit)
-    counts = await live(tx, {row[0]: row[1] for row in found})
+    counts = await live(tx, {number: key_of(*stored) for number, *stored in found})
     return Counted(counts, b"%d" % found[-1][0] if len(found) == query.limit else None)
 
 

@@ -9,6 +9,7 @@ from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
+from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,46 +26,55 @@ async def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int
 
 async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Subscribe]) -> list[dict[int, Job]]:
     """Return jobs for operations. A result that fits into any outcome is read once, for all of them."""
-    found = await look_up(tx, (job_id for operation in operations for job_id in operation.ids))
-    outcomes = [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
-    fit: dict[int, Job] = {}
+    wanted: dict[str, set[int]] = {}
+    for operation in operations:
+        wanted.setdefault(operation.namespace, set()).update(operation.ids)
+    found = {namespace: await look_up(tx, ids, namespace) for namespace, ids in wanted.items()}
+    outcomes = [
+        {job_id: job for job_id in operation.ids if (job := found[operation.namespace].get(job_id)) is not None}
+        for operation in operations
+    ]
+    fit: dict[int, list[Job]] = {}
     for operation, outcome in zip(operations, outcomes, strict=True):
-        fit.update((job.id, job) for job in ops.fitting(outcome, operation.room))
+        for job in ops.fitting(outcome, operation.room):
+            fit.setdefault(job.id, []).append(job)
     # An outcome has a job under each requested id: one object, and one copy of its result.
     for job_id, result in await tx.connection.fetch(SQL["results"], sorted(fit)) if fit else ():
-        fit[job_id].result = result or b""
+        for job in fit[job_id]:
+            job.result = result or b""
     return outcomes
 
 
-async def look_up(tx: Transaction, ids: Iterable[int]) -> dict[int, Job]:
-    """Return jobs by the requested ids, without results. For a submission that has joined a job, return that job."""
+async def look_up(tx: Transaction, ids: Iterable[int], namespace: str = ANY) -> dict[int, Job]:
+    """Return jobs of a namespace by the requested ids, without results. A submission that joined a job stands for that one."""
     wanted = rows.known_ids(ids)
-    found = await _by_id(tx, wanted)
+    found = await _by_id(tx, wanted, namespace)
     missing = [job_id for job_id in wanted if job_id not in found]
     joined = await inbox.aliases(tx, missing)
     if joined:
-        others = await _by_id(tx, sorted(set(joined.values())))
+        others = await _by_id(tx, sorted(set(joined.values())), namespace)
         found.update((job_id, others[other]) for job_id, other in joined.items() if other in others)
-    for job in await inbox.peek(tx, (job_id for job_id in missing if job_id not in joined)):
+    for job in await inbox.peek(tx, (job_id for job_id in missing if job_id not in joined), namespace):
         found[job.id] = job
     return found
 
 
-async def _by_id(tx: Transaction, ids: list[int]) -> dict[int, Job]:
+async def _by_id(tx: Transaction, ids: list[int], namespace: str) -> dict[int, Job]:
     if not ids:
         return {}
-    return {job.id: job for job in await rows.stored(tx, await tx.connection.fetch(SQL["find"], ids))}
+    return {job.id: job for job in await rows.stored(tx, await tx.connection.fetch(SQL["find"], ids, namespace))}
 
 
 async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
     """Return live jobs by their uniques; see ``FindUnique``."""
     keys = [key for operation in operations for key in operation.keys]
-    await tx.functions.load({("default", function) for function, _ in keys if function is not None})
-    columns: tuple[list[int | None], list[bytes]] = ([], [])
+    await tx.functions.load({function for function, _ in keys if isinstance(function, bytes)})
+    columns: tuple[list[int | None], list[bytes], list[str | None]] = ([], [], [])
     for function, unique in keys:
         # a function without a number was never submitted, and no row has the number 0
-        columns[0].append(None if function is None else tx.functions.numbers.get(("default", function), 0))
+        columns[0].append(tx.functions.numbers.get(function, 0) if isinstance(function, bytes) else None)
         columns[1].append(unique)
+        columns[2].append(None if isinstance(function, bytes) else function.namespace)
     found: dict[int, ops.Found] = {}
     for key, job_id, state, attempt in await tx.connection.fetch(SQL["find_unique"], *columns) if keys else ():
         found[key - 1] = ops.Found(job_id, state, attempt)
@@ -96,12 +106,12 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
         else:
             key = (function, state, priority)
             counts[key] = counts.get(key, 0) + number
-    await tx.functions.load_names({function for function, _, _ in counts})
+    await tx.functions.load_keys({function for function, _, _ in counts})
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     for (function, state, priority), number in counts.items():
         if number > 0 and state < _SUCCEEDED:
-            name = tx.functions.names[function][1]
+            name = tx.functions.keys[function]
             live[name] = live.get(name, 0) + number
             if state == _PENDING:
                 pending[name, priority] = pending.get((name, priority), 0) + number
@@ -111,10 +121,10 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
     """Return the counts; see ``Count``."""
     numbers = await journal.counts(tx)
-    await tx.functions.load_names({function for function, _, _ in numbers})
+    await tx.functions.load_keys({function for function, _, _ in numbers})
     counts: dict[tuple[bytes, int, int], int] = {}
     for (function, state, priority), number in numbers.items():
-        key = (tx.functions.names[function][1], state, priority)
+        key = (tx.functions.keys[function], state, priority)
         counts[key] = counts.get(key, 0) + number
     return [dict(counts) for _ in operations]
 
@@ -135,6 +145,6 @@ async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes,
 async def _numbers(tx: Transaction, functions: Iterable[bytes]) -> dict[int, bytes]:
     """Return the numbers of these functions, as far as they have one, with their names."""
     names = set(functions)
-    await tx.functions.load(("default", name) for name in names)
+    await tx.functions.load(names)
     numbers = tx.functions.numbers
-    return {numbers["default", name]: name for name in names if ("default", name) in numbers}
+    return {numbers[name]: name for name in names if name in numbers}

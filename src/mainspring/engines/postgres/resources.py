@@ -29,11 +29,11 @@ Pool = tuple[int, bytes]
 
 async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
     """Write the limits of functions; see ``SaveLimits``."""
-    await tx.functions.ensure({("default", operation.limits.function) for operation in operations})
+    await tx.functions.ensure({operation.limits.function for operation in operations})
     outcomes: dict[int, FunctionLimits] = {}
     for index in sorted(range(len(operations)), key=lambda at: operations[at].limits.function):
         limits = operations[index].limits
-        function = tx.functions.number("default", limits.function)
+        function = tx.functions.numbers[limits.function]
         wanted = msgspec.structs.replace(limits, version=limits.version + 1)
         row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, encode_limits(wanted))
         row = row or await tx.connection.fetchrow(SQL["limits_of"], function)
@@ -44,7 +44,7 @@ async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> 
 
 async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[list[ops.Grant]]:
     """Grant tokens and starts; see ``Acquire``. A group needs a handful of statements, whatever the number of its requests."""
-    await tx.functions.ensure({("default", ask.function) for operation in operations for ask in operation.asks})
+    await tx.functions.ensure({ask.function for operation in operations for ask in operation.asks})
     pools = sorted({_pool(tx, ask) for operation in operations for ask in operation.asks})
     if not pools:
         return [[] for _ in operations]
@@ -63,7 +63,7 @@ async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[li
 
 
 def _pool(tx: Transaction, ask: ops.TokenRequest) -> Pool:
-    return tx.functions.number("default", ask.function), ask.pool
+    return tx.functions.numbers[ask.function], ask.pool
 
 
 class _Division:

@@ -140,23 +140,22 @@ async def stored(tx: Transaction, records: Sequence[Record]) -> list[Job]:
     """Return the jobs of rows; all statements select the same columns in the same order."""
     if not records:
         return []
-    await tx.functions.load_names({record[1] for record in records})
+    await tx.functions.load_keys({record[1] for record in records})
     await tx.nodes.load([record[0] for record in records])
-    names = tx.functions.names
+    keys = tx.functions.keys
     jobs = []
     for record in records:
         (
             job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
             input_size, output_size, options, error, result, payload, foreground,
         ) = record[:20]  # fmt: skip
-        namespace, name = names[function]
         job_options, key = (None, b"") if options is None else decode_stored_options(options)
         jobs.append(
             Job(
-                job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due or 0, expires or 0,
+                job_id, keys[function], payload or b"", unique or NO_UNIQUE, priority, state, created, due or 0, expires or 0,
                 job_options,
                 term, attempt, suspects, started or 0, ended or 0, result or b"", error or b"", input_size, output_size,
-                namespace, foreground or False, key,
+                foreground or False, key,
             )
         )  # fmt: skip
     return jobs

@@ -149,10 +149,10 @@ async def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
 async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
     """List schedules by their names."""
     statement = SQL["schedules" if query.names is None else "schedules_named"]
-    named = [] if query.names is None else [list(query.names)]
+    values = [query.namespace if query.names is None else list(query.names)]
 
     async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        found = await tx.connection.fetch(statement, after or "", most, *named)
+        found = await tx.connection.fetch(statement, after or "", most, *values)
         return [(name, Stored(decode_schedule(schedule), decode_state(state))) for name, schedule, state in found]
 
     return await in_parts(query, meter, behind)

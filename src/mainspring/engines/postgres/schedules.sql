@@ -151,7 +151,9 @@ SELECT next_us FROM schedules WHERE next_us IS NOT NULL AND (next_us, name) > ($
 -- name: schedules
 SELECT s.name, p.schedule, s.state FROM schedules AS s
 CROSS JOIN LATERAL (SELECT schedule FROM specifications WHERE name = s.name OFFSET 0) AS p
-WHERE s.name > $1 ORDER BY s.name LIMIT $2;
+WHERE s.name > $1
+    AND ($3::text = '' OR $3 = CASE WHEN strpos(s.name, E'\x1f') > 0 THEN split_part(s.name, E'\x1f', 1) ELSE 'default' END)
+ORDER BY s.name LIMIT $2;
 
 -- name: schedules_named
 SELECT s.name, p.schedule, s.state FROM schedules AS s

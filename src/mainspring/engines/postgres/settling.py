@@ -143,7 +143,7 @@ async def _requeue(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
         if state == _SCHEDULED:
             floors.due.lower(settlement.due_us)
         else:
-            floors.note_returned(tx.functions.number(job.namespace, job.function), job.priority, place)
+            floors.note_returned(tx.functions.numbers[job.function], job.priority, place)
             tx.pending(job.function)
         if job.expires_us:
             floors.expiring.lower(job.expires_us)
@@ -159,19 +159,17 @@ def _errors(settlements: Sequence[Settlement]) -> list[bytes | None]:
 
 
 async def _load_functions(tx: Transaction, settlements: Iterable[Settlement]) -> None:
-    await tx.functions.load({(settlement.job.namespace, settlement.job.function) for settlement in settlements})
+    await tx.functions.load({settlement.job.function for settlement in settlements})
 
 
 async def count(tx: Transaction, settlements: Iterable[Settlement]) -> None:
     """Count the settled jobs."""
-    numbers = Counter(
-        [(one.job.namespace, one.job.function, one.job.priority, _TARGETS[one.event]) for one in settlements]
-    )
+    numbers = Counter([(one.job.function, one.job.priority, _TARGETS[one.event]) for one in settlements])
     if not numbers:
         return
-    await tx.functions.load({key[:2] for key in numbers})
-    for (namespace, name, priority, after), number in numbers.items():
-        function = tx.functions.number(namespace, name)
+    await tx.functions.load({key[0] for key in numbers})
+    for (key, priority, after), number in numbers.items():
+        function = tx.functions.numbers[key]
         tx.count(function, _LEASED, priority, -number)
         tx.count(function, after, priority, number)
 
@@ -190,10 +188,10 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
     else:
         found = await tx.connection.fetch(SQL["held_by"], list(operation.of), operation.rows)
     held: list[Job] = []
-    await tx.functions.load_names({row[2] for row in found})
+    await tx.functions.load_keys({row[2] for row in found})
     for job_id, state, function, priority, attempt, suspects, term, foreground, options in found:
-        namespace, name = tx.functions.names[function]
-        job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace, foreground=bool(foreground))
+        key = tx.functions.keys[function]
+        job = Job(job_id, key, b"", state=state, priority=priority, foreground=bool(foreground))
         job.attempt, job.suspects, job.term = attempt, suspects, term
         if options is not None:
             job.options, job.key = rows.decode_stored_options(options)

@@ -13,6 +13,7 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.tags import indexed_tags
+from mainspring.namespaces import namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,7 +82,7 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
 
     Returns the jobs that were joined, by the ids of the jobs that were not stored.
     """
-    await tx.functions.ensure({(job.namespace, job.function) for job in jobs})
+    await tx.functions.ensure({job.function for job in jobs})
     new_jobs = new_jobs_of(tx, jobs, waiters)
     plain = [new for new in new_jobs if not new.job.unique]
     if plain:
@@ -101,10 +102,7 @@ def new_jobs_of(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
     """Return new jobs, oldest first; the numbers of their functions are loaded."""
     numbers = tx.functions.numbers
     order = sorted(range(len(jobs)), key=lambda at: jobs[at].id)
-    return [
-        New(jobs[at], rank, numbers[jobs[at].namespace, jobs[at].function], waiters[at])
-        for rank, at in enumerate(order)
-    ]
+    return [New(jobs[at], rank, numbers[jobs[at].function], waiters[at]) for rank, at in enumerate(order)]
 
 
 def _size(new: New) -> int:
@@ -128,7 +126,7 @@ async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
     for (function, state, priority), number in numbers.items():
         tx.count(function, state, priority, number)
         if state == _PENDING:
-            tx.pending(tx.functions.names[function][1])
+            tx.pending(tx.functions.keys[function])
     floors = tx.memory(Floors)
     for new in new_jobs:
         if new.job.state == _SCHEDULED:
@@ -142,7 +140,7 @@ async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
 
 
 async def _store_tags(tx: Transaction, jobs: Sequence[Job]) -> None:
-    found = [(job.namespace, tag, job.id, job.created_us) for job in jobs for tag in indexed_tags(job)]
+    found = [(namespace_of(job.function), tag, job.id, job.created_us) for job in jobs for tag in indexed_tags(job)]
     await tx.connection.fetch(SQL["tag"], *([row[at] for row in found] for at in range(4)))
 
 

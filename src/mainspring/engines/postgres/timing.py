@@ -35,9 +35,9 @@ async def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
     expired = await ended(tx, late)
     woken = await _scan(tx, floors.due, "due", now_us, operation.rows, lambda row: row[3])
     due: dict[tuple[bytes, int], int] = {}
-    await tx.functions.load_names({row[0] for row in woken})
+    await tx.functions.load_keys({row[0] for row in woken})
     for function, priority, place, _ in woken:
-        name = tx.functions.names[function][1]
+        name = tx.functions.keys[function]
         due[name, priority] = due.get((name, priority), 0) + 1
         tx.count(function, _SCHEDULED, priority, -1)
         tx.count(function, _PENDING, priority, 1)

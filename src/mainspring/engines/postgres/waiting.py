@@ -25,12 +25,15 @@ async def wait(tx: Transaction, operations: Sequence[ops.Subscribe]) -> list[dic
     wanted = [job_id for operation in operations for job_id in operation.ids]
     await inbox.admit(tx, wanted)
     aliases = await inbox.aliases(tx, wanted)
-    pairs = sorted(
-        {(aliases.get(job_id, job_id), operation.term) for operation in operations for job_id in operation.ids}
-    )
-    pairs = [pair for pair in pairs if 0 < pair[0] <= rows.LARGEST_ID]
-    if pairs:
-        await tx.connection.fetch(SQL["wait"], [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    pairs: dict[str, set[tuple[int, int]]] = {}
+    for operation in operations:
+        for job_id in operation.ids:
+            stored = aliases.get(job_id, job_id)
+            if 0 < stored <= rows.LARGEST_ID:
+                pairs.setdefault(operation.namespace, set()).add((stored, operation.term))
+    for namespace, found in sorted(pairs.items()):
+        columns = zip(*sorted(found), strict=True)
+        await tx.connection.fetch(SQL["wait"], *map(list, columns), namespace)
     return await with_results(tx, operations)
 
 

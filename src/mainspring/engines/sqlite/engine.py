@@ -64,6 +64,7 @@ class SqliteEngine:
     shared = False
     whole = True
     limits = True
+    namespaces = True
     lines = True
     access = True
     logs = True

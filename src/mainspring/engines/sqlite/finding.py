@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import store as ops
+from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,11 +27,12 @@ def first(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.Fo
     return None
 
 
-def find_job(tx: Transaction, job_id: int) -> Job | None:
-    """Return a job, without its result."""
+def find_job(tx: Transaction, job_id: int, namespace: str = ANY) -> Job | None:
+    """Return a job of a namespace, without its result."""
     if job_id > rows.LARGEST_ID:
         return None
-    jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions)
+    statement, values = ("find", (job_id,)) if namespace == ANY else ("find_of", (job_id, namespace))
+    jobs = rows.stored(tx.cursor.execute(SQL[statement], values), tx.functions)
     return jobs[0] if jobs else None
 
 
@@ -40,7 +42,7 @@ def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]
     results: dict[int, bytes] = {}
     large: dict[int, list[Job]] = {}
     for operation in operations:
-        looked_up = (find_job(tx, job_id) for job_id in operation.ids)
+        looked_up = (find_job(tx, job_id, operation.namespace) for job_id in operation.ids)
         found = {job.id: job for job in looked_up if job is not None}
         for job in ops.fitting(found, operation.room):
             if job.output_size > SMALL_RESULT:
@@ -69,9 +71,9 @@ def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[l
     return [[_find_unique(tx, *key) for key in operation.keys] for operation in operations]
 
 
-def _find_unique(tx: Transaction, function: bytes | None, unique: bytes) -> ops.Found | None:
-    if function is None:
-        return first(tx, SQL["live_anywhere"], (unique,))
+def _find_unique(tx: Transaction, function: bytes | ops.InNamespace, unique: bytes) -> ops.Found | None:
+    if isinstance(function, ops.InNamespace):
+        return first(tx, SQL["live_anywhere"], (unique, function.namespace))
     number = tx.functions.find(function)
     return None if number is None else first(tx, SQL["live"], (number, unique))
 
@@ -80,7 +82,7 @@ def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[b
     """Return the counts; see ``Count``."""
     tx.write_counts()
     counts = {
-        (tx.functions.name(function)[1], state, priority): number
+        (tx.functions.key(function), state, priority): number
         for function, state, priority, number in tx.cursor.execute(SQL["counts"])
     }
     return [counts for _ in operations]

@@ -90,14 +90,14 @@ def _cancel_on_request(tx: Transaction, settlements: Sequence[rules.Settlement])
 
 def _numbers(tx: Transaction, settlements: Sequence[rules.Settlement]) -> dict[tuple[int, int, Event], int]:
     """Return the numbers of settlements by function, priority and event."""
-    numbers: dict[tuple[str, bytes, int, Event], int] = {}
+    numbers: dict[tuple[bytes, int, Event], int] = {}
     for settlement in settlements:
         job = settlement.job
-        key = (job.namespace, job.function, job.priority, settlement.event)
+        key = (job.function, job.priority, settlement.event)
         numbers[key] = numbers.get(key, 0) + 1
     return {
-        (tx.functions.number(namespace, name), priority, event): number
-        for (namespace, name, priority, event), number in numbers.items()
+        (tx.functions.number(function), priority, event): number
+        for (function, priority, event), number in numbers.items()
     }
 
 
@@ -140,8 +140,7 @@ def _recover(tx: Transaction, own_term: int, now_us: int) -> ops.Recovered:
     ):
         if stopping:
             tx.stopping.add(job_id)
-        namespace, name = tx.functions.name(function)
-        job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
+        job = Job(job_id, tx.functions.key(function), b"", state=state, priority=priority)
         job.attempt, job.suspects, job.term = attempt, suspects, term
         job.options = None if options is None else decode_options(options)
         held.append(job)
@@ -195,7 +194,7 @@ def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancel
 
 
 def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
-    job = find_job(tx, operation.id)
+    job = find_job(tx, operation.id, operation.namespace)
     if job is None:
         return ops.Cancelled(None, 0)
     before = job.state
@@ -219,11 +218,11 @@ def _forget(tx: Transaction, job: Job) -> bool:
 def delete(tx: Transaction, job: Job) -> None:
     """Delete a job, and subtract it from the counts."""
     tx.cursor.execute(SQL["delete"], (job.id,))
-    tx.count(tx.functions.number(job.namespace, job.function), job.state, job.priority, -1)
+    tx.count(tx.functions.number(job.function), job.state, job.priority, -1)
 
 
 def _count_move(tx: Transaction, job: Job, after: State) -> None:
-    function = tx.functions.number(job.namespace, job.function)
+    function = tx.functions.number(job.function)
     tx.count(function, job.state, job.priority, -1)
     tx.count(function, after, job.priority, 1)
 
@@ -248,13 +247,13 @@ def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redr
 
 def _redrive(tx: Transaction, operation: ops.Redrive) -> ops.Redriven:
     job_id, payload = operation.id, operation.payload
-    job = find_job(tx, job_id)
+    job = find_job(tx, job_id, operation.namespace)
     if job is None or State(job.state) not in rules.sources(Event.REDRIVE) or job.term == RUNS:
         return ops.Redriven(job, redriven=False)
     after = rules.redriven(State(job.state), operation.due_us)
     values = (job_id, after, operation.due_us, payload, 0 if payload is None else len(payload))
     if not list(tx.cursor.execute(SQL["redrive"], values)):
-        function = tx.functions.number(job.namespace, job.function)
+        function = tx.functions.number(job.function)
         (rival,) = tx.cursor.execute(SQL["live"], (function, job.unique))
         return ops.Redriven(job, redriven=False, rival=rival[0])
     _count_move(tx, job, after)
@@ -267,7 +266,7 @@ def reschedule(tx: Transaction, operations: Sequence[ops.Reschedule]) -> list[op
 
 
 def _reschedule(tx: Transaction, operation: ops.Reschedule) -> ops.Rescheduled:
-    job = find_job(tx, operation.id)
+    job = find_job(tx, operation.id, operation.namespace)
     if job is None:
         return ops.Rescheduled(None, 0, 0)
     before, priority = State(job.state), job.priority
@@ -279,7 +278,7 @@ def _reschedule(tx: Transaction, operation: ops.Reschedule) -> ops.Rescheduled:
     )
     changed = find_job(tx, operation.id)
     assert changed is not None, "its row is in this transaction"
-    function = tx.functions.number(job.namespace, job.function)
+    function = tx.functions.number(job.function)
     tx.count(function, before, priority, -1)
     tx.count(function, changed.state, changed.priority, 1)
     return ops.Rescheduled(changed, before, priority)
@@ -287,7 +286,7 @@ def _reschedule(tx: Transaction, operation: ops.Reschedule) -> ops.Rescheduled:
 
 def delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
     """Delete ended jobs; see ``DeleteEnded``."""
-    return [_delete_ended(tx, find_job(tx, operation.id)) for operation in operations]
+    return [_delete_ended(tx, find_job(tx, operation.id, operation.namespace)) for operation in operations]
 
 
 def _delete_ended(tx: Transaction, job: Job | None) -> ops.Deleted:
@@ -318,7 +317,7 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
         note(tx.notices, Ended.of(job)._replace(term=0))  # no node held it
     due: dict[tuple[bytes, int], int] = {}
     for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
-        key = (tx.functions.name(function)[1], priority)
+        key = (tx.functions.key(function), priority)
         due[key] = due.get(key, 0) + 1
         tx.count(function, State.SCHEDULED, priority, -1)
         tx.count(function, State.PENDING, priority, 1)

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from mainspring import namespaces
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
+from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
 from mainspring.resources.store import ListLimits
@@ -54,8 +56,9 @@ class _Jobs:
             where.error_prefix,
             where.created_from_us,
             where.created_to_us,
+            where.namespace,
         )
-        self._tagged = () if where.tag is None else ("default", where.tag)
+        self._tagged = () if where.tag is None else (where.namespace or DEFAULT, where.tag)
 
     async def few(self, most: int) -> list[Job] | None:
         """Return the jobs of the requested states by their indexes; None if there are more than ``most``."""
@@ -156,12 +159,14 @@ async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[b
 
 
 async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[FunctionLimits]:
-    """List the limits of functions, in the order of their names."""
+    """List the limits of functions, in the order of their namespaces and names."""
 
     async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
+        place = ("", b"") if after is None else namespaces.split(after)
         return [
-            (function, decode_limits(encoded))
-            for function, encoded in tx.cursor.execute(SQL["limits"], (after or b"", most))
+            (limits.function, limits)
+            for (encoded,) in tx.cursor.execute(SQL["limits"], (*place, most))
+            for limits in (decode_limits(encoded),)
         ]
 
     return await in_parts(query, meter, behind)
@@ -171,13 +176,13 @@ async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     """Return the counts of a page of functions. A page begins after the number of a function."""
     counts = {}
     last = left = 0
-    for function, name, state, priority, number in tx.cursor.execute(
+    for function, namespace, name, state, priority, number in tx.cursor.execute(
         SQL["counts_after"], (numbered(query.after), query.limit)
     ):
         if function != last:
             last, left = function, left + 1
         if state is not None:
-            counts[name, state, priority] = number
+            counts[namespaces.key(namespace, name), state, priority] = number
     return Counted(counts, b"%d" % last if left >= query.limit else None)
 
 

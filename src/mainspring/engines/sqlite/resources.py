@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainspring import namespaces
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import store as job_ops
@@ -33,11 +34,12 @@ def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[F
 
 
 def _save_limits(tx: Transaction, limits: FunctionLimits) -> FunctionLimits:
-    for version, stored in tx.cursor.execute(SQL["limits_of"], (limits.function,)):
+    columns = namespaces.split(limits.function)
+    for version, stored in tx.cursor.execute(SQL["limits_of"], columns):
         if version != limits.version:
             return decode_limits(stored)
     limits = msgspec.structs.replace(limits, version=limits.version + 1)
-    tx.cursor.execute(SQL["save_limits"], (limits.function, limits.version, encode_limits(limits)))
+    tx.cursor.execute(SQL["save_limits"], (*columns, limits.version, encode_limits(limits)))
     return limits
 
 

@@ -1,11 +1,11 @@
 -- name: limits
-SELECT function, said FROM limits WHERE namespace = 'default' AND function > ? ORDER BY function LIMIT ?;
+SELECT said FROM limits WHERE (namespace, function) > (?, ?) ORDER BY namespace, function LIMIT ?;
 
 -- name: limits_of
-SELECT version, said FROM limits WHERE namespace = 'default' AND function = ?;
+SELECT version, said FROM limits WHERE namespace = ? AND function = ?;
 
 -- name: save_limits
-INSERT INTO limits (namespace, function, version, said) VALUES ('default', ?, ?, ?)
+INSERT INTO limits (namespace, function, version, said) VALUES (?, ?, ?, ?)
 ON CONFLICT (namespace, function) DO UPDATE SET version = excluded.version, said = excluded.said;
 
 -- Jobs without a key come first; those with a key follow in the order of keys.

@@ -51,7 +51,7 @@ def take_waiting(tx: Transaction, ids: Iterable[int], now_us: int) -> list[Job]:
 def _take(tx: Transaction, jobs: list[Job], now_us: int) -> list[Job]:
     tx.cursor.executemany(SQL["take"], [(now_us, job.id) for job in jobs])
     for job in jobs:
-        function = tx.functions.number(job.namespace, job.function)
+        function = tx.functions.number(job.function)
         tx.count(function, job.state, job.priority, -1)
         tx.count(function, _RUNNING, job.priority, 1)
     return jobs
@@ -65,7 +65,7 @@ def end_roots(tx: Transaction, jobs: Iterable[Job]) -> list[Job]:
         values = (given.state, given.ended_us, len(result), result or None, given.error or None, given.id)
         for job in rows.stored(list(tx.cursor.execute(SQL["end_root"], values)), tx.functions):
             job.result = result
-            function = tx.functions.number(job.namespace, job.function)
+            function = tx.functions.number(job.function)
             tx.count(function, _RUNNING, job.priority, -1)
             tx.count(function, job.state, job.priority, 1)
             note(tx.notices, Ended.of(job))
@@ -91,7 +91,7 @@ def withdraw(tx: Transaction, ids: Iterable[int]) -> list[Withdrawn]:
         deleted: Sequence[rows.Row] = list(tx.cursor.execute(SQL["withdraw"], (job_id,)))
         for _, term, state, function, priority in deleted:
             tx.count(function, state, priority, -1)
-            withdrawn.append(Withdrawn(job_id, term, state, tx.functions.name(function)[1], priority))
+            withdrawn.append(Withdrawn(job_id, term, state, tx.functions.key(function), priority))
     if tx.stopping:
         tx.no_longer_stopping([gone.id for gone in withdrawn])
     return withdrawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainspring import namespaces
 from mainspring.jobs.model import NO_UNIQUE, Job, decode_options, encode_options
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ CACHE_LIMIT = 20_000
 
 
 class Functions:
-    """A cache of the numbers of functions, in both directions.
+    """A cache of the numbers of functions, in both directions. A function is given by its key; see ``namespaces``.
 
     A number is allocated in the transaction that first needs it; call ``forget`` after a rollback. It has its own cursor, since
     numbers are looked up while another cursor's rows are read.
@@ -32,43 +33,43 @@ class Functions:
         self._insert = insert
         self._named = named
         self._numbered = numbered
-        self._numbers: dict[tuple[str, bytes], int] = {}
-        self._names: dict[int, tuple[str, bytes]] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._keys: dict[int, bytes] = {}
 
     def forget(self) -> None:
         """Empty the cache."""
         self._numbers.clear()
-        self._names.clear()
+        self._keys.clear()
 
-    def _cache(self, number: int, namespace: str, name: bytes) -> None:
-        if len(self._names) >= CACHE_LIMIT:
+    def _cache(self, number: int, key: bytes) -> None:
+        if len(self._keys) >= CACHE_LIMIT:
             self.forget()
-        self._numbers[namespace, name] = number
-        self._names[number] = (namespace, name)
+        self._numbers[key] = number
+        self._keys[number] = key
 
-    def number(self, namespace: str, name: bytes) -> int:
+    def number(self, key: bytes) -> int:
         """Return the number of a function; allocate one if it has none."""
-        number = self._numbers.get((namespace, name))
+        number = self._numbers.get(key)
         if number is None:
-            ((number,),) = self._cursor.execute(self._insert, (namespace, name))
-            self._cache(number, namespace, name)
+            ((number,),) = self._cursor.execute(self._insert, namespaces.split(key))
+            self._cache(number, key)
         return number
 
-    def find(self, name: bytes) -> int | None:
+    def find(self, key: bytes) -> int | None:
         """Return the number of a function, None if it has none: only submitted functions have one."""
-        number = self._numbers.get(("default", name))
+        number = self._numbers.get(key)
         if number is None:
-            for (number,) in self._cursor.execute(self._named, ("default", name)):
-                self._cache(number, "default", name)
+            for (number,) in self._cursor.execute(self._named, namespaces.split(key)):
+                self._cache(number, key)
         return number
 
-    def name(self, number: int) -> tuple[str, bytes]:
-        """Return the namespace and the name for a number."""
-        key = self._names.get(number)
+    def key(self, number: int) -> bytes:
+        """Return the key of the function with a number."""
+        key = self._keys.get(number)
         if key is None:
-            ((namespace, name),) = self._cursor.execute(self._numbered, (number,))
-            key = (namespace, name)
-            self._cache(number, namespace, name)
+            (columns,) = self._cursor.execute(self._numbered, (number,))
+            key = namespaces.key(*columns)
+            self._cache(number, key)
         return key
 
 
@@ -96,18 +97,18 @@ def submitted(job: Job, function: int) -> Row:
 def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
     """Return the jobs of rows; the statements ``claim``, ``find`` and ``list`` select the same columns in the same order."""
     jobs = []
-    last, namespace, name = -1, "", b""
+    last, key_of_function = -1, b""
     for (
         job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
         input_size, output_size, options, error, result, payload, key,
     ) in rows:  # fmt: skip
         if function != last:  # most rows are of one function
-            last, (namespace, name) = function, functions.name(function)
+            last, key_of_function = function, functions.key(function)
         jobs.append(
             Job(
-                job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,
+                job_id, key_of_function, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,
                 None if options is None else decode_options(options),
-                term, attempt, suspects, started, ended, result or b"", error or b"", input_size, output_size, namespace,
+                term, attempt, suspects, started, ended, result or b"", error or b"", input_size, output_size,
                 key=key or b"",
             )
         )  # fmt: skip

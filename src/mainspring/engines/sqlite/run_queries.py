@@ -89,16 +89,14 @@ async def read_latest(tx: Transaction, query: ReadLatest, meter: Meter) -> dict[
     return await latest_events.read_latest(_Reads(tx), query, meter)
 
 
-async def count_parked(tx: Transaction, _query: CountParked, _: Meter) -> dict[tuple[str, str], int]:
+async def count_parked(tx: Transaction, _query: CountParked, _: Meter) -> dict[tuple[str, str, str], int]:
     """Count parked runs."""
-    found = tx.cursor.execute(SQL["count_parked"], ("default",))
-    return {(name, version): number for name, version, number in found}
+    return {(key[0], key[1], key[2]): number for *key, number in tx.cursor.execute(SQL["count_parked"])}
 
 
-async def count_open(tx: Transaction, _query: CountOpen, _: Meter) -> dict[tuple[str, str], int]:
+async def count_open(tx: Transaction, _query: CountOpen, _: Meter) -> dict[tuple[str, str, str], int]:
     """Count open runs."""
-    found = tx.cursor.execute(SQL["count_open"], ("default",))
-    return {(name, version): number for name, version, number in found}
+    return {(key[0], key[1], key[2]): number for *key, number in tx.cursor.execute(SQL["count_open"])}
 
 
 async def find_definitions(tx: Transaction, _query: FindDefinitions, _: Meter) -> list[Definition]:

@@ -10,6 +10,7 @@ from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.model import State
+from mainspring.namespaces import ANY
 from mainspring.workflows.model import Definition, Status
 from mainspring.workflows.state import Parking
 from mainspring.workflows.store import RunRow
@@ -104,15 +105,19 @@ class SqliteRunReads:
 
     _tx: Transaction
 
-    async def load(self, run: int) -> StoredRun | None:
+    async def load(self, run: int, namespace: str = ANY) -> StoredRun | None:
         """Return a run."""
         if run > LARGEST_ID:
             return None
-        for row in self._tx.cursor.execute(SQL["load_run"], (run,)):
+        for row in self._tx.cursor.execute(SQL["load_run"], (run, namespace)):
             history_bytes, state = row[20:]
             snapshot = None if state is None else Snapshot(history_bytes, state)
             return StoredRun(stored_row(row[:20]), snapshot)
         return None
+
+    async def has_run(self, run: int, namespace: str) -> bool:
+        """Return whether a run exists in a namespace."""
+        return run <= LARGEST_ID and bool(self._first("run_of_namespace", run, namespace))
 
     async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
         """Return the blocks of a history."""
@@ -126,9 +131,9 @@ class SqliteRunReads:
         """Return the newest run of a workflow id."""
         return self._first("open_run", namespace, workflow_id) or self._first("last_run", namespace, workflow_id)
 
-    async def last_link(self, root: int) -> int:
+    async def last_link(self, root: int, namespace: str = ANY) -> int:
         """Return the newest run that continues another one of a root job."""
-        return self._first("last_link", root)
+        return self._first("last_link", root, namespace)
 
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
         """Return definitions."""
@@ -136,9 +141,9 @@ class SqliteRunReads:
         found = cursor.execute(*((SQL["definitions_of"], (namespace, name)) if name else (SQL["definitions"],)))
         return [_decode_definition(definition) for (definition,) in found]
 
-    async def waiting_job(self, job_id: int) -> Job | None:
+    async def waiting_job(self, job_id: int, namespace: str = ANY) -> Job | None:
         """Return a waiting job."""
-        job = find_job(self._tx, job_id)
+        job = find_job(self._tx, job_id, namespace)
         return job if job is not None and job.state <= State.PENDING else None
 
     async def waiting_named(self, namespace: str, unique: bytes) -> list[Job]:

@@ -165,7 +165,7 @@ async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter
     """List schedules by their names."""
 
     async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        return [_listed(row) for row in tx.cursor.execute(SQL["schedules"], (after or "", most))]
+        return [_listed(row) for row in tx.cursor.execute(SQL["schedules"], (after or "", most, query.namespace))]
 
     async def named(after: str | None, most: int) -> list[tuple[str, Stored]]:
         names = sorted(name for name in set(query.names or ()) if name > (after or ""))

@@ -2,7 +2,9 @@
 SELECT schedule, state FROM schedules WHERE name = ?;
 
 -- name: schedules
-SELECT name, schedule, state FROM schedules WHERE name > ? ORDER BY name LIMIT ?;
+SELECT name, schedule, state FROM schedules
+WHERE name > ?1 AND (?3 = '' OR iif(instr(name, char(31)), substr(name, 1, instr(name, char(31)) - 1), 'default') = ?3)
+ORDER BY name LIMIT ?2;
 
 -- name: specifications
 SELECT name, schedule FROM schedules;

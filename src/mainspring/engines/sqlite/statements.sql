@@ -39,7 +39,8 @@ SELECT id, state, attempt FROM jobs WHERE function = ? AND uniq = ? AND state < 
 
 -- name: live_anywhere
 SELECT j.id, j.state, j.attempt FROM functions AS f
-CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = ? AND j.uniq IS NOT NULL AND j.state < 4
+CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = ?1 AND j.uniq IS NOT NULL AND j.state < 4
+WHERE f.namespace = ?2
 LIMIT 1;
 
 -- name: kept
@@ -138,6 +139,12 @@ SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, star
     input_size, output_size, options, error, NULL, NULL, key
 FROM jobs WHERE id = ?;
 
+-- A job of another namespace is not found.
+-- name: find_of
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL, key
+FROM jobs WHERE id = ?1 AND (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?2;
+
 -- name: arguments
 SELECT payload FROM jobs WHERE id = ?;
 
@@ -160,6 +167,7 @@ WHERE id < ?1 AND id >= ?3
     AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
     AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
     AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+    AND (?13 = '' OR (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?13)
 ORDER BY id DESC LIMIT ?2;
 
 -- The same among the jobs with a tag, newest first.
@@ -171,7 +179,7 @@ WHERE id = (SELECT job FROM tags WHERE namespace = ?3 AND tag = ?4 AND job < ?1 
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, key
 FROM tags AS t CROSS JOIN jobs ON jobs.id = t.job
-WHERE t.namespace = ?13 AND t.tag = ?14 AND t.job < ?1 AND t.job >= ?3
+WHERE t.namespace = ?14 AND t.tag = ?15 AND t.job < ?1 AND t.job >= ?3
     AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
     AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
     AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
@@ -204,6 +212,7 @@ WHERE id IN (SELECT value FROM json_each(?3)) AND id < ?1
     AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
     AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
     AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+    AND (?13 = '' OR (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?13)
 ORDER BY id DESC LIMIT ?2;
 
 -- The first job of the queue without a key, and those of the first queues with one: each is a step in the index.
@@ -235,8 +244,8 @@ SELECT function, state, priority, number FROM counts WHERE number <> 0;
 SELECT state, priority, number FROM counts WHERE function = ? AND state < 4 AND number <> 0;
 
 -- name: counts_after
-SELECT f.id, f.name, c.state, c.priority, c.number
-FROM (SELECT id, name FROM functions WHERE id > ? ORDER BY id LIMIT ?) AS f
+SELECT f.id, f.namespace, f.name, c.state, c.priority, c.number
+FROM (SELECT id, namespace, name FROM functions WHERE id > ? ORDER BY id LIMIT ?) AS f
 LEFT JOIN counts AS c ON c.function = f.id AND c.state < 4 AND c.number <> 0
 ORDER BY f.id;
 

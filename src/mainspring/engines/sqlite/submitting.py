@@ -10,6 +10,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.tags import indexed_tags
+from mainspring.namespaces import namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, 
             if job.unique:
                 named.append(job)
             else:
-                function = number(job.namespace, job.function)
+                function = number(job.function)
                 plain.append(rows.submitted(job, function))
                 key = (function, job.state, job.priority)
                 numbers[key] = numbers.get(key, 0) + 1
@@ -59,14 +60,14 @@ def _submit_named(tx: Transaction, named: list[Job]) -> dict[int, ops.Found]:
             # A live job takes precedence over an ended one, even if this group has just submitted it.
             _store_named(tx, fresh, joined)
             fresh = []
-            function = tx.functions.number(job.namespace, job.function)
+            function = tx.functions.number(job.function)
             joined[job.id] = first(tx, SQL["live"], (function, job.unique)) or kept
     _store_named(tx, fresh, joined)
     return joined
 
 
 def _store_named(tx: Transaction, fresh: list[Job], joined: dict[int, ops.Found]) -> None:
-    numbered = [(job, tx.functions.number(job.namespace, job.function)) for job in fresh]
+    numbered = [(job, tx.functions.number(job.function)) for job in fresh]
     connection = tx.cursor.connection
     before = connection.total_changes()
     tx.cursor.executemany(SQL["submit_unique"], [rows.submitted(job, function) for job, function in numbered])
@@ -83,12 +84,14 @@ def _store_named(tx: Transaction, fresh: list[Job], joined: dict[int, ops.Found]
 
 
 def _store_tags(tx: Transaction, stored: list[Job]) -> None:
-    tx.cursor.executemany(SQL["tag"], [(job.namespace, tag, job.id) for job in stored for tag in indexed_tags(job)])
+    tx.cursor.executemany(
+        SQL["tag"], [(namespace_of(job.function), tag, job.id) for job in stored for tag in indexed_tags(job)]
+    )
 
 
 def _kept(tx: Transaction, job: Job) -> ops.Found | None:
     keep = job.options.keep_unique if job.options is not None else None
     if keep is None:
         return None
-    function = tx.functions.number(job.namespace, job.function)
+    function = tx.functions.number(job.function)
     return first(tx, SQL["kept"], (function, job.unique, rules.kept_since(job.created_us, keep)))

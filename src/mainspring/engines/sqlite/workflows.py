@@ -94,7 +94,7 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
         for given in jobs:
             values = (given.state, given.ended_us, given.error or None, given.payload, given.id)
             for job in rows.stored(list(tx.cursor.execute(SQL["reject_root"], values)), tx.functions):
-                function = tx.functions.number(job.namespace, job.function)
+                function = tx.functions.number(job.function)
                 tx.count(function, _RUNNING, job.priority, -1)
                 tx.count(function, job.state, job.priority, 1)
                 note(tx.notices, Ended.of(job))
@@ -142,17 +142,18 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
         self._tx.cursor.executemany(SQL["delete_errand"], [(number,) for number in done])
         self._tx.cursor.executemany(SQL["add_errand"], [(errand,) for errand in new])
 
-    async def parked(self, definition: tuple[str, str, str] | None, builds: Collection[str], limit: int) -> list[int]:
+    async def parked(self, definition: tuple[str, ...] | None, builds: Collection[str], limit: int) -> list[int]:
         """Return parked runs."""
         cursor = self._tx.cursor
         found: list[int] = []
         tried = set(builds)
-        place: tuple[Any, ...] = ("", "", "", "") if definition is None else (*definition, "")
-        if definition is not None:  # the builds that follow on the empty set are after it
+        definition = definition or ()
+        place: tuple[Any, ...] = (*definition, "", "", "", "")[:4]
+        if len(definition) == 3:  # the builds that follow on the empty set are after it
             self._add_parked(found, place, limit)
         while len(found) < limit:
             following = list(cursor.execute(SQL["next_builds"], place))
-            if not following or (definition is not None and following[0][:3] != definition):
+            if not following or following[0][: len(definition)] != definition:
                 break
             (place,) = following
             if not tried.intersection(place[3].split("\n")):

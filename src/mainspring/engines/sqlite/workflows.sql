@@ -1,7 +1,10 @@
 -- name: load_run
 SELECT id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, runs.history_bytes, input_size,
     output_size, due_us, about, decision, slot, parked_us, builds, parking, snapshots.history_bytes, state
-FROM runs LEFT JOIN snapshots ON run = id WHERE id = ?;
+FROM runs LEFT JOIN snapshots ON run = id WHERE id = ?1 AND (?2 = '' OR namespace = ?2);
+
+-- name: run_of_namespace
+SELECT id FROM runs WHERE id = ?1 AND (?2 = '' OR namespace = ?2);
 
 -- Many runs at once, each row in a quarter of the time.
 -- name: load_short_runs
@@ -24,7 +27,7 @@ SELECT id FROM runs INDEXED BY runs_open WHERE status = 0 AND namespace = ? AND 
 SELECT id FROM runs INDEXED BY runs_named WHERE status > 0 AND namespace = ? AND workflow_id = ? ORDER BY id DESC LIMIT 1;
 
 -- name: last_link
-SELECT id FROM runs INDEXED BY runs_links WHERE id <> root AND root = ? ORDER BY id DESC LIMIT 1;
+SELECT id FROM runs INDEXED BY runs_links WHERE id <> root AND root = ?1 AND (?2 = '' OR namespace = ?2) ORDER BY id DESC LIMIT 1;
 
 -- name: new_run
 INSERT INTO runs (id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, history_bytes,
@@ -112,12 +115,12 @@ SELECT id FROM runs INDEXED BY runs_parked
 WHERE parked_us IS NOT NULL AND namespace = ? AND type = ? AND version = ? AND builds = ? LIMIT ?;
 
 -- name: count_parked
-SELECT type, version, count(*) FROM runs INDEXED BY runs_parked
-WHERE parked_us IS NOT NULL AND namespace = ? GROUP BY type, version;
+SELECT namespace, type, version, count(*) FROM runs INDEXED BY runs_parked
+WHERE parked_us IS NOT NULL AND namespace > '' GROUP BY namespace, type, version;
 
 -- name: count_open
-SELECT type, version, count(*) FROM runs INDEXED BY runs_versions
-WHERE status = 0 AND namespace = ? GROUP BY type, version;
+SELECT namespace, type, version, count(*) FROM runs INDEXED BY runs_versions
+WHERE status = 0 AND namespace > '' GROUP BY namespace, type, version;
 
 -- name: open_of_version
 SELECT 1 FROM runs INDEXED BY runs_versions WHERE status = 0 AND namespace = ? AND type = ? AND version = ? LIMIT 1;

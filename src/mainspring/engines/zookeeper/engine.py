@@ -64,6 +64,7 @@ class ZookeeperEngine:
     shared = True
     whole = False
     limits = False
+    namespaces = False
     lines = False
     access = False
     logs = False

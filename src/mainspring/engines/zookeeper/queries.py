@@ -70,22 +70,22 @@ async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) ->
 
 
 async def _find_unique(
-    session: Session, keys: Sequence[tuple[bytes | None, bytes]]
-) -> dict[tuple[bytes | None, bytes], ops.Found]:
+    session: Session, keys: Sequence[tuple[bytes | ops.InNamespace, bytes]]
+) -> dict[tuple[bytes | ops.InNamespace, bytes], ops.Found]:
     """Look live jobs up on this node's member of the ensemble, without a sync."""
     functions: list[bytes] = []
-    if any(function is None for function, _ in keys):
+    if any(isinstance(function, ops.InNamespace) for function, _ in keys):
         counts = await count_all(session)
         functions = sorted({function for (function, state, _) in counts if not State(state).ended})
     tasks = {
         (function, unique): [
-            paths.task_name(name, unique, 0) for name in ([function] if function is not None else functions)
+            paths.task_name(name, unique, 0) for name in ([function] if isinstance(function, bytes) else functions)
         ]
         for function, unique in keys
         if unique != NO_UNIQUE
     }
     locations = await locating.locate(session, [task for some in tasks.values() for task in some])
-    found: dict[tuple[bytes | None, bytes], ops.Found] = {}
+    found: dict[tuple[bytes | ops.InNamespace, bytes], ops.Found] = {}
     for key, some in tasks.items():
         for task in some:
             location = locations.get(task)

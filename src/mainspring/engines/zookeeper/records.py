@@ -67,8 +67,6 @@ def encode_job(job: Job, handle: str, **more: Any) -> bytes:
     text(job.key, "key", record)
     if job.options is not None:
         record["options"] = job.options
-    if job.namespace != "default":
-        record["namespace"] = job.namespace
     if job.foreground:
         record["foreground"] = True
     data = encode(record)
@@ -120,7 +118,6 @@ def decode_job(record: dict[str, Any]) -> Job:
         result=untext(record, "result"),
         error=untext(record, "error"),
         key=untext(record, "key"),
-        namespace=record.get("namespace", "default"),
         foreground=record.get("foreground", False),
         **{field: record.get(field, 0) for field in _NUMBERS},
     )

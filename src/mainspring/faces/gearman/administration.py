@@ -6,12 +6,14 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mainspring import namespaces
 from mainspring.api.jobs import Cancel, Cancelled
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE
+from mainspring.namespaces import name_of, namespace_of
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.wire.gearman import admin
@@ -62,7 +64,7 @@ def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
     slot = peer.outbox.reserve(CALL_COST)
 
     def counted() -> None:
-        queues = service.queues()
+        queues = [queue for queue in service.queues() if namespace_of(queue.name) == peer.namespace]
         peer.outbox.fill(slot, admin.listing(line(_function(peer, queue)) for queue in queues))
 
     service.counted(counted)
@@ -74,7 +76,9 @@ def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pie
     yield lambda then: service.counted(lambda: then(None))
     place: Place | None = FIRST_PLACE
     while place is not None:
-        piece, place = yield partial(peer.face.piece_cache.get, (line, place), partial(_page, peer, line, place))
+        piece, place = yield partial(
+            peer.face.piece_cache.get, (line, place, peer.namespace), partial(_page, peer, line, place)
+        )
         yield piece
 
 
@@ -82,7 +86,8 @@ def _page(
     peer: Peer, line: Callable[[admin.FunctionStatus], bytes], place: Place, then: Callable[[Piece | StoreError], None]
 ) -> None:
     def found(page: Page) -> None:
-        then((b"".join([line(_function(peer, queue)) for queue in page.functions]), page.next))
+        queues = [queue for queue in page.functions if namespace_of(queue.name) == peer.namespace]
+        then((b"".join([line(_function(peer, queue)) for queue in queues]), page.next))
 
     peer.service.page_of_functions(place, found, then)
 
@@ -103,11 +108,11 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
 def _shown(function: bytes, space: bytes = b" ") -> bytes:
     """Return a function's name as lists show it: ``order@2 (decisions)`` for the decisions of a workflow."""
     named = decisions_of(function)
-    return function if named is None else f"{named[1]}@{named[2]}".encode() + space + b"(decisions)"
+    return name_of(function) if named is None else f"{named[1]}@{named[2]}".encode() + space + b"(decisions)"
 
 
 def _workers(peer: Peer, _: Command) -> None:
-    peers = list(reversed(peer.face.peers.connected))
+    peers = [other for other in reversed(peer.face.peers.connected) if other.namespace == peer.namespace]
     if sum(sum(len(worker.abilities) for worker in other.workers) or 1 for other in peers) > PAGE_SIZE:
         Listing(peer, _many_workers(peers), CALL_COST)
     else:
@@ -155,11 +160,13 @@ def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
 
 def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     service = peer.service
-    in_memory = list(service.in_memory())
+    in_memory = [held for held in service.in_memory() if namespace_of(held.job.function) == peer.namespace]
     for start in range(0, len(in_memory), PAGE_SIZE):
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE_SIZE]])
     for state in (State.PENDING, State.SCHEDULED):
-        stored: list[Job] = yield partial(_list, peer, ListJobs(where=JobFilter(states=(state,)), limit=JOBS_PER_STATE))
+        stored: list[Job] = yield partial(
+            _list, peer, ListJobs(where=JobFilter(states=(state,), namespace=peer.namespace), limit=JOBS_PER_STATE)
+        )
         stored.reverse()
         for start in range(0, len(stored), PAGE_SIZE):
             yield b"".join([line(job, True) for job in stored[start : start + PAGE_SIZE]])
@@ -176,7 +183,8 @@ def _cancel_job(peer: Peer, command: Command) -> None:
         is_cancelled = cancelled.state in {"cancelled", "running"}
         peer.outbox.fill(slot, admin.OK if is_cancelled else admin.UNKNOWN_JOB)
 
-    request = Cancel(command.args[0].decode("utf-8", "replace"), "cancelled by an administrator")
+    handle = command.args[0].decode("utf-8", "replace")
+    request = Cancel(handle, "cancelled by an administrator", namespace=peer.namespace)
     peer.face.api.start(request, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
 
 
@@ -187,18 +195,19 @@ def _create_function(peer: Peer, command: Command) -> None:
     if DECISIONS in command.args[0]:
         peer.outbox.send(b"ERR INVALID_FUNCTION_NAME %b\r\n" % RESERVED_NAME.replace(" ", "+").encode())
         return
-    if not peer.service.admits(command.args[0]):
+    function = peer.submits.prefix + command.args[0]
+    if not peer.service.admits(function):
         text = peer.service.too_many_functions().replace(" ", "+").encode()
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
-    peer.service.create_function(command.args[0])
+    peer.service.create_function(function)
     peer.outbox.send(admin.OK)
 
 
 def _drop_function(peer: Peer, command: Command) -> None:
     """Drop a function without jobs. Unlike gearmand, refuse if jobs are queued, because they would never run."""
     slot = peer.outbox.reserve()
-    name = command.args[0]
+    name = namespaces.key(peer.namespace, command.args[0])
 
     def found(functions: Mapping[bytes, FunctionQueue]) -> None:
         queue = functions.get(name)

@@ -18,20 +18,25 @@ _JOB_ASSIGN = int(Type.JOB_ASSIGN)
 _encode = msgspec.json.Encoder().encode
 
 
-def plain_assignment(held: Held, kind: int) -> bytes:
-    """Return the packet that assigns a job to a plain worker; ``kind`` is the packet type that its request selects."""
+def plain_assignment(held: Held, kind: int, before: int) -> bytes:
+    """Return the packet that assigns a job to a plain worker; ``kind`` is the packet type that its request selects.
+
+    ``before`` is the number of bytes before the function's name in its key.
+    """
     job = held.job
+    function = job.function[before:] if before else job.function
     if kind == _JOB_ASSIGN:
-        return response(_JOB_ASSIGN, held.handle, job.function, job.payload)
+        return response(_JOB_ASSIGN, held.handle, function, job.payload)
     unique = original_unique(job.unique)
     if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer:
-        return response(Type.JOB_ASSIGN_ALL, held.handle, job.function, unique, job.options.reducer, job.payload)
-    return response(Type.JOB_ASSIGN_UNIQ, held.handle, job.function, unique, job.payload)
+        return response(Type.JOB_ASSIGN_ALL, held.handle, function, unique, job.options.reducer, job.payload)
+    return response(Type.JOB_ASSIGN_UNIQ, held.handle, function, unique, job.payload)
 
 
-def extended_assignment(held: Held, service: JobService) -> bytes:
-    """Return the packet that assigns a job to a worker of the extension."""
+def extended_assignment(held: Held, service: JobService, before: int) -> bytes:
+    """Return the packet that assigns a job to a worker of the extension; ``before`` is as above."""
     job = held.job
+    function = job.function[before:] if before else job.function
     info: dict[str, object] = {
         "attempt": job.attempt + 1,
         "term": service.term,
@@ -58,4 +63,4 @@ def extended_assignment(held: Held, service: JobService) -> bytes:
         info["max_attempts"] = policy.max_attempts
         if options is not None and options.retry is not None:
             info["retry"] = policy  # the worker has its own policy already
-    return response(Type.ASSIGN, held.handle, held.token, job.function, job.unique, _encode(info), job.payload)
+    return response(Type.ASSIGN, held.handle, held.token, function, job.unique, _encode(info), job.payload)

@@ -14,6 +14,7 @@ from mainspring.api.jobs import Watch
 from mainspring.api.request import Request, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.worker_about import About
+from mainspring.namespaces import DEFAULT
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
@@ -66,6 +67,14 @@ class Caller(Protocol):
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of all names in its messages."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its port has a namespace."""
 
     @property
     def decisions(self) -> Decisions | None:
@@ -159,6 +168,7 @@ class Calls:
             return
         try:
             request = read(self._requests, method, params)
+            _name_namespace(request, peer)
             own = self._own.get(type(request))
             if own is not None:
                 _check(request, peer.caller)
@@ -205,6 +215,16 @@ def _check(request: Request[Any], caller: Identity) -> None:
     caller.check(request.permission, request.namespace, function)
     if isinstance(request, Watch) and function is None and caller.functions(request.permission, request.namespace):
         raise ForbiddenError(f"{caller.name!r} may watch some functions alone: name one of them")
+
+
+def _name_namespace(request: Request[Any], peer: Caller) -> None:
+    """Set the namespace of a peer in its request. Raises ApiError for another one."""
+    if request.namespace in {DEFAULT, peer.namespace}:
+        request.namespace = peer.namespace
+    elif peer.is_bound or peer.namespace != DEFAULT:
+        raise ApiError(
+            Code.INVALID, f"this connection is for the namespace {peer.namespace!r}, not for {request.namespace!r}"
+        )
 
 
 def _answer(peer: Caller, call_id: bytes, value: object) -> None:

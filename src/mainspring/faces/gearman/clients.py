@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
+from mainspring.api.submitting import RESERVED_NAME
+from mainspring.errors import MainspringError
 from mainspring.faces.gearman.guard import SIGN_IN, sign_in
-from mainspring.jobs.model import Job, Options, Priority, State
-from mainspring.wire.gearman.packets import EXTENSION, Type, response
+from mainspring.jobs.model import DECISIONS, Job, Options, Priority, State
+from mainspring.namespaces import namespace_of
+from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, Type, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +37,7 @@ def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
         function, unique, payload = args
         checked = peer.submits.check(function, unique, payload, priority, peer.plain)
         if checked is not None:
+            function = peer.submits.prefix + function
             peer.submits.foreground(Job(peer.service.next_id(), function, payload, checked, priority, _PENDING))
 
     return submit
@@ -71,6 +75,7 @@ def _submit_sched(peer: Peer, args: list[bytes]) -> None:
 
 def _submit_at(peer: Peer, function: bytes, unique: bytes, payload: bytes, at: float) -> None:
     now = peer.service.wall()
+    function = peer.submits.prefix + function
     job = Job(peer.service.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
     if at > now:
         job.due_us = round(at * 1_000_000)
@@ -94,9 +99,14 @@ def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
     checked = peer.submits.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return None
+    if DECISIONS in reducer:
+        peer.submits.refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
+        return None
     created_us = round(peer.service.wall() * 1_000_000)
     options = Options(reducer=reducer)
-    return Job(peer.service.next_id(), function, payload, checked, created_us=created_us, options=options)
+    return Job(
+        peer.service.next_id(), peer.submits.prefix + function, payload, checked, created_us=created_us, options=options
+    )
 
 
 def lone_handle(args: list[bytes]) -> bytes:
@@ -107,7 +117,7 @@ def lone_handle(args: list[bytes]) -> bytes:
 def _get_status(peer: Peer, args: list[bytes]) -> None:
     handle = lone_handle(args)
     held = peer.service.held(handle)
-    if held is not None:
+    if held is not None and namespace_of(held.job.function) == peer.namespace:
         peer.outbox.send(response(Type.STATUS_RES, handle, *_held_status(held)))
         return
     job_id = peer.service.id_of(handle)
@@ -123,7 +133,8 @@ def _get_status(peer: Peer, args: list[bytes]) -> None:
         answer = response(Type.STATUS_RES, handle, b"1", running, b"0", b"0") if is_live else unknown
         peer.outbox.fill(slot, answer)
 
-    peer.service.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True)
+    namespace = peer.namespace
+    peer.service.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True, namespace=namespace)
 
 
 def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
@@ -146,7 +157,7 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
         status = _held_status(held) if held is not None else (b"1" if is_live else b"0", b"0", b"0", b"0")
         peer.outbox.fill(slot, response(Type.STATUS_RES_UNIQUE, unique, *status, b"%d" % waiting))
 
-    held = service.foreground_of(unique)
+    held = service.foreground_of(peer.namespace, unique)
     if held is not None:
         answer(held, is_live=True, waiting=len(service.listeners_of(held.job.id)))
         return
@@ -158,7 +169,7 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
             held = service.find_held(other.id)
             answer(held, is_live=True, waiting=len(service.listeners_of(other.id)))
 
-    service.find_unique(unique, found, lambda _: answer(None, is_live=False, waiting=0))
+    service.find_unique(unique, found, lambda _: answer(None, is_live=False, waiting=0), peer.namespace)
 
 
 def _echo(peer: Peer, args: list[bytes]) -> None:
@@ -203,10 +214,30 @@ def _option(peer: Peer, args: list[bytes]) -> None:
     elif option.startswith(SIGN_IN):
         sign_in(peer, option)
         return
+    elif option.startswith(NAMESPACE_OPTION):
+        if not _enter_namespace(peer, option[len(NAMESPACE_OPTION) :].decode("utf-8", "backslashreplace")):
+            return
     else:
         peer.outbox.send(response(Type.ERROR, b"UNKNOWN_OPTION", b"Server does not recognize given option"))
         return
     peer.outbox.send(response(Type.OPTION_RES, option))
+
+
+def _enter_namespace(peer: Peer, namespace: str) -> bool:
+    """Let all names in later messages of a peer be names of a namespace; answer with an error if that is not possible."""
+    if peer.is_bound and namespace != peer.namespace:
+        problem = f"this port is for the namespace {peer.namespace!r}: connect to another one for {namespace!r}"
+    elif peer.busy():
+        problem = "choose the namespace before the first request"
+    else:
+        try:
+            peer.use_namespace(namespace)
+        except MainspringError as error:
+            problem = str(error)
+        else:
+            return True
+    peer.outbox.send(response(Type.ERROR, b"INVALID_NAMESPACE", problem.encode()))
+    return False
 
 
 HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {

@@ -45,10 +45,10 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
     if why:
         peer.refuse(b"INVALID_ARGUMENTS", why.encode("utf-8", "backslashreplace"))
         return
-    definition = Definition(name, options.version, app=options.app)
+    definition = Definition(name, options.version, peer.namespace, app=options.app)
     if timeout is not None:
         definition = msgspec.structs.replace(definition, timeout=timeout)
-    if not peer.service.admits(decision_function("default", name, options.version)):
+    if not peer.service.admits(decision_function(peer.namespace, name, options.version)):
         peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions().encode())
         return
 
@@ -123,7 +123,14 @@ def _history(peer: Peer, args: list[bytes]) -> None:
 
     def read() -> None:
         if not peer.reading.ended:
-            workflows.history(int(run), int(first), PAGE_EVENTS, lambda page: send(_page(page)), failed)
+            workflows.history(
+                int(run),
+                int(first),
+                PAGE_EVENTS,
+                lambda page: send(_page(page)),
+                failed,
+                namespace=peer.namespace,
+            )
 
     def failed(_: Exception) -> None:
         peer.service.later(RETRY_DELAY, read)  # the worker keeps the decision, and waits for its events

@@ -119,7 +119,7 @@ class DecisionReports:
             return
         self._under_way.add(run)
         self.leased.pop(run, None)
-        malformed = refusal(message, largest, self._workflows.is_workflow)
+        malformed = refusal(message, largest, self._is_workflow)
         completion = Completion(
             run,
             0 if held is None else held.job.id,
@@ -134,10 +134,14 @@ class DecisionReports:
             Parked("defect", malformed) if malformed else message.parked,
             message.build,
             self._peer.name(),
+            namespace=self._peer.namespace,
         )
         if malformed:
             original, done = done, lambda _: original(Decided("refused", malformed))
         self._workflows.deciders.report(completion, held, endings, done, self._worker)
+
+    def _is_workflow(self, name: bytes) -> bool:
+        return self._workflows.is_workflow(self._peer.worker_side.prefix + name)
 
     def _answer(self, message: DecideMessage, held: Held | None, decided: Decided) -> DecidedMessage:
         run = message.run

@@ -46,6 +46,8 @@ def _job(peer: Peer, function: bytes, unique: bytes, options: SubmitOptions, pay
     if checked is None:
         return None
     now = peer.service.wall()
+    if peer.submits.prefix:
+        function = peer.submits.prefix + function
     job = Job(peer.service.next_id(), function, payload, checked, created_us=to_us(now))
     if options is not _NO_OPTIONS:
         options.apply_to(job, now)
@@ -57,7 +59,7 @@ def _version_problem(peer: Peer, function: bytes, version: str) -> str:
     workflows = peer.face.workflows
     if workflows is None:
         return "this node's store keeps no workflows, which alone have a version: leave it out"
-    return workflows.definitions.version_problem("default", function, version)
+    return workflows.definitions.version_problem(peer.submits.prefix + function, version)
 
 
 def _wait(peer: Peer, args: list[bytes]) -> None:
@@ -80,7 +82,7 @@ def _wait_if_permitted(peer: Peer, job_id: int, handle: bytes) -> None:
             peer.results.unknown(handle)
 
     peer.submits.flush()
-    peer.service.find(job_id, found, lambda _: peer.results.unknown(handle))
+    peer.service.find(job_id, found, lambda _: peer.results.unknown(handle), namespace=peer.namespace)
 
 
 def _call(peer: Peer, args: list[bytes]) -> None:

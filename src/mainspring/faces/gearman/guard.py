@@ -12,7 +12,7 @@ import structlog
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Permission
 from mainspring.log_limit import LogLimit
-from mainspring.namespaces import DEFAULT
+from mainspring.namespaces import split
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
 from mainspring.wire.gearman.packets import EXTENSION, Type, response
 
@@ -118,6 +118,7 @@ class GuardedPeer(Protocol):
     """The part of a peer that its guard uses."""
 
     address: str
+    namespace: str
     outbox: Outbox
     reading: Reading
     service: JobService
@@ -163,7 +164,7 @@ class Guard:
             return False
         if kind in _BY_FUNCTION:
             function = args[0].decode("utf-8", "backslashreplace")
-            if caller.may(Permission.DEVELOP, DEFAULT, function):
+            if caller.may(Permission.DEVELOP, peer.namespace, function):
                 return False
             message = f"{caller.name!r} lacks the permission 'develop' for the function {function!r}"
             _refuse(peer, kind, b"NOT_PERMITTED", message.encode())
@@ -174,8 +175,9 @@ class Guard:
 
 def may_wait(caller: Caller, function: bytes) -> bool:
     """Return whether a caller may wait for a job of a function, which shows its result."""
-    name = function.decode("utf-8", "backslashreplace")
-    return caller.may(Permission.DEVELOP, DEFAULT, name) or caller.may(Permission.PAYLOADS, DEFAULT, name)
+    namespace, bare = split(function)
+    name = bare.decode("utf-8", "backslashreplace")
+    return caller.may(Permission.DEVELOP, namespace, name) or caller.may(Permission.PAYLOADS, namespace, name)
 
 
 def _refuse(peer: GuardedPeer, kind: int, code: bytes, message: bytes) -> None:

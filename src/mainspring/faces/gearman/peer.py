@@ -13,6 +13,7 @@ from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.faces.gearman.reading import UNREAD, Reading
 from mainspring.faces.gearman.submits import Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
+from mainspring.namespaces import DEFAULT
 from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type, response
 
@@ -75,9 +76,14 @@ class Decisions(Side, Protocol):
 
 
 class Peer:
-    """A client, a worker, both, or an administrator; ``handle`` receives its messages."""
+    """A client, a worker, both, or an administrator; ``handle`` receives its messages.
 
-    def __init__(self, face: GearmanFace, handle: Callable[[list[Message]], None]) -> None:
+    ``namespace`` is that of its port; at a port without one, a peer of the extension may choose its own.
+    """
+
+    def __init__(
+        self, face: GearmanFace, handle: Callable[[list[Message]], None], namespace: str | None = None
+    ) -> None:
         settings = face.settings
         self.face = face
         self.service = face.service
@@ -103,6 +109,12 @@ class Peer:
         """All of its workers."""
         self.decisions: Decisions | None = None
         """Its worker for decisions, if it has one."""
+        self.namespace = DEFAULT
+        """The namespace of all names in its messages."""
+        self.is_bound = namespace is not None
+        """Whether its port has a namespace."""
+        if namespace is not None:
+            self.use_namespace(namespace)
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
         """Calls in progress that only read, and some that have ended."""
@@ -112,6 +124,13 @@ class Peer:
         """Refuses messages; None for a peer without limits."""
         self._end_credentials: Callable[[], None] | None = None
         """Ends the watch of its token."""
+
+    def use_namespace(self, namespace: str) -> None:
+        """Take all names in later messages for names of a namespace. Raises MainspringError if the node does not have it."""
+        self.service.enter_namespace(namespace)
+        self.namespace = namespace
+        self.submits.use_namespace(namespace)
+        self.worker_side.use_namespace(namespace)
 
     @property
     def worker(self) -> Worker | None:

@@ -36,6 +36,7 @@ class Connected(Protocol):
     address: str
     descriptor: int
     client_id: bytes
+    namespace: str
     reading: Reading
     wire: Connection
 

@@ -67,11 +67,11 @@ _TOO_MANY_CONNECTIONS = response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this ser
 
 
 class GearmanProtocol(asyncio.Protocol):
-    """One connection; ``peer`` is its remote end."""
+    """One connection; ``peer`` is its remote end. ``namespace`` is that of the port, if it has one."""
 
-    def __init__(self, face: GearmanFace) -> None:
+    def __init__(self, face: GearmanFace, namespace: str | None = None) -> None:
         self._face = face
-        self.peer = Peer(face, self._handle)
+        self.peer = Peer(face, self._handle, namespace)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the peer of a new connection, or refuse it."""

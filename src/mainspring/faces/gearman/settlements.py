@@ -142,7 +142,7 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
             answer(b"recorded" if is_recorded else b"stale")
 
     def look() -> None:
-        service.find(job_id, found, lambda _: retry(), room=len(data))
+        service.find(job_id, found, lambda _: retry(), room=len(data), namespace=peer.namespace)
 
     def retry() -> None:
         """Retry, because the store could not answer, or has not committed the first settlement yet."""

@@ -8,6 +8,7 @@ from mainspring.api.errors import Code
 from mainspring.api.submitting import submission_problem
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.model import UNIQUE_LIMIT, Job, State
+from mainspring.namespaces import DEFAULT, prefix
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.wire.gearman.uniques import unique_of_empty_payload, unique_of_payload
 
@@ -40,6 +41,8 @@ class Submits:
         "_unstored",
         "_waits",
         "batch",
+        "namespace",
+        "prefix",
     )
 
     def __init__(
@@ -59,6 +62,9 @@ class Submits:
         self._results = results
         self.batch: list[Job] = []
         """The next batch for the store."""
+        self.namespace = DEFAULT
+        self.prefix = b""
+        """The bytes before the names of functions in their keys; see ``namespaces``."""
         self._waits: list[bool] = []
         """For a batch of the extension: whether each submission waits for its result."""
         self._unstored = Outstanding(
@@ -69,12 +75,18 @@ class Submits:
         self._ahead = 0
         """Submissions that later foreground ones must follow: background ones, and foreground ones that wait for these."""
 
+    def use_namespace(self, namespace: str) -> None:
+        """Take the names of functions for names of a namespace from now on."""
+        self.namespace, self.prefix = namespace, prefix(namespace)
+
     # ---- checks ----
 
     def check(
         self, function: bytes, unique: bytes, payload: bytes, priority: int, listener: PlainListener | None = None
     ) -> bytes | None:
         """Return the unique to use. If the submission is invalid or joins a job, answer it and return None.
+
+        ``function`` is a name.
 
         ``listener`` is given for a foreground job.
         """
@@ -85,6 +97,8 @@ class Submits:
         if problem is not None:
             self.refuse(_PROBLEM_CODES[problem.code], problem.message.encode())
             return None
+        if self.prefix:
+            function = self.prefix + function
         queue = self._service.queue_of(function)
         if queue is None:
             if not self._service.admits(function):
@@ -131,6 +145,8 @@ class Submits:
         function, unique, payload = args
         checked = self.check(function, unique, payload, priority)
         if checked is not None:
+            if self.prefix:
+                function = self.prefix + function
             self.batch.append(Job(self._service.next_id(), function, payload, checked, priority, _PENDING))
 
     def gather(self, job: Job, *, wait: bool) -> None:
@@ -220,6 +236,7 @@ class Submits:
             self._results,
             lambda: self._results.unknown(handle),
             lambda: self._unanswered.remove(1),
+            self.namespace,
         )
 
     # ---- foreground ----

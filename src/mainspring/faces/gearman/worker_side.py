@@ -12,6 +12,7 @@ from mainspring.faces.gearman.reading import UNREAD
 from mainspring.faces.gearman.worker_about import About
 from mainspring.jobs.held import Worker
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
+from mainspring.namespaces import prefix
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class WorkerSide:
         "draining",
         "grabs",
         "number",
+        "prefix",
         "worker",
     )
 
@@ -53,6 +55,8 @@ class WorkerSide:
         self._outbox = outbox
         self._name = name
         self.worker: Worker | None = None
+        self.prefix = b""
+        """The bytes before the names of functions in their keys; see ``namespaces``."""
         self.assigns: int = Type.JOB_ASSIGN
         """The packet type of assignments, set by the worker's last request for a job."""
         self.grabs: deque[Slot] = deque()
@@ -71,6 +75,10 @@ class WorkerSide:
 
     # ---- requests of the peer ----
 
+    def use_namespace(self, namespace: str) -> None:
+        """Take the names of functions for names of a namespace from now on."""
+        self.prefix = prefix(namespace)
+
     def as_worker(self) -> Worker:
         """Return this peer's worker; create it on first use."""
         worker = self.worker
@@ -85,13 +93,14 @@ class WorkerSide:
         self.as_worker()
         self.about = about
 
-    def register(self, function: bytes, ability: Ability) -> None:
-        """Register this worker for a function, or answer with an error if it has too many."""
+    def register(self, name: bytes, ability: Ability) -> None:
+        """Register this worker for a function of its namespace, or answer with an error if it has too many."""
         worker = self.as_worker()
         limit = self._face.settings.functions
-        if len(function) > FUNCTION_LIMIT:
+        function = self.prefix + name
+        if len(name) > FUNCTION_LIMIT:
             self._refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME.encode())
-        elif DECISIONS in function:
+        elif DECISIONS in name:
             self._refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
         elif len(worker.abilities) >= limit and self._service.queue_of(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
@@ -185,7 +194,9 @@ class WorkerSide:
         worker = self.worker
         streams = worker is not None and worker.streams
         self._outbox.write(
-            extended_assignment(held, self._service) if streams else plain_assignment(held, self.assigns)
+            extended_assignment(held, self._service, len(self.prefix))
+            if streams
+            else plain_assignment(held, self.assigns, len(self.prefix))
         )
         if self.grabs:
             self._outbox.fill(self.grabs.popleft(), b"")

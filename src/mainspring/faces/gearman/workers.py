@@ -60,7 +60,8 @@ def _milliseconds(text: bytes) -> int:
 
 
 def _cant_do(peer: Peer, args: list[bytes]) -> None:
-    peer.service.unregister(peer.worker_side.as_worker(), args[0])
+    side = peer.worker_side
+    peer.service.unregister(side.as_worker(), side.prefix + args[0])
 
 
 def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
@@ -105,7 +106,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         elif answer is False:
             peer.outbox.send(NO_JOB)
         else:
-            peer.outbox.write(plain_assignment(answer, kind))
+            peer.outbox.write(plain_assignment(answer, kind, len(side.prefix)))
 
     return grab
 

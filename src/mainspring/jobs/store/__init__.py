@@ -21,7 +21,7 @@ from mainspring.jobs.store.life import (
     Withdrawn,
     each_once,
 )
-from mainspring.jobs.store.lookups import Find, FindUnique, fitting, leave_unread
+from mainspring.jobs.store.lookups import Find, FindUnique, InNamespace, fitting, leave_unread
 from mainspring.jobs.store.nodes import (
     Backlog,
     DrainedInbox,
@@ -60,6 +60,7 @@ __all__ = [
     "FindSubscribers",
     "FindUnique",
     "Found",
+    "InNamespace",
     "JobTerm",
     "LostAttempt",
     "ReadBacklog",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.access.audit import Acting
 from mainspring.jobs.model import State
+from mainspring.namespaces import DEFAULT
 from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ class Reschedule(Acting):
     """Change when a waiting job starts, its priority, or when it expires; None leaves a value unchanged.
 
     With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise. An ``expires_us`` of 0 means that it
-    does not expire. Guard: SCHEDULED or PENDING. Outcome: ``Rescheduled``.
+    does not expire. Guard: SCHEDULED or PENDING, in the namespace. Outcome: ``Rescheduled``.
     """
 
-    __slots__ = ("due_us", "expires_us", "id", "now_us", "priority")
+    __slots__ = ("due_us", "expires_us", "id", "namespace", "now_us", "priority")
 
     phase = Phase.CANCEL
 
@@ -32,9 +33,11 @@ class Reschedule(Acting):
         due_us: int | None = None,
         priority: int | None = None,
         expires_us: int | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
         super().__init__()
         self.id = job_id
+        self.namespace = namespace
         self.now_us = now_us
         self.due_us = due_us
         self.priority = priority
@@ -57,15 +60,16 @@ class Rescheduled(NamedTuple):
 
 
 class DeleteEnded(Acting):
-    """Delete an ended job. Guard: ended, and no root job (``model.RUNS``). Outcome: ``Deleted``."""
+    """Delete an ended job. Guard: ended, in the namespace, and no root job (``model.RUNS``). Outcome: ``Deleted``."""
 
-    __slots__ = ("id",)
+    __slots__ = ("id", "namespace")
 
     phase = Phase.SWEEP
 
-    def __init__(self, job_id: int) -> None:
+    def __init__(self, job_id: int, namespace: str = DEFAULT) -> None:
         super().__init__()
         self.id = job_id
+        self.namespace = namespace
 
     def recorded(self, outcome: Deleted) -> Act | None:
         """Return the act, if the job was deleted."""

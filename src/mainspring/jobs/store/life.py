@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
 from mainspring.jobs.model import State
+from mainspring.namespaces import DEFAULT
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 
@@ -122,9 +123,9 @@ class Settle(Operation):
 
 
 class Cancel(Acting):
-    """Cancel a waiting job. Guard: SCHEDULED or PENDING. Outcome: ``Cancelled``."""
+    """Cancel a waiting job. Guard: SCHEDULED or PENDING, and in the namespace. Outcome: ``Cancelled``."""
 
-    __slots__ = ("error", "id", "now_us")
+    __slots__ = ("error", "id", "namespace", "now_us")
 
     phase = Phase.CANCEL
 
@@ -133,11 +134,13 @@ class Cancel(Acting):
         job_id: int,
         error: bytes,
         now_us: int,
+        namespace: str = DEFAULT,
     ) -> None:
         super().__init__()
         self.id = job_id
         self.error = error
         self.now_us = now_us
+        self.namespace = namespace
 
     def recorded(self, outcome: Cancelled) -> Act | None:
         """Return the act with the job's state before it, if the job was cancelled."""
@@ -177,11 +180,12 @@ class Redrive(Acting):
 
     It becomes a background job: the clients of a foreground job have received their answer. With a ``payload``, it gets these
     arguments in place of its own; with ``due_us``, it is SCHEDULED until then.
-    Guard: FAILED, CANCELLED or EXPIRED, no root job (``model.RUNS``), and its unique is not live. Outcome: ``Redriven``.
+    Guard: FAILED, CANCELLED or EXPIRED, in the namespace, no root job (``model.RUNS``), and its unique is not live.
+    Outcome: ``Redriven``.
     ``function`` is the job's, for the node's own counts.
     """
 
-    __slots__ = ("due_us", "function", "id", "payload")
+    __slots__ = ("due_us", "function", "id", "namespace", "payload")
 
     phase = Phase.REDRIVE
 
@@ -189,6 +193,7 @@ class Redrive(Acting):
         self,
         job_id: int,
         function: bytes = b"",
+        namespace: str = DEFAULT,
         *,
         payload: bytes | None = None,
         due_us: int = 0,
@@ -196,6 +201,7 @@ class Redrive(Acting):
         super().__init__()
         self.id = job_id
         self.function = function
+        self.namespace = namespace
         self.payload = payload
         self.due_us = due_us
         self.size += len(payload or b"")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from mainspring.namespaces import DEFAULT
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 
@@ -17,9 +18,10 @@ class Find(Operation):
     """Look jobs up by id. Outcome: ``dict[int, Job]``, without payloads, and with the results that fit into ``room`` bytes.
 
     No engine reads a result before it has read its size. The other results stay in the store; ``Job.unread`` is their size.
+    Jobs of another namespace are not found.
     """
 
-    __slots__ = ("ids", "room")
+    __slots__ = ("ids", "namespace", "room")
 
     phase = Phase.READ
     reads = True
@@ -28,10 +30,12 @@ class Find(Operation):
         self,
         ids: list[int],
         room: int = 0,
+        namespace: str = DEFAULT,
     ) -> None:
         super().__init__()
         self.ids = ids
         self.room = room
+        self.namespace = namespace
         self.rows = len(ids)
 
 
@@ -53,8 +57,14 @@ def leave_unread(jobs: Mapping[int, Job], room: int) -> None:
             job.result = b""
 
 
+class InNamespace(NamedTuple):
+    """Any function of a namespace."""
+
+    namespace: str
+
+
 class FindUnique(Operation):
-    """Look live jobs up by function and unique. A function of None means any.
+    """Look live jobs up by function and unique.
 
     Outcome: ``list[Found | None]``, one for each key.
     """
@@ -66,7 +76,7 @@ class FindUnique(Operation):
 
     def __init__(
         self,
-        keys: list[tuple[bytes | None, bytes]],
+        keys: list[tuple[bytes | InNamespace, bytes]],
     ) -> None:
         super().__init__()
         self.keys = keys

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.jobs.rules import Outcome
+from mainspring.namespaces import DEFAULT
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 
@@ -79,10 +80,10 @@ def lost_attempts(settlements: Iterable[Settlement]) -> frozenset[LostAttempt]:
 class Subscribe(Operation):
     """Look jobs up, and subscribe a node of a shared store to them: a node that settles one notifies the subscribers.
 
-    Outcome: as that of ``Find``; ended jobs need no subscription.
+    ``namespace`` and the outcome are as of ``Find``; ended jobs need no subscription.
     """
 
-    __slots__ = ("ids", "room", "term")
+    __slots__ = ("ids", "namespace", "room", "term")
 
     phase = Phase.WAIT
 
@@ -91,11 +92,13 @@ class Subscribe(Operation):
         term: int,
         ids: list[int],
         room: int = 0,
+        namespace: str = DEFAULT,
     ) -> None:
         super().__init__()
         self.term = term
         self.ids = ids
         self.room = room
+        self.namespace = namespace
         self.rows = len(ids)
 
 

@@ -3,7 +3,7 @@
 # ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,7 @@ LATER = NOW + 60_000_000
 ENDS = [Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.EXPIRE]
 
 
-def reschedule(store: Store, job_id: int, now_us: int = NOW, **changes: int) -> ops.Rescheduled:
+def reschedule(store: Store, job_id: int, now_us: int = NOW, **changes: Any) -> ops.Rescheduled:
     """Reschedule a job."""
     (rescheduled,) = store.group(ops.Reschedule(job_id, now_us, **changes))
     assert isinstance(rescheduled, ops.Rescheduled)

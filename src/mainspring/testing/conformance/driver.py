@@ -354,7 +354,7 @@ class Store:
         job = self.find(job_id)
         return None if job is None else State(job.state)
 
-    def find_unique(self, *keys: tuple[bytes | None, bytes]) -> list[ops.Found | None]:
+    def find_unique(self, *keys: tuple[bytes | ops.InNamespace, bytes]) -> list[ops.Found | None]:
         """Return live jobs by their uniques."""
         (found,) = self.group(ops.FindUnique(list(keys)))
         assert isinstance(found, list)

@@ -14,6 +14,7 @@ from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
 from mainspring.storage.operation import Operation, Probe
 from mainspring.testing.conformance.driver import NOW, Make, Store, done
+from mainspring.testing.conformance.operations import ANYTHING
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -57,9 +58,9 @@ class Lifetime:
         store.end(store.leased(), Event.FAIL, error=b"{}")
         store.submit(store.job(state=State.SCHEDULED, due_us=NOW + 5), store.job(b"g", expires_us=NOW + 7))
         held = store.leased(function=b"h", unique=b"v")
-        before = (store.list(), store.counts(), store.find_unique((None, b"v")))
+        before = (store.list(), store.counts(), store.find_unique((ANYTHING, b"v")))
         store.reopen()
-        assert (store.list(), store.counts(), store.find_unique((None, b"v"))) == before
+        assert (store.list(), store.counts(), store.find_unique((ANYTHING, b"v"))) == before
         assert store.state(held.id) is State.LEASED
         assert store.wake(NOW).next_us == NOW + 5
         released = store.job(unique=b"u", options=options)

@@ -23,6 +23,7 @@ from mainspring.jobs.model import Job, Options, Priority, State, StopRequest
 from mainspring.jobs.rules import WORKER_LOST, Event, Settlement
 from mainspring.testing.conformance.driver import NOW, Store
 from mainspring.testing.conformance.model import Model, copy
+from mainspring.testing.conformance.operations import ANYTHING
 
 if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
@@ -97,7 +98,9 @@ _PARTS = st.one_of(
     st.tuples(st.just("wake"), _LIMITS),
     st.tuples(st.just("sweep"), st.tuples(_TIMES, _TIMES)),
     st.tuples(st.just("find"), st.lists(_PICKS, max_size=3)),
-    st.tuples(st.just("find_unique"), st.lists(st.tuples(st.one_of(st.none(), _FUNCTIONS), _UNIQUES), max_size=3)),
+    st.tuples(
+        st.just("find_unique"), st.lists(st.tuples(st.one_of(st.just(ANYTHING), _FUNCTIONS), _UNIQUES), max_size=3)
+    ),
     st.tuples(st.just("recover"), st.none()),
     st.tuples(st.just("count"), st.none()),
 )
@@ -299,7 +302,7 @@ class EngineMachine(RuleBasedStateMachine):
     def _find(self, picks: list[int]) -> Operation:
         return ops.Find([self._pick(pick).id for pick in picks], room=2**40)
 
-    def _find_unique(self, keys: list[tuple[bytes | None, bytes]]) -> Operation:
+    def _find_unique(self, keys: list[tuple[bytes | ops.InNamespace, bytes]]) -> Operation:
         return ops.FindUnique(keys)
 
     def _recover(self, _: None) -> Operation:
@@ -320,7 +323,7 @@ class EngineMachine(RuleBasedStateMachine):
         elif isinstance(operation, ops.FindUnique):
             for (function, _), found, any_found in zip(operation.keys, outcome, wanted, strict=True):
                 # Without a function it may be any job that has the unique.
-                assert found == any_found if function is not None else (found is None) == (any_found is None)
+                assert found == any_found if isinstance(function, bytes) else (found is None) == (any_found is None)
         elif isinstance(operation, (ops.Cancel, ops.Redrive, ops.Reschedule, ops.DeleteEnded)):
             # Neither promises the result: engines do not read it.
             assert _without_result(outcome) == _without_result(wanted)

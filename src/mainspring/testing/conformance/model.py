@@ -11,6 +11,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import Job, State, StopRequest
 from mainspring.jobs.rules import Event
+from mainspring.namespaces import ANY, namespace_of
 from mainspring.storage.plan import plan_of
 
 if TYPE_CHECKING:
@@ -237,14 +238,24 @@ class Model:
 
     def find(self, operation: ops.Find) -> dict[int, Job]:
         """Return jobs by their ids."""
-        found = {job_id: copy(self.jobs[job_id]) for job_id in operation.ids if job_id in self.jobs}
+        found = {job_id: copy(job) for job_id in operation.ids if (job := self._of(job_id, operation)) is not None}
         ops.leave_unread(found, operation.room)
         return found
+
+    def _of(self, job_id: int, operation: ops.Find) -> Job | None:
+        job = self.jobs.get(job_id)
+        return job if job is not None and operation.namespace in {ANY, namespace_of(job.function)} else None
 
     def find_unique(self, operation: ops.FindUnique) -> list[ops.Found | None]:
         """Return live jobs by their uniques."""
         every = {job.function for job in self.jobs.values()}
-        live = [self._live(every if name is None else [name], unique) for name, unique in operation.keys]
+        live = []
+        for function, unique in operation.keys:
+            if isinstance(function, ops.InNamespace):
+                names = [name for name in every if namespace_of(name) == function.namespace]
+            else:
+                names = [function]
+            live.append(self._live(names, unique))
         return [None if job is None else found(job) for job in live]
 
     def count(self, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.events.relay import Settled
 from mainspring.jobs import store as ops
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.testing.conformance.driver import Store
+
+ANYTHING: Final = ops.InNamespace(DEFAULT)
+"""Any function of the default namespace."""
 
 
 def submit(store: Store, *jobs: Job, waiter: bool = False) -> ops.Submit:

@@ -10,6 +10,7 @@ from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
 from mainspring.queries.jobs import FirstInLine, ReadArguments
 from mainspring.testing.conformance.driver import NOW, Store, done
+from mainspring.testing.conformance.operations import ANYTHING
 
 
 class Reading:
@@ -73,17 +74,24 @@ class Reading:
 
     def test_live_jobs_are_found_by_unique(self, store: Store) -> None:
         first, second = store.submitted(unique=b"u"), store.submitted(function=b"g", unique=b"v")
-        keys = [(b"g", b"v"), (b"g", b"u"), (b"f", b"u"), (b"unknown", b"u"), (None, b"v"), (None, b"w")]
+        keys: list[tuple[bytes | ops.InNamespace, bytes]] = [
+            (b"g", b"v"),
+            (b"g", b"u"),
+            (b"f", b"u"),
+            (b"unknown", b"u"),
+            (ANYTHING, b"v"),
+            (ANYTHING, b"w"),
+        ]
         found = store.find_unique(*keys)
         assert [one and one.id for one in found] == [second.id, None, first.id, None, second.id, None]
 
     def test_ended_jobs_are_not_found_by_unique(self, store: Store) -> None:
         store.end(store.leased(unique=b"u"), Event.FAIL)
-        assert store.find_unique((b"f", b"u"), (None, b"u")) == [None, None]
+        assert store.find_unique((b"f", b"u"), (ANYTHING, b"u")) == [None, None]
 
     def test_an_empty_unique_finds_nothing(self, store: Store) -> None:
         store.submitted()
-        assert store.find_unique((b"f", b""), (None, b"")) == [None, None]
+        assert store.find_unique((b"f", b""), (ANYTHING, b"")) == [None, None]
 
     def test_held_jobs_are_counted_as_leased(self, store: Store) -> None:
         store.assign(store.leased(priority=Priority.HIGH))

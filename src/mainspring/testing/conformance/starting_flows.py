@@ -133,7 +133,7 @@ class StartingFlows:
         flows.now_us += 1
         flows.define(Definition("order", "2"), Definition("refund", "1"))
         second = flows.start()
-        assert flows.store.read(CountOpen()) == {("order", "1"): 1, ("order", "2"): 1}
+        assert flows.store.read(CountOpen()) == {("default", "order", "1"): 1, ("default", "order", "2"): 1}
         assert [remove(version) for version in ("1", "2", "3")] == ["open", "open", "unknown"]
         flows.terminate(Key(run=first))
         flows.terminate(Key(run=second))

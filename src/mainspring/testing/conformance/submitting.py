@@ -8,7 +8,9 @@ import pytest
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, Retry, State
 from mainspring.jobs.rules import Event
+from mainspring.namespaces import DEFAULT, key
 from mainspring.testing.conformance.driver import NOW, Store, done
+from mainspring.testing.conformance.operations import ANYTHING
 
 SECOND = 1_000_000
 KEEP = Options(keep_unique=10.0)
@@ -43,13 +45,14 @@ class Submitting:
 
     @pytest.mark.parametrize("text", AWKWARD, ids=repr)
     def test_any_bytes_are_kept(self, store: Store, text: bytes) -> None:
-        job = store.submitted(function=text, payload=text, unique=text)
-        (claimed,) = store.claim(text)
-        assert (claimed.id, claimed.function, claimed.payload, claimed.unique) == (job.id, text, text, text)
+        function = key(DEFAULT, text)
+        job = store.submitted(function=function, payload=text, unique=text)
+        (claimed,) = store.claim(function)
+        assert (claimed.id, claimed.function, claimed.payload, claimed.unique) == (job.id, function, text, text)
         store.end(claimed, Event.RETRY, error=text, due_us=NOW)
-        assert store.find_unique((text, text), (None, text)) == [(job.id, State.SCHEDULED, 1)] * 2
+        assert store.find_unique((function, text), (ANYTHING, text)) == [(job.id, State.SCHEDULED, 1)] * 2
         assert store.present(job.id).error == text
-        assert [one.id for one in store.list(function=text, unique=text)] == [job.id]
+        assert [one.id for one in store.list(function=function, unique=text)] == [job.id]
 
     def test_names_that_differ_only_in_their_last_bytes_differ(self, store: Store) -> None:
         jobs = [store.job(b"f" + end, unique=b"u" + end) for end in (b"", b"\0", b"\0\0", b" ")]

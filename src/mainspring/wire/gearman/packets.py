@@ -21,6 +21,8 @@ HEADER_SIZE: Final = HEADER.size
 
 EXTENSION: Final = b"mainspring/1"
 """The option with which a peer requests the extension: the packet types from 1000 on."""
+NAMESPACE_OPTION: Final = b"namespace="
+"""The first bytes of the option with which a peer of the extension chooses the namespace of all names in its messages."""
 
 
 class Type(IntEnum):

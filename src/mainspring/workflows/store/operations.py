@@ -216,7 +216,7 @@ class UnparkRuns(Acting):
         now_us: int,
         *,
         key: Key | None = None,
-        definition: tuple[str, str, str] | None = None,
+        definition: tuple[str, ...] | None = None,
         build: str = "",
         limit: int = 100,
     ) -> None:
@@ -224,7 +224,7 @@ class UnparkRuns(Acting):
         self.now_us = now_us
         self.key = key
         self.definition = definition
-        """Namespace, name and version."""
+        """Namespace, name and version, or the first of them alone."""
         self.build = build
         self.rows = limit
 

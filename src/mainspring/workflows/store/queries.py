@@ -97,13 +97,14 @@ class ShowRun(Query[Shown], frozen=True):
 
 
 class ReadHistory(PageQuery["Event"], frozen=True, kw_only=True):
-    """Read the events of a run in order. A page continues after an event's number."""
+    """Read the events of a run in order: none if it is in another namespace. A page continues after an event's number."""
 
     run: int
+    namespace: str = "default"
 
 
-class CountParked(Query["dict[tuple[str, str], int]"], frozen=True):
-    """Count parked runs by type and version."""
+class CountParked(Query["dict[tuple[str, str, str], int]"], frozen=True):
+    """Count parked runs by namespace, type and version."""
 
 
 class FindDefinitions(Query["list[Definition]"], frozen=True):

@@ -13,6 +13,7 @@ from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
+from mainspring.testing.conformance.operations import ANYTHING
 
 from .a_session import NOW, Node, falls_behind, fleet, one_node, run
 
@@ -83,7 +84,7 @@ def test_a_list_of_a_member_that_lags_behind_has_what_was_committed(monkeypatch:
     run(check())
 
 
-async def unique(node: Node, *keys: tuple[bytes | None, bytes]) -> list[int | None]:
+async def unique(node: Node, *keys: tuple[bytes | ops.InNamespace, bytes]) -> list[int | None]:
     found: list[ops.Found | None] = await node.one(ops.FindUnique(list(keys)))
     return [one and one.id for one in found]
 
@@ -93,14 +94,14 @@ def test_live_jobs_are_found_by_unique() -> None:
         async with one_node() as node:
             await node.submitted()
             first, second = await node.submitted(unique=b"u"), await node.submitted(function=b"g", unique=b"v")
-            keys = [
+            keys: list[tuple[bytes | ops.InNamespace, bytes]] = [
                 (b"g", b"v"),
                 (b"g", b"u"),
                 (b"f", b"u"),
                 (b"unknown", b"u"),
-                (None, b"v"),
-                (None, b"w"),
-                (None, b""),
+                (ANYTHING, b"v"),
+                (ANYTHING, b"w"),
+                (ANYTHING, b""),
             ]
             assert await unique(node, *keys, (b"f", b"")) == [
                 second.id, None, first.id, None, second.id, None, None, None,
@@ -114,9 +115,9 @@ def test_ended_jobs_are_not_found_by_unique() -> None:
         async with one_node() as node:
             job = await node.held(unique=b"u")
             await node.settle(Settlement(job, Event.FAIL, 1, ended_us=NOW))
-            assert await unique(node, (b"f", b"u"), (None, b"u")) == [None, None]
+            assert await unique(node, (b"f", b"u"), (ANYTHING, b"u")) == [None, None]
             await node.publish()
-            assert await unique(node, (b"f", b"u"), (None, b"u")) == [None, None]
+            assert await unique(node, (b"f", b"u"), (ANYTHING, b"u")) == [None, None]
 
     run(check())
 
@@ -264,7 +265,7 @@ def test_filters_hold_together() -> None:
             assert len(everything) == 8
             for state in (None, State.FAILED, State.PENDING, State.RUNNING):
                 for function_wanted in (None, b"f", b"x"):
-                    for key_wanted in (None, b"u"):
+                    for key_wanted in (ANYTHING, b"u"):
                         expected = [
                             job.id
                             for job in everything
