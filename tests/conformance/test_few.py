@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+HOUR_US = 3_600_000_000
 BUDGET = Budget(rows=4, seconds=60.0, part=2)
 """By an index it may look at a quarter of its rows: at one."""
 
@@ -50,6 +51,32 @@ class Few:
         assert ([job.id for job in found.items], found.next) == ([rare.id], None)
         found = store.read(ListJobs(where=JobFilter(states=(State.PENDING,), unique=b"none")), BUDGET)
         assert (found.items, found.next) == ([], many[5].id)
+
+    def test_a_search_by_time_reads_only_jobs_of_that_time(self, store: Store) -> None:
+        """Each term has ten jobs, one an hour; the second node began in the middle of the first one's life."""
+
+        def submitted(number: int) -> int:
+            return store.submitted(created_us=NOW + number * HOUR_US).id
+
+        first = [submitted(number) for number in range(10)]
+        store.reopen()
+        second = [submitted(number) for number in range(5, 15)]
+        by_hour = dict(zip(range(15), [*first[:5], *second], strict=True))
+        for since, until in ((3, 7), (0, 2), (12, 15), (13, 14), (6, 6), (20, 30)):
+            where = JobFilter(
+                created_from_us=max(NOW + since * HOUR_US, 1), created_to_us=NOW + until * HOUR_US, states=tuple(State)
+            )
+            found = store.read(ListJobs(where=where), Budget(rows=18, seconds=60.0, part=6))
+            late = [job_id for hour, job_id in sorted(by_hour.items()) if since <= hour < until]
+            early = [job_id for hour, job_id in enumerate(first) if since <= hour < until and hour >= 5]
+            assert [job.id for job in found.items] == sorted({*late, *early}, reverse=True), (since, until)
+            assert found.next is None
+
+    def test_a_search_by_time_allows_for_a_clock_that_was_set_back(self, store: Store) -> None:
+        jobs = [store.submitted(created_us=NOW + seconds * 1_000_000) for seconds in (0, 600, 400, 700, 2000)]
+        where = JobFilter(created_from_us=NOW + 500 * 1_000_000, created_to_us=NOW + 800 * 1_000_000)
+        found = store.read(ListJobs(where=where), Budget(rows=100, seconds=60.0, part=100))
+        assert [job.id for job in found.items] == [jobs[3].id, jobs[1].id]
 
 
 class TestSqlite(Few):

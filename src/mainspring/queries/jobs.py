@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import Job
 from mainspring.queries.filters import JobFilter
 from mainspring.storage.query import Page, PageQuery, Query
@@ -49,6 +50,9 @@ class Mark(NamedTuple):
 class SearchableJobs(Protocol):
     """The jobs of a store at one moment, as `search` reads them; if the query has a tag, only the jobs with this tag."""
 
+    seeks: bool
+    """Whether `mark` may be called with any id, and not only with those of its own answers, in their order."""
+
     async def few(self, most: int) -> list[Job] | None:
         """Return the matching jobs, newest first, by an index that reads at most ``most`` entries; None: no index does."""
 
@@ -68,6 +72,10 @@ async def search(jobs: SearchableJobs, query: ListJobs, meter: Meter) -> Page[Jo
     before: int | None = query.after
     mark = None
     while rows := meter.part():
+        if jobs.seeks and (query.where.created_from_us or query.where.created_to_us):
+            before = await _skip(jobs, query.where, before)
+            if before == 0:
+                return _cut(found, query.limit)
         mark = await jobs.mark(before, rows)
         found += await jobs.between(0 if mark is None else mark.id, before, query.limit - len(found))
         meter.spend(rows)
@@ -76,6 +84,39 @@ async def search(jobs: SearchableJobs, query: ListJobs, meter: Meter) -> Page[Jo
         before = mark.id
     assert mark is not None, "the first part is never refused"
     return Page(found, mark.id, mark.created_us)
+
+
+CLOCK_STEP_US: Final = 300_000_000
+"""How far a node's clock may be set back, so that a search by time still finds all jobs that it has submitted."""
+
+
+async def _skip(jobs: SearchableJobs, where: JobFilter, before: int | None) -> int:
+    """Return the id below which the first jobs of the requested time may be; 0 if there are none.
+
+    The ids of a term rise with the time of submission. So the older ones of a term need no search once they are too old, and the
+    first one that is not too new is found by halves.
+    """
+    while (newest := await jobs.mark(before, 1)) is not None:
+        first = newest.id // TERM_SPAN * TERM_SPAN
+        if newest.created_us < where.created_from_us - CLOCK_STEP_US:
+            before = first
+        elif where.created_to_us and newest.created_us >= where.created_to_us + CLOCK_STEP_US:
+            before = await _first_too_new(jobs, first, newest.id, where.created_to_us + CLOCK_STEP_US)
+        else:
+            return newest.id + 1
+    return 0
+
+
+async def _first_too_new(jobs: SearchableJobs, low: int, high: int, time_us: int) -> int:
+    """Return the first id of a term from ``low`` on, up to ``high``, whose job was not submitted before a time."""
+    while low < high:
+        middle = (low + high) // 2
+        mark = await jobs.mark(middle + 1, 1)
+        if mark is None or mark.id < low or mark.created_us < time_us:
+            low = middle + 1
+        else:
+            high = mark.id
+    return low
 
 
 def _cut(found: list[Job], limit: int) -> Page[Job]:

@@ -46,6 +46,8 @@ _BY_TABLE: Final = {
 class _Jobs:
     """`SearchableJobs` in the tables of live, succeeded and dead jobs."""
 
+    seeks = True
+
     def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
         self._tx = tx
         self._query = query

@@ -42,6 +42,8 @@ ALL_STATES = 0xFF
 class _Jobs:
     """`SearchableJobs` in a file."""
 
+    seeks = True
+
     def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
         self._tx = tx
         self._query = query

@@ -33,6 +33,8 @@ async def answer(reader: Reader, session: Session, query: Query[Any], budget: Bu
 class _Jobs:
     """`SearchableJobs` on the tree: each job has a result node since its submission."""
 
+    seeks = False
+
     def __init__(self, session: Session, query: ListJobs) -> None:
         self._session = session
         self._query = query

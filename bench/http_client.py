@@ -1,0 +1,124 @@
+"""A client of the HTTP API on several kept connections; run by `http_api.py`.
+
+    python http_client.py MODE SECONDS CONNECTIONS [NUMBER]      (HTTP_ADDRESS and HTTP_TOKEN are in the environment)
+
+The modes are ``submit`` (one job a request), ``batch`` (NUMBER jobs a request), ``get`` (a job, every NUMBER milliseconds on
+each connection) and ``list`` (the paths in the other arguments in turn, each page continued where the last one ended). It prints
+one line of JSON: requests, jobs, the rate in jobs or requests per second, and percentiles of the time to the first byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+JOBS = "/api/v1/namespaces/default/jobs"
+
+
+class Connection:
+    """One kept connection: a request at a time, with the smallest parser that serves these answers."""
+
+    def __init__(self) -> None:
+        self._head = f"Host: {os.environ['HTTP_ADDRESS']}\r\nAuthorization: Bearer {os.environ['HTTP_TOKEN']}\r\n"
+
+    async def open(self) -> None:
+        host, _, port = os.environ["HTTP_ADDRESS"].rpartition(":")
+        self._reader, self._writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
+
+    async def request(self, method: str, path: str, body: bytes = b"", more: str = "") -> tuple[int, bytes]:
+        """Return the status and the body of an answer."""
+        kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+        self._writer.write(f"{method} {path} HTTP/1.1\r\n{self._head}{kind}{more}\r\n".encode() + body)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        place = head.index(b"content-length: ") + 16
+        length = int(head[place : head.index(b"\r", place)])
+        return int(head[9:12]), await self._reader.readexactly(length)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Load:
+    """The requests of all connections, until the time is over."""
+
+    def __init__(self, seconds: float, connections: int) -> None:
+        self._seconds = seconds
+        self._connections = connections
+        self.times: list[float] = []
+        self.jobs = 0
+        self.searches = 0
+
+    async def run(self, mode: str, arguments: list[str]) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        connections = [Connection() for _ in range(self._connections)]
+        for connection in connections:
+            await connection.open()
+        began = loop.time()
+        self._until = began + self._seconds
+        work = {"submit": self._submit, "batch": self._batch, "get": self._get, "list": self._list}[mode]
+        await asyncio.gather(*(work(one, number, *arguments) for number, one in enumerate(connections)))
+        seconds = loop.time() - began
+        for connection in connections:
+            connection.close()
+        times = sorted(self.times)
+        quantiles = {f"p{n}_ms": round(1000 * times[min(len(times) * n // 100, len(times) - 1)], 2) for n in (50, 99)}
+        return {
+            "requests": len(times),
+            "jobs": self.jobs,
+            "rate": (self.jobs or len(times)) / seconds,
+            **quantiles,
+            "slowest_ms": round(1000 * times[-1], 2),
+            "searches": self.searches,
+        }
+
+    async def _timed(self, one: Connection, *request: Any) -> bytes:
+        now = asyncio.get_running_loop().time
+        sent = now()
+        status, body = await one.request(*request)
+        self.times.append(now() - sent)
+        if status >= 300:
+            raise SystemExit(f"{status}: {body.decode()}")
+        return body
+
+    def _is_over(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._until
+
+    async def _submit(self, one: Connection, number: int) -> None:
+        body = json.dumps({"function": "f", "args": [number, "12 bytes"]}).encode()
+        while not self._is_over():
+            await self._timed(one, "POST", JOBS, body)
+            self.jobs += 1
+
+    async def _batch(self, one: Connection, number: int, size: str) -> None:
+        body = json.dumps([{"function": "f", "args": [number, at]} for at in range(int(size))]).encode()
+        while not self._is_over():
+            await self._timed(one, "POST", JOBS + "/batch", body)
+            self.jobs += int(size)
+
+    async def _get(self, one: Connection, number: int, interval_ms: str) -> None:
+        del number
+        status, body = await one.request("GET", f"{JOBS}?limit=100")
+        assert status == 200, body
+        handles = [job["handle"] for job in json.loads(body)["items"]]
+        while not self._is_over():
+            await self._timed(one, "GET", f"{JOBS}/{handles[len(self.times) % len(handles)]}")
+            await asyncio.sleep(int(interval_ms) / 1000)
+
+    async def _list(self, one: Connection, number: int, interval_ms: str, *queries: str) -> None:
+        at = number
+        cursor = ""
+        while not self._is_over():
+            page = json.loads(await self._timed(one, "GET", f"{JOBS}?{queries[at % len(queries)]}{cursor}"))
+            cursor = f"&cursor={page['next']}" if page["next"] and not page["items"] else ""
+            if not cursor:
+                at += 1
+                self.searches += 1
+            await asyncio.sleep(int(interval_ms) / 1000)
+
+
+if __name__ == "__main__":
+    mode, seconds, connections, *arguments = sys.argv[1:]
+    print(json.dumps(asyncio.run(Load(float(seconds), int(connections)).run(mode, arguments))))
