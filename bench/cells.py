@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import bulk
 import listing
 import log_lines
 import machine
@@ -36,6 +37,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         *_large_queues(sqlite),
         listing.cell("lists", "SQLite", sqlite),
         log_lines.cell("logs", "SQLite", sqlite),
+        bulk.cell("bulk-retry", "SQLite", sqlite),
         *_ceilings(),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import bulk
 import listing
 import log_lines
 import machine
@@ -31,7 +32,8 @@ def cells(template: str | None = None) -> list[Cell]:
     mainspring = postgres.mainspring(template)
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
-    return [*_gearman(mainspring), lists, logs, *_python(mainspring), *_fleet(mainspring, template)]
+    retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
+    return [*_gearman(mainspring), lists, logs, retries, *_python(mainspring), *_fleet(mainspring, template)]
 
 
 def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:

@@ -1,7 +1,7 @@
 """The pace of an operation on many jobs: the size of its next step, and the pause before it.
 
-A step is part of a group, and every operation of the group waits for it. So a step is small enough to take a few milliseconds,
-and pauses leave most of the node's time to other work.
+A step is part of a group, and every operation of the group waits for it. So a step extends its group by a few milliseconds at
+most, waits until the group is committed, and leaves the time after it to other work.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from typing import Final, NamedTuple
 
 from mainspring.bulk.model import LARGEST_STEP
 
-TARGET: Final = 0.008
-"""Seconds that a step should take, with the wait for its group."""
-SHARE: Final = 0.5
-"""The share of the time in which steps run; the rest belongs to other work alone."""
-FIRST_SIZE: Final = 50
-SMALLEST_SIZE: Final = 10
+SHORTEST: Final = 0.001
+LONGEST: Final = 0.008
+"""Seconds by which a step may extend its group."""
+SHARE: Final = 0.25
+"""The share of the rest of the group's time that a step may take, between these limits: on a slow disk, steps are larger."""
+PAUSES: Final = 1
+"""The pause after a step, as a multiple of the time by which it has extended its group."""
+FIRST_SIZE: Final = 25
+SMALLEST_SIZE: Final = 25
+"""Jobs in the smallest step: a group has fixed costs."""
 
 
 class Pause(NamedTuple):
@@ -39,12 +43,15 @@ class Pace:
         """The number of jobs for the next step."""
         return self._size if self._rate is None else max(min(self._size, int(self._rate)), 1)
 
-    def after(self, number: int, seconds: float) -> Pause:
-        """Process that a step with a number of jobs has taken some seconds; return the pause."""
-        if seconds > TARGET:
-            self._size = max(int(min(self._size, number) * max(TARGET / seconds, 0.5)), SMALLEST_SIZE)
+    def after(self, number: int, extension: float, seconds: float) -> Pause:
+        """Process a step with a number of jobs, and return the pause.
+
+        It has extended its group by ``extension`` seconds, and its outcome came after ``seconds``.
+        """
+        target = min(max((seconds - extension) * SHARE, SHORTEST), LONGEST)
+        if extension > target:
+            self._size = max(int(min(self._size, number) * max(target / extension, 0.5)), SMALLEST_SIZE)
         elif number >= self._size:
             self._size = min(self._size + max(self._size // 4, 1), LARGEST_STEP)
-        shared = seconds * (1 - SHARE) / SHARE
         own = 0.0 if self._rate is None else max(number / self._rate - seconds, 0.0)
-        return Pause(shared, own)
+        return Pause(extension * PAUSES, own)

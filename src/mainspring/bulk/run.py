@@ -249,7 +249,7 @@ class BulkRun:
         if bulk.status is not Status.RUNNING:
             self._end(finished)
             return
-        pause = self._pace.after(number, self._node.clock.monotonic() - began)
+        pause = self._pace.after(number, outcome.seconds, self._node.clock.monotonic() - began)
         finished(pause.shared)
         self._node.later(pause.own, self.prepare)
 

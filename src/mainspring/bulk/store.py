@@ -94,6 +94,8 @@ class Stepped(NamedTuple):
     """Whether the guards held."""
     outcomes: Sequence[Any] = ()
     """The outcomes of the jobs' own operations: such as ``jobs.store.Redriven``."""
+    seconds: float = 0.0
+    """The seconds by which the step has extended its group."""
 
 
 class EndBulk(Acting):

@@ -37,10 +37,11 @@ WRITES: Final = frozenset({BeginBulk, TakeBulk, StepBulk, EndBulk, SweepBulk})
 
 
 class BulkUnit:
-    """The part of one transaction: see `jobs.slices.Unit`. Each operation writes at once."""
+    """The part of one transaction: see `jobs.slices.Unit`. Each operation writes at once. ``monotonic`` measures steps."""
 
-    def __init__(self, tables: BulkTables) -> None:
+    def __init__(self, tables: BulkTables, monotonic: Callable[[], float]) -> None:
         self._tables = tables
+        self._monotonic = monotonic
 
     async def lock(self, plan: Plan) -> None:
         """Lock nothing ahead: only a step and an early end meet at the row of an operation."""
@@ -92,7 +93,7 @@ class BulkUnit:
         return bulk
 
     async def _step(self, step: StepBulk) -> Stepped:
-        tables = self._tables
+        tables, began = self._tables, self._monotonic()
         bulk = await tables.load(step.id)
         if (
             bulk is None
@@ -116,7 +117,7 @@ class BulkUnit:
         bulk = rules.advance(bulk, results, step.after, step.now_us, is_last=step.is_last, stopped=step.stopped)
         touched = rules.touched(results)
         await tables.save(bulk, encode(touched) if touched else None)
-        return Stepped(bulk, True, outcomes)
+        return Stepped(bulk, True, outcomes, self._monotonic() - began)
 
     async def _act(self, bulk: BulkOperation, ids: Sequence[int], now_us: int) -> tuple[Sequence[Any], list[Result]]:
         """Change jobs; return the outcomes of their operations, and the results."""

@@ -33,7 +33,7 @@ def build_bulk(
     retention: float,
 ) -> BulkService | None:
     """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
-    if all(one.kind != KIND for one in getattr(engine, "slices", ())):
+    if not keeps_operations(engine):
         return None
     node = Node(commits, reads, clock, service.bulk_changes, service.later, service.cancel, access.current)
 
@@ -41,6 +41,11 @@ def build_bulk(
         return fleet is not None and not fleet.lease_manager.lease_valid()
 
     return BulkService(node, lambda: service.next_id(), lambda: service.term, has_no_lease, retention=retention)  # noqa: PLW0108 - the next term has another function
+
+
+def keeps_operations(engine: Engine) -> bool:
+    """Return whether a store keeps operations on many jobs."""
+    return any(one.kind == KIND for one in getattr(engine, "slices", ()))
 
 
 def operation_handlers(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> Handlers:

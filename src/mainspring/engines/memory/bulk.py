@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,7 +108,7 @@ async def list_touched(tables: Tables, query: ops.ListTouched, meter: Meter) -> 
 
 
 class MemoryBulkSlice:
-    """The slice on this engine: ``jobs.slices.Slice``."""
+    """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures steps."""
 
     kind = unit.KIND
     follows: Final = frozenset[Any]()
@@ -120,6 +121,9 @@ class MemoryBulkSlice:
         ops.ListTouched: list_touched,
     }
 
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+
     def unit(self, tx: Transaction) -> BulkUnit:
         """Begin a unit of work."""
-        return BulkUnit(MemoryBulk(tx))
+        return BulkUnit(MemoryBulk(tx), self._monotonic)

@@ -6,6 +6,7 @@ that term has ended.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store as ops
@@ -163,7 +164,7 @@ async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) ->
 
 
 class PostgresBulkSlice:
-    """The slice on this engine: ``jobs.slices.Slice``."""
+    """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures steps."""
 
     kind = unit.KIND
     follows: Final = frozenset[Any]()
@@ -176,6 +177,9 @@ class PostgresBulkSlice:
         ops.ListTouched: list_touched,
     }
 
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+
     def unit(self, tx: Transaction) -> BulkUnit:
         """Begin a unit of work."""
-        return BulkUnit(PostgresBulk(tx))
+        return BulkUnit(PostgresBulk(tx), self._monotonic)

@@ -111,7 +111,7 @@ class PostgresEngine:
         self._fold = fold
         self._slow = slow
         self._cluster = cluster
-        self._slices = slices
+        self.slices = slices
         self._readers = {**READERS, **logs.READERS, **access.READERS, **series.READERS}
         for one in slices:
             self._readers |= one.readers
@@ -160,7 +160,7 @@ class PostgresEngine:
         if self._listener is not None:
             self._relay.listen(self._listener)
         self._membership = membership.Membership(control, self._address.checksum)
-        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self._slices, lifecycle)
+        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle)
         connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         await _warn(connection)

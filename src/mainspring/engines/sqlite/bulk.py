@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store as ops
@@ -140,7 +141,7 @@ async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) ->
 
 
 class SqliteBulkSlice:
-    """The slice on this engine: ``jobs.slices.Slice``."""
+    """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures steps."""
 
     kind = unit.KIND
     follows: Final = frozenset[Any]()
@@ -153,6 +154,9 @@ class SqliteBulkSlice:
         ops.ListTouched: list_touched,
     }
 
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+
     def unit(self, tx: Transaction) -> BulkUnit:
         """Begin a unit of work."""
-        return BulkUnit(SqliteBulk(tx))
+        return BulkUnit(SqliteBulk(tx), self._monotonic)
