@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
+from mainspring.api.fires import ListFires, ReadTimeline
 from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Preview, Remove, Resume, Show, Trigger
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
@@ -394,6 +395,93 @@ def history(
     skipped time has a reason: misfire, overlap, paused, excluded, parent or removed.
     """
     print_rows(RUN_COLUMNS, call(server.client(), History(name, limit, before))["runs"], json=json)
+    return EXIT_DONE
+
+
+FIRE_COLUMNS = (
+    "fire_time",
+    "schedule",
+    "state",
+    "outcome",
+    "reason",
+    "handle",
+    "node",
+    "started_at",
+    "ended_at",
+    "error",
+)
+
+
+@schedules.command
+def fires(
+    *,
+    schedule: Annotated[str | None, plain("--schedule", "Only times of this schedule.")] = None,
+    state: Annotated[
+        Literal["waiting", "fired", "joined", "skipped"] | None, plain("--state", "Only times in this state.")
+    ] = None,
+    outcome: Annotated[
+        Literal["succeeded", "failed", "cancelled", "expired"] | None,
+        plain("--outcome", "Only times whose job ended so."),
+    ] = None,
+    since: Annotated[float | None, plain("--since", "Only times from this one on.", **TIME_OPTION)] = None,
+    until: Annotated[float | None, plain("--until", "Only times before this one.", **TIME_OPTION)] = None,
+    limit: Annotated[int, Parameter(name="--limit", help="The most times to show, up to 1000.")] = 100,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Show the past times of all schedules and their jobs, newest first.
+
+    The states and reasons are those of history. Times of removed schedules are left out.
+    """
+    client = server.client()
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        request = ListFires(schedule, state, outcome, since, until, limit - len(found), after)
+        answer = call(client, request)
+        found += answer["fires"]
+        after = answer["next"]
+        if after is None or len(found) >= limit:
+            break
+    print_rows(FIRE_COLUMNS, found, json=json)
+    return EXIT_DONE
+
+
+@schedules.command
+def timeline(
+    *,
+    since: Annotated[
+        float | None, plain("--since", "Begin here; by default with the present day in UTC.", **TIME_OPTION)
+    ] = None,
+    until: Annotated[
+        float | None, plain("--until", "End here; by default a day later, and at most 31 days.", **TIME_OPTION)
+    ] = None,
+    step: Annotated[
+        float, plain("--step", "The length of a bucket, from 1m to 1d; by default 1h.", **DURATION_OPTION)
+    ] = 3600.0,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Count the past and the next times of all schedules in a day, or in another time.
+
+    A line has a schedule, the begin of a bucket, and how many times fired there, with the successes and failures among them, how
+    many were skipped, and how many are due. Empty buckets are left out. Of a schedule with more than 2,000 past or next times,
+    the nearest 2,000 are counted.
+    """
+    client = server.client()
+    lines: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        answer = call(client, ReadTimeline(since, until, step, after=after))
+        lines += answer["schedules"]
+        after = answer["next"]
+        if after is None:
+            break
+    if json:
+        print_json(lines)
+    else:
+        rows = [{"schedule": line["schedule"], **bucket} for line in lines for bucket in line["buckets"]]
+        print_rows(("schedule", "at", "fired", "succeeded", "failed", "skipped", "due"), rows, json=False)
     return EXIT_DONE
 
 

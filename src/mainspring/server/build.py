@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 from mainspring.api.answers.access import AccessCalls
+from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.grants import FunctionGrants, RunGrants, ScheduleGrants
 from mainspring.api.answers.job_changes import JobChangeCalls
@@ -339,6 +340,7 @@ async def open_node(
         RunGrants(workflow_handlers).handlers,
         worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
+        FireCalls(schedules, reads, handles, job_clock).handlers,
         ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock).handlers).handlers,
         nodes,
         refused=access.refused if engine.access else lambda _: None,

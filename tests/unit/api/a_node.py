@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.grants import FunctionGrants, ScheduleGrants
 from mainspring.api.answers.job_changes import JobChangeCalls
@@ -117,6 +118,7 @@ class Node:
             JobDataCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
             RecordCalls(self.service, recalls=True).handlers,
             FunctionGrants(FunctionCalls(self.service).handlers).handlers,
+            FireCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
             ScheduleGrants(
                 ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers
             ).handlers,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict
 
+from mainspring.api.answers.fire_rows import run_of
 from mainspring.api.answers.schedule_previews import SchedulePreviews
-from mainspring.api.answers.text import line, rfc3339, text
+from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.answers.waiting import Later, in_slices, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.schedules import (
@@ -231,23 +232,7 @@ class ScheduleCalls:
     # ---- writing ----
 
     def _run(self, row: Fire) -> Run:
-        return Run(
-            schedule=row.schedule,
-            fire_time=rfc3339(row.fire_us),
-            state=row.state.value,
-            reason=row.reason.value if row.reason is not None else None,
-            cause=row.cause.value,
-            handle=self._handles.of(row.job).decode() if row.job else None,
-            node=row.node or None,
-            worker=row.worker or None,
-            started_at=rfc3339(row.started_us),
-            ended_at=rfc3339(row.ended_us),
-            outcome=row.outcome or None,
-            error=line(row.error),
-            attempt=row.attempt,
-            parent=row.parent or None,
-            finished=row.finished,
-        )
+        return run_of(row, self._handles)
 
 
 def _act(

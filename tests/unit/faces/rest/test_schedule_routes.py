@@ -68,3 +68,25 @@ def test_a_preview_saves_nothing() -> None:
             assert both.problem == "invalid"
 
     run(test())
+
+
+def test_fire_times_are_listed_and_counted() -> None:
+    async def test() -> None:
+        async with serving() as (client, _):
+            for name in ("a", "b"):
+                await client.send("POST", SCHEDULES, {"name": name, "every": 3600})
+                await client.send("POST", f"{SCHEDULES}/{name}/trigger")
+            fires = SCHEDULES.replace("schedules", "fires")
+            first = await client.get(f"{fires}?limit=1&since=2023-11-14T00:00:00Z")
+            second = await client.get(f"{fires}?limit=1&since=2023-11-14T00:00:00Z&cursor={first.json['next']}")
+            assert [one["schedule"] for one in first.json["items"] + second.json["items"]] == ["a", "b"]
+            own = await client.get(f"{SCHEDULES}/b/fires?state=fired")
+            assert [one["schedule"] for one in own.json["items"]] == ["b"]
+            assert (await client.get(f"{SCHEDULES}/c/fires")).problem == "schedule-not-found"
+            day = await client.get(f"{fires}/timeline?since=2023-11-14T12:00:00Z&step=3600")
+            assert [(one["schedule"], one["buckets"][0]["fired"]) for one in day.json["schedules"]] == [
+                ("a", 1),
+                ("b", 1),
+            ]
+
+    run(test())

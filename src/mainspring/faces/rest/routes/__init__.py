@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.faces.rest.routes import (
+    fires,
     functions,
     job_data,
     job_records,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
+    *fires.ROUTES,
     *functions.ROUTES,
     *jobs.ROUTES,
     *job_records.ROUTES,

@@ -1,0 +1,252 @@
+"""Calls about the fire times of all schedules. They read the history of each schedule in pages, beside the groups."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from mainspring.api.answers.fire_rows import run_of
+from mainspring.api.answers.text import rfc3339, text
+from mainspring.api.answers.waiting import in_slices, read_page
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.fires import (
+    LONGEST_TIMELINE,
+    Fires,
+    ListFires,
+    ReadTimeline,
+    ScheduleLine,
+    Timeline,
+    TimelineBucket,
+)
+from mainspring.clock import to_us
+from mainspring.namespaces import DEFAULT
+from mainspring.queries import schedules as queries
+from mainspring.schedules import triggers
+from mainspring.schedules.model import FireState
+from mainspring.schedules.store import ListSchedules
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from mainspring.access.caller import Caller
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.clock import Clock
+    from mainspring.ids import Handles
+    from mainspring.schedules.model import Fire
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.schedules.service import ScheduleService
+    from mainspring.storage.reads import Reads
+
+MOST_READS: Final = 200
+"""Pages of histories that one list reads, and that one timeline reads."""
+PAGE: Final = 100
+"""Rows of a page of a list."""
+MOST_ROWS: Final = 2000
+"""Fire times of one schedule that a timeline counts, in the past and in the future each."""
+MOST_STEPS: Final = 20_000
+"""Future fire times that one timeline computes; further schedules follow in the next one."""
+DAY: Final = 86_400
+
+Place = tuple[int, str]
+"""A fire time in microseconds and a schedule."""
+
+
+class _History:
+    """The fire times of a schedule in a list, newest first."""
+
+    def __init__(self, name: str, after: int | None) -> None:
+        self.name = name
+        self.after = after
+        """Only rows before this time are left to read."""
+        self.rows: deque[Fire] = deque()
+        self.ended = False
+
+
+class FireCalls:
+    """Answers about the fire times of a node's schedules."""
+
+    def __init__(self, service: ScheduleService, reads: Reads, handles: Handles, clock: Clock) -> None:
+        self._service = service
+        self._reads = reads
+        self._handles = handles
+        self._clock = clock
+        self.handlers: Handlers = {ListFires: self._list, ReadTimeline: self._timeline}
+
+    async def _schedules(self, request: ListFires | ReadTimeline, caller: Caller) -> list[Stored]:
+        """Return the schedules of functions that the caller may see, by name."""
+        if request.namespace != DEFAULT:
+            raise ApiError(Code.UNSUPPORTED, f"fire times are listed in the namespace {DEFAULT!r} alone")
+        found = (await read_page(self._reads.gather, ListSchedules(limit=sys.maxsize))).items
+        return [
+            one
+            for one in sorted(found, key=lambda one: one.schedule.name)
+            if caller.may(request.permission, request.namespace, text(one.schedule.function))
+        ]
+
+    # ---- the list ----
+
+    async def _list(self, request: ListFires, caller: Caller) -> Fires:
+        first = _place(request.after)
+        until_us = sys.maxsize if request.until is None else to_us(min(request.until, 1e11))
+        since_us = 0 if request.since is None else to_us(max(request.since, 0.0))
+        stored = await self._schedules(request, caller)
+        if request.schedule is not None:
+            stored = [one for one in stored if one.schedule.name == request.schedule]
+            if not stored:
+                raise ApiError(
+                    Code.SCHEDULE_NOT_FOUND,
+                    f"there is no schedule {request.schedule!r}; mainspring schedules list shows those there are",
+                )
+        histories: dict[str, _History] = {}
+        heap: list[Place] = []
+        for one in stored:
+            name, newest = one.schedule.name, _newest(one)
+            # Rows of the same time are in the order of their schedules' names.
+            limit = until_us if first is None else min(until_us, first[0] + (name >= first[1]))
+            histories[name] = _History(name, None if limit == sys.maxsize else limit)
+            top = min(newest, limit - 1)
+            if top >= since_us:
+                heap.append((-top, name))
+        heapq.heapify(heap)
+        found: list[Fire] = []
+        reads = 0
+        while heap:
+            negative, name = heap[0]
+            if -negative < since_us:
+                break
+            if len(found) >= request.limit or reads >= MOST_READS:
+                return Fires([run_of(row, self._handles) for row in found], f"{-negative}:{name}")
+            history = histories[name]
+            if not history.rows and not history.ended:
+                reads += 1
+                await self._read(history)
+            elif history.rows and -negative == history.rows[0].fire_us:
+                row = history.rows.popleft()
+                if _matches(row, request):
+                    found.append(row)
+                history.after = row.fire_us
+            if history.rows:
+                heapq.heapreplace(heap, (-history.rows[0].fire_us, name))
+            elif history.ended:
+                heapq.heappop(heap)
+            elif history.after is not None:
+                heapq.heapreplace(heap, (1 - history.after, name))  # its next row is earlier than the last one
+        return Fires([run_of(row, self._handles) for row in found], None)
+
+    async def _read(self, history: _History) -> None:
+        query = queries.ListFires(history.name, after=history.after, limit=PAGE)
+        page = await read_page(self._reads.gather, query)
+        history.rows.extend(page.items)
+        history.ended = len(page.items) < PAGE
+
+    # ---- the timeline ----
+
+    async def _timeline(self, request: ReadTimeline, caller: Caller) -> Timeline:
+        now = self._clock.wall()
+        since = now // DAY * DAY if request.since is None else request.since
+        until = since + DAY if request.until is None else request.until
+        if not 0 <= since < until <= since + LONGEST_TIMELINE or until > triggers.LAST_US / 1e6:
+            raise ApiError(Code.INVALID, "a timeline begins before it ends, after 1970, and has at most 31 days")
+        since_us, until_us, step_us = to_us(since), to_us(until), to_us(request.step)
+        stored = [one for one in await self._schedules(request, caller) if one.schedule.name > (request.after or "")]
+        part, lines, reads = stored[: request.limit], [], 0
+        left = MOST_STEPS
+        for one in part:
+            if reads >= MOST_READS or left <= 0:
+                break
+            line = _Line(one, since_us, step_us)
+            if _newest(one) >= since_us:
+                reads += await self._count_past(line, since_us, min(until_us, to_us(now) + 1))
+            after_us = max(since_us, one.state.next_us or to_us(now)) - 1
+            if not one.state.paused and after_us < until_us:
+                left -= await in_slices(self._service.run_sliced, line.count_next(after_us, until_us))
+            lines.append(line.answer())
+        following = lines[-1].schedule if len(lines) < len(stored) and lines else None
+        return Timeline(rfc3339(since_us) or "", rfc3339(until_us) or "", request.step, lines, following)
+
+    async def _count_past(self, line: _Line, since_us: int, until_us: int) -> int:
+        """Count the rows of a schedule before a time, the newest first; return the number of pages read."""
+        query = queries.ListFires(line.name, after=until_us, limit=MOST_ROWS)
+        rows = (await read_page(self._reads.gather, query)).items
+        line.count([row for row in rows if row.fire_us >= since_us])
+        if len(rows) == MOST_ROWS and rows[-1].fire_us >= since_us:
+            line.complete = False
+        return 1
+
+
+class _Line:
+    """A schedule of a timeline."""
+
+    def __init__(self, stored: Stored, since_us: int, step_us: int) -> None:
+        self._stored = stored
+        self.name = stored.schedule.name
+        self._since_us = since_us
+        self._step_us = step_us
+        self._buckets: dict[int, TimelineBucket] = {}
+        self.complete = True
+
+    def _bucket(self, time_us: int) -> TimelineBucket:
+        number = (time_us - self._since_us) // self._step_us
+        found = self._buckets.get(number)
+        if found is None:
+            at = rfc3339(self._since_us + number * self._step_us) or ""
+            found = self._buckets[number] = TimelineBucket(at, 0, 0, 0, 0, 0)
+        return found
+
+    def count(self, rows: Sequence[Fire]) -> None:
+        """Count decided fire times."""
+        for row in rows:
+            bucket = self._bucket(row.fire_us)
+            if row.state is FireState.SKIPPED:
+                bucket.skipped += 1
+                continue
+            bucket.fired += 1
+            bucket.succeeded += row.outcome == "succeeded"
+            bucket.failed += row.outcome not in {"", "succeeded"}
+
+    def count_next(self, after_us: int, until_us: int) -> Generator[None, None, int]:
+        """Count fire times to come, after one time and before another; return the number of steps."""
+        number = 0
+        for at in triggers.running_steps(self._stored.schedule, after_us, until_us - 1):
+            number += 1
+            if number > MOST_ROWS:
+                self.complete = False
+                break
+            if at is not None:
+                self._bucket(at).due += 1
+            yield
+        return number
+
+    def answer(self) -> ScheduleLine:
+        """Return the line as the API describes it."""
+        schedule, state = self._stored
+        buckets = [bucket for _, bucket in sorted(self._buckets.items())]
+        return ScheduleLine(
+            self.name, text(schedule.function), "paused" if state.paused else "active", self.complete, buckets
+        )
+
+
+def _newest(stored: Stored) -> int:
+    """Return a time that no decided fire time of a schedule exceeds."""
+    state = stored.state
+    if stored.schedule.parents:  # it has the fire times of its parents
+        return triggers.LAST_US
+    return max(state.last_us, state.triggered_us, state.fired_us)
+
+
+def _matches(row: Fire, request: ListFires) -> bool:
+    return (request.state is None or row.state.value == request.state) and (
+        request.outcome is None or row.outcome == request.outcome
+    )
+
+
+def _place(token: str | None) -> Place | None:
+    """Read the place of a token. Raises ApiError."""
+    if token is None:
+        return None
+    time, _, name = token.partition(":")
+    if not time.isdecimal() or len(time) > 18:
+        raise ApiError(Code.INVALID, f"{token!r} is not the `next` of an earlier answer")
+    return int(time), name

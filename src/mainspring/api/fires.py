@@ -1,0 +1,96 @@
+"""Calls about the fire times of all schedules: their outcomes, and a timeline of the past and the next ones."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.errors import PAGE_LIMIT
+from mainspring.api.request import Request
+from mainspring.api.schedules import Run  # noqa: TC001 - msgspec reads the annotation
+
+FireStateName = Literal["waiting", "fired", "joined", "skipped"]
+OutcomeName = Literal["succeeded", "failed", "cancelled", "expired"]
+LONGEST_TIMELINE = 31 * 86_400.0
+"""Seconds."""
+
+
+class Fires(msgspec.Struct):
+    """A page of fire times, newest first."""
+
+    fires: list[Run]
+    next: str | None
+    """The value of ``after`` for the next page, which may be empty; None: there are no more."""
+
+
+class TimelineBucket(msgspec.Struct):
+    """The fire times of a schedule in a part of the timeline."""
+
+    at: str
+    fired: int
+    """Those that run or have run, with those that joined another job or wait for an earlier run."""
+    succeeded: int
+    failed: int
+    """Those whose job failed, was cancelled or expired."""
+    skipped: int
+    due: int
+    """Those to come."""
+
+
+class ScheduleLine(msgspec.Struct):
+    """A schedule in a timeline, without the buckets in which nothing happens."""
+
+    schedule: str
+    function: str
+    state: str
+    complete: bool
+    """False: it has more fire times than a timeline counts, and the buckets contain those that are nearest to now."""
+    buckets: list[TimelineBucket]
+
+
+class Timeline(msgspec.Struct):
+    """The fire times of schedules in a time, counted in buckets."""
+
+    since: str
+    until: str
+    step: float
+    """Seconds of a bucket."""
+    schedules: list[ScheduleLine]
+    next: str | None
+    """The value of ``after`` for the next schedules; None: there are no more."""
+
+
+class ListFires(Request[Fires]):
+    """The outcomes of the fire times of all schedules, or of one. Codes: ``invalid``, ``schedule_not_found``."""
+
+    permission = Permission.READ
+    call = "schedules.fires"
+    only_reads = True
+    schedule: str | None = None
+    state: FireStateName | None = None
+    outcome: OutcomeName | None = None
+    since: float | None = None
+    """The earliest fire time, in seconds since 1970."""
+    until: float | None = None
+    """Only fire times before this one."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+    after: str | None = None
+
+
+class ReadTimeline(Request[Timeline]):
+    """The fire times of all schedules, counted in buckets. Codes: ``invalid``."""
+
+    permission = Permission.READ
+    call = "schedules.timeline"
+    only_reads = True
+    since: float | None = None
+    """Seconds since 1970; by default the begin of the present day in UTC."""
+    until: float | None = None
+    """By default a day later, and at most 31 days."""
+    step: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 900.0
+    """Seconds of a bucket."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+    """Schedules in one answer."""
+    after: str | None = None

@@ -1,0 +1,138 @@
+"""Calls about the fire times of all schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api import fires, schedules
+from mainspring.api.answers import fires as module
+from mainspring.api.errors import Code
+
+from .a_node import opened, run
+
+if TYPE_CHECKING:
+    import pytest
+
+    from .a_node import Node
+
+
+async def fire(node: Node, *minutes: int) -> None:
+    """Create two schedules, and fire them in some minutes from now, each after a second schedule that a user triggers."""
+    for name in ("b", "a"):
+        await node.api.call(schedules.Add(name=name, function=f"f-{name}", every=3600.0))
+    now = 0
+    for minute in minutes:
+        node.clock.advance((minute - now) * 60)
+        now = minute
+        for name in ("a", "b"):
+            await node.api.call(schedules.Trigger(name))
+
+
+async def listed(node: Node, limit: int, **criteria: object) -> list[tuple[str, str]]:
+    """Return all matching fire times, read in pages: the minute and the schedule of each."""
+    found: list[tuple[str, str]] = []
+    after: str | None = None
+    while True:
+        page = await node.api.call(fires.ListFires(limit=limit, after=after, **criteria))  # type: ignore[arg-type]
+        assert len(page.fires) <= limit
+        found += [((one.fire_time or "")[14:16], one.schedule) for one in page.fires]
+        after = page.next
+        if after is None:
+            return found
+
+
+def test_fire_times_of_all_schedules_are_listed_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(module, "PAGE", 2)
+        async with opened() as node:
+            await fire(node, 1, 2, 3, 4, 5)
+            expected = [(f"{13 + minute}", name) for minute in (5, 4, 3, 2, 1) for name in ("a", "b")]
+            for limit in (1, 2, 3, 100):
+                assert await listed(node, limit) == expected
+            assert await listed(node, 2, schedule="b") == [row for row in expected if row[1] == "b"]
+            now = node.clock.wall()
+            assert await listed(node, 3, since=now - 60, until=now) == [("17", "a"), ("17", "b")]
+            assert await listed(node, 3, state="skipped") == []
+            assert await listed(node, 3, state="fired") == expected
+            assert await listed(node, 3, outcome="failed") == []
+
+    run(test())
+
+
+def test_a_list_that_reads_long_goes_on_with_the_next_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(module, "PAGE", 1)
+        monkeypatch.setattr(module, "MOST_READS", 2)
+        async with opened() as node:
+            await fire(node, 1, 2, 3)
+            page = await node.api.call(fires.ListFires(state="skipped"))
+            assert page.fires == []
+            assert page.next is not None
+            assert await listed(node, 100, state="skipped") == []
+            assert len(await listed(node, 100)) == 6
+
+    run(test())
+
+
+def test_problems_have_codes() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            assert await node.code(fires.ListFires(schedule="none")) is Code.SCHEDULE_NOT_FOUND
+            assert await node.code(fires.ListFires(after="x")) is Code.INVALID
+            assert await node.code(fires.ReadTimeline(since=5.0, until=4.0)) is Code.INVALID
+            assert await node.code(fires.ReadTimeline(since=0.0, until=32 * 86_400.0)) is Code.INVALID
+
+    run(test())
+
+
+def test_functions_of_others_are_left_out() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await fire(node, 1)
+            caller = Caller("c", (Grant(Role.VIEWER, functions=("f-a",)),))
+            page = await node.api.call(fires.ListFires(), caller=caller)
+            assert [one.schedule for one in page.fires] == ["a"]
+            lines = (await node.api.call(fires.ReadTimeline(), caller=caller)).schedules
+            assert [one.schedule for one in lines] == ["a"]
+
+    run(test())
+
+
+def test_a_timeline_has_past_and_next_times_in_buckets() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await fire(node, 1, 2)
+            await node.api.call(schedules.Pause("b"))
+            found = await node.api.call(fires.ReadTimeline(step=3600.0))
+            assert (found.since, found.until) == ("2023-11-14T00:00:00.000000Z", "2023-11-15T00:00:00.000000Z")
+            a, b = found.schedules
+            assert (a.schedule, a.state, a.complete) == ("a", "active", True)
+            assert a.buckets == [
+                fires.TimelineBucket("2023-11-14T22:00:00.000000Z", 2, 0, 0, 0, 0),
+                fires.TimelineBucket("2023-11-14T23:00:00.000000Z", 0, 0, 0, 0, 1),
+            ]
+            assert (b.state, [one.due for one in b.buckets]) == ("paused", [0])
+            first = await node.api.call(fires.ReadTimeline(limit=1))
+            assert first.next == "a"
+            second = await node.api.call(fires.ReadTimeline(limit=1, after=first.next))
+            assert ([one.schedule for one in second.schedules], second.next) == (["b"], None)
+
+    run(test())
+
+
+def test_a_timeline_counts_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(module, "MOST_ROWS", 5)
+        monkeypatch.setattr(module, "MOST_STEPS", 5)
+        async with opened() as node:
+            for name in ("a", "b"):
+                await node.api.call(schedules.Add(name=name, function="f", every=1.0))
+            first = await node.api.call(fires.ReadTimeline())
+            assert [(one.schedule, one.complete, one.buckets[0].due) for one in first.schedules] == [("a", False, 5)]
+            assert first.next == "a"
+            second = await node.api.call(fires.ReadTimeline(after=first.next))
+            assert [one.schedule for one in second.schedules] == ["b"]
+
+    run(test())
