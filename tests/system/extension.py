@@ -38,6 +38,7 @@ class ExtensionKind(IntEnum):
     STOP = 1017
     PAUSE = 1018
     PAUSED = 1019
+    PROGRESS_TEXT = 1026
 
 
 BETWEEN_TERMS = (b"was ended by another node", b"the next has not begun yet")

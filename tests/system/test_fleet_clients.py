@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.interop.libraries import BY_NAME, FAIL, PROGRESS, RAISE, UPPER, Library, Program, await_worker, command, jobs
 from tests.interop.packets import Kind, encode
+from tests.system.extension import ExtensionKind
 
 from mainspring import App, Data, Progress, Warned
 
@@ -141,12 +142,13 @@ def test_the_progress_of_a_job_at_another_node_is_streamed(shared: list[FleetNod
         worker.write(encode(Kind.WORK_DATA, assigned.handle, b"early"))
         begun.join(0.05)
     worker.write(encode(Kind.WORK_WARNING, assigned.handle, b"careful"))
+    worker.write(encode(ExtensionKind.PROGRESS_TEXT, assigned.handle, b"half"))
     worker.write(encode(Kind.WORK_STATUS, assigned.handle, b"1", b"2"))
     worker.write(encode(Kind.WORK_DATA, assigned.handle, BINARY))
     assert worker.settle_as(assigned, b"succeeded", b"done") == b"recorded"
     rest = [event for event in first if event != Data(b"early")]
     streaming.join(60)
-    assert rest == [Warned(b"careful"), Progress(1, 2), Data(BINARY)]
+    assert rest == [Warned(b"careful"), Progress(1, 2, "half"), Data(BINARY)]
     assert [event for event in events if event != Data(b"early")] == rest
     assert job.result(0) == b"done"
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import pytest
-from tests.interop.packets import Kind, packet_of
+from tests.interop.packets import Kind, encode, packet_of
 
+from .extension import ExtensionKind
 from .fleet import Fleet
 from .servers import eventually
 from .stores import on_each_store
@@ -172,6 +173,7 @@ def test_any_node_shows_the_progress_of_a_running_job(fleet: Fleet, function: by
     worker.ready()
     job = worker.job()
     assert job.handle == handle
+    worker.write(encode(ExtensionKind.PROGRESS_TEXT, handle, b"a third"))
     worker.send(Kind.WORK_STATUS, handle, b"1", b"3")
     worker.assert_silent()
     elsewhere = client.show(handle)
@@ -179,6 +181,7 @@ def test_any_node_shows_the_progress_of_a_running_job(fleet: Fleet, function: by
         assert elsewhere == observer.show(handle)
     assert (elsewhere["state"], elsewhere["attempt"]) == ("running", 1)
     assert (elsewhere["numerator"], elsewhere["denominator"]) == (1, 3)
+    assert elsewhere["text"] == "a third"
     assert elsewhere["started_at"] is not None
     assert elsewhere["worker"] is not None
     there.freeze()

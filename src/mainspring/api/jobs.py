@@ -53,6 +53,8 @@ class JobDetails(JobInfo):
     """The former name of ``done``; ``denominator`` is that of ``total``."""
     denominator: int
     tags: list[str]
+    text: str | None = None
+    """That of the progress."""
 
 
 class Listed(msgspec.Struct):

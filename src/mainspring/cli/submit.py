@@ -226,7 +226,8 @@ class _Progress:
     def __call__(self, notice: Notice) -> None:
         if notice.kind == "progress":
             share = f" ({100 * notice.numerator // notice.denominator} %)" if notice.denominator else ""
-            self._write(f"{notice.numerator} of {notice.denominator}{share}")
+            text = f": {printable(notice.data.decode('utf-8', 'replace'))}" if notice.data else ""
+            self._write(f"{notice.numerator} of {notice.denominator}{share}{text}")
         elif notice.kind == "warning":
             self._write("")
             print(f"warning: {printable(notice.data.decode('utf-8', 'replace'))}", file=sys.stderr, flush=True)

@@ -50,12 +50,13 @@ class Outcome(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A message to waiting clients while a job runs. ``progress`` has a numerator and a denominator, other kinds have data."""
+    """A message to waiting clients while a job runs: ``progress`` with two numbers and a text, other kinds with data."""
 
     kind: Literal["progress", "data", "warning"]
     numerator: int
     denominator: int
     data: bytes
+    """The text of progress, too."""
 
 
 Answer: TypeAlias = Submitted | ServerError

@@ -138,7 +138,9 @@ class Session:
     def __init__(self, token: str | None = None) -> None:
         self._token = token
         self._connection: Connection | None = None
-        self.ready = False
+        self.ready = self._has_asked_for_texts = False
+        self._texts: dict[bytes, bytes] = {}
+        """The texts of the next progress of jobs."""
         self._output: list[bytes] = []
         self._batches: deque[SubmitBatch] = deque()
         self._sent_batches: set[SubmitBatch] = set()
@@ -165,9 +167,17 @@ class Session:
         wait = Wait(handle.encode(), on_notice)
         waits = self._waits.setdefault(wait.handle, [])
         waits.append(wait)
+        if on_notice is not None and self.ready:
+            self._ask_for_texts()
         if self.ready and len(waits) == 1:
             self._output.append(packets.request(Type.WAIT, wait.handle))
         return wait
+
+    def _ask_for_texts(self) -> None:
+        """Ask the server, once on each connection, to send the texts of progress; an earlier version answers with a fault."""
+        if not self._has_asked_for_texts:
+            self._has_asked_for_texts = True
+            self._output.append(packets.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
 
     def forget(self, waits: Iterable[Wait]) -> None:
         """Cancel waits; outcomes that still arrive are dropped."""
@@ -210,7 +220,8 @@ class Session:
     def connected(self) -> None:
         """Begin on a new connection: request the extension."""
         self._connection = Connection("client", max_body=MAX_BODY)
-        self.ready = False
+        self.ready = self._has_asked_for_texts = False
+        self._texts.clear()
         self._output = [extension_request(self._token)]
 
     def disconnected(self, error: ServerError | None = None) -> None:
@@ -278,6 +289,8 @@ class Session:
                 subscription = self._subscriptions.get(args[0]) or self._calls.get(args[0])
                 if subscription is not None and subscription.on_event is not None:
                     subscription.on_event(msgspec.json.decode(args[1]))
+            elif kind == Type.PROGRESS_TEXT:
+                self._texts[args[0]] = args[1]
             elif kind in _NOTICES:
                 self._notice(kind, args)
             elif kind == Type.OPTION_RES:
@@ -295,6 +308,8 @@ class Session:
         self.ready = True
         for batch in self._batches:
             self._send_batch(batch)
+        if any(wait.on_notice is not None for waits in self._waits.values() for wait in waits):
+            self._ask_for_texts()
         self._output += [packets.request(Type.WAIT, handle) for handle in self._waits]
         for call in self._calls.values():
             self._send_call(call)
@@ -347,17 +362,20 @@ class Session:
             call.resolve(msgspec.json.decode(args[1]))
 
     def _notice(self, kind: int, args: list[bytes]) -> None:
+        text = self._texts.pop(args[0], b"") if kind == Type.WORK_STATUS else b""
         waits = [wait.on_notice for wait in self._waits.get(args[0], ()) if wait.on_notice is not None]
         if not waits:
             return
         if kind == Type.WORK_STATUS:
-            notice = Notice("progress", _number(args[1]), _number(args[2]), b"")
+            notice = Notice("progress", _number(args[1]), _number(args[2]), text)
         else:
             notice = Notice("data" if kind == Type.WORK_DATA else "warning", 0, 0, args[1])
         for on_notice in waits:
             on_notice(notice)
 
 
+_TEXTS_CALL = b"texts"
+"""The id of the call for the texts of progress; other calls have numbers."""
 _SUBMITTED = int(Type.SUBMITTED)  # plain integers compare faster, and these two are the most frequent packets
 _RESULT = int(Type.RESULT)
 _ANSWERS = frozenset({Type.ANSWER, Type.FAULT})

@@ -20,10 +20,11 @@ _EVENT_OVERHEAD: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The task's last report of its progress: ``done`` of ``total``."""
+    """The task's last report of its progress: ``done`` of ``total``, and a text."""
 
     done: int
     total: int
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class EventBuffer:
 
 def _event(notice: Notice) -> Progress | Data | Warned:
     if notice.kind == "progress":
-        return Progress(notice.numerator, notice.denominator)
+        return Progress(notice.numerator, notice.denominator, notice.data.decode("utf-8", "replace"))
     return Data(notice.data) if notice.kind == "data" else Warned(notice.data)
 
 

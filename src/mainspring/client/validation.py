@@ -29,6 +29,20 @@ def refusal(what: str, accepted: str, value: object) -> UsageError:
 MAX_PROGRESS: Final = (1 << 63) - 1
 
 
+MAX_PROGRESS_TEXT: Final = 256
+"""Characters of the text of progress."""
+
+
+def check_progress_text(text: object) -> str:
+    """Return the text of a progress report.  Raises UsageError for other values, and for one that is too long."""
+    checked = check_text(text, "the text of progress")
+    if len(checked) > MAX_PROGRESS_TEXT:
+        raise UsageError(
+            f"the text of progress has {len(checked)} characters; at most {MAX_PROGRESS_TEXT} are shown: shorten it"
+        )
+    return checked
+
+
 def check_progress(done: object, total: object) -> tuple[int, int]:
     """Return both numbers of a progress report.  Raises UsageError unless they are whole numbers from 0."""
     given: Any = done, total

@@ -35,6 +35,13 @@ class Progress(NamedTuple):
     """The denominator."""
 
 
+class ProgressText(NamedTuple):
+    """The text of the progress of a job, before the `Progress` or the `Running` with its numbers. Older nodes leave it out."""
+
+    id: int
+    text: str
+
+
 class Stop(NamedTuple):
     """A request to cancel a job that a worker of the receiving node runs."""
 
@@ -77,7 +84,7 @@ class Direct(NamedTuple):
     verb: Literal["drain", "undrain", "stop"]
 
 
-Message = Settled | Pending | Progress | Stop | Ask | Running | Abandoned | Direct
+Message = Settled | Pending | Progress | ProgressText | Stop | Ask | Running | Abandoned | Direct
 
 
 class Relay(Protocol):

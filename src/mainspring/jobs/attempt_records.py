@@ -72,8 +72,12 @@ def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, w
         return b""
     kind, message = "", settlement.why
     if settlement.error:
-        failed = decode_failure(settlement.error)
-        kind, message = failed.type, failed.message
+        try:
+            failed = decode_failure(settlement.error)
+        except msgspec.DecodeError:
+            pass  # no failure that a node has written
+        else:
+            kind, message = failed.type, failed.message
     return encode_record(
         AttemptRecord(
             settlement.counted + settlement.suspected,

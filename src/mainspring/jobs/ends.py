@@ -386,7 +386,7 @@ class Ends:
         """Queue a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
         serving = self._serving
         serving.detach(held)
-        held.numerator = held.denominator = b"0"
+        held.numerator, held.denominator, held.text = b"0", b"0", b""
         if self._table.held.get(held.handle) is not held:
             return
         if not held.stored and not held.adopting and not self._listeners.of(held.job.id):

@@ -13,7 +13,7 @@ from mainspring.namespaces import ANY, namespace_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.events.relay import Progress
+    from mainspring.events.relay import Progress, ProgressText
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.preference import Preference
@@ -42,6 +42,7 @@ class Held:
         "started_us",
         "stored",
         "subscribers",
+        "text",
         "then",
         "timers",
         "token",
@@ -75,6 +76,8 @@ class Held:
         """Whether it waits in its queue. The entry of a removed job stays there, and is skipped."""
         self.numerator = b"0"
         self.denominator = b"0"
+        self.text = b""
+        """The text of its progress."""
         self.subscribers: ProgressSubscribers | None = None
         """Other nodes whose clients wait for it; None before the first report of its worker, and on a store of one node."""
 
@@ -103,7 +106,7 @@ class ProgressSubscribers:
         self.read_at = read_at
         """Monotonic time of the last query to the store."""
         self.terms: list[int] = []
-        self.unsent: list[Progress] | None = []
+        self.unsent: list[Progress | ProgressText] | None = []
         """Messages that wait for the first answer of the store; None after it."""
 
 

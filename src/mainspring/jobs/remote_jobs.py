@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.events.relay import Ask, Running, Stop
+from mainspring.events.relay import Ask, ProgressText, Running, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,7 @@ class RemoteJobs:
         if held is None or name is None:
             self._relay.send(by, Running(job_id, 0))
             return
+        self._relay.send(by, ProgressText(job_id, held.text.decode()))
         seen = held.seen()
         self._relay.send(by, Running(job_id, seen.started_us, seen.attempt, name, held.numerator, held.denominator))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.events.relay import Progress
+from mainspring.events.relay import Progress, ProgressText
 from mainspring.jobs.held import ProgressSubscribers
 from mainspring.jobs.store import FindSubscribers
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
 
+MOST_TEXTS: Final = 1000
+"""Texts of jobs that do not run here; the oldest is dropped."""
 SUBSCRIBERS_TTL: Final = 1.0
 """Seconds for which the subscribers of a job's progress are cached."""
 
@@ -25,6 +27,8 @@ class Reports:
         self._table, self._commits, self._clock = context.table, context.commits, context.clock
         self._handles, self._listeners = context.handles, context.listeners
         self._relay = relay
+        self._texts: dict[int, bytes] = {}
+        """The texts of the progress of jobs that run at other nodes, or are root jobs."""
 
     def data(self, held: Held, data: bytes) -> None:
         """Part of a result."""
@@ -37,7 +41,34 @@ class Reports:
     def status(self, held: Held, numerator: bytes, denominator: bytes) -> None:
         """The progress of a worker."""
         held.numerator, held.denominator = numerator, denominator
+        if held.text:
+            self._send_text(held, held.text)
         self._report(held, Progress(held.job.id, "status", numerator, denominator))
+
+    def text(self, held: Held, text: bytes) -> None:
+        """The text of the next progress of a worker."""
+        if held.text and not text:
+            self._send_text(held, text)  # later reports have none, and would leave the last one
+        held.text = text
+
+    def _send_text(self, held: Held, text: bytes) -> None:
+        if self._relay is not None and held.stored:
+            self._send(self._relay, held, ProgressText(held.job.id, text.decode()))
+
+    def text_of(self, job_id: int) -> bytes:
+        """Return the text of the last progress of a job that runs; empty for none."""
+        held = self._table.find(job_id)
+        return self._texts.get(job_id, b"") if held is None else held.text
+
+    def text_elsewhere(self, message: ProgressText) -> None:
+        """Keep the text of the next progress of a job that runs at another node."""
+        self._keep_text(message.id, message.text.encode())
+
+    def _keep_text(self, job_id: int, text: bytes) -> None:
+        self._texts.pop(job_id, None)
+        self._texts[job_id] = text
+        if len(self._texts) > MOST_TEXTS:
+            del self._texts[next(iter(self._texts))]
 
     def _report(self, held: Held, progress: Progress) -> None:
         held.beat = self._clock.monotonic()
@@ -49,8 +80,10 @@ class Reports:
         """Notify listeners of a job that runs at another node."""
         self._tell(self._handles.of(progress.id), progress)
 
-    def report_root(self, job_id: int, numerator: bytes, denominator: bytes) -> None:
+    def report_root(self, job_id: int, numerator: bytes, denominator: bytes, text: str) -> None:
         """Notify listeners of a root job of the progress of its run."""
+        if self._listeners.of(job_id):
+            self._keep_text(job_id, text.encode())
         self.reported_elsewhere(Progress(job_id, "status", numerator, denominator))
 
     def _tell(self, handle: bytes, progress: Progress) -> None:
@@ -62,7 +95,7 @@ class Reports:
             else:
                 listener.warning(handle, progress.first)
 
-    def _send(self, relay: Relay, held: Held, message: Progress) -> None:
+    def _send(self, relay: Relay, held: Held, message: Progress | ProgressText) -> None:
         """Send a job's progress to the other nodes whose clients wait for it."""
         now = self._clock.monotonic()
         subscribers = held.subscribers

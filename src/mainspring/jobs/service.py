@@ -224,7 +224,7 @@ class JobService:
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
         self.retry_settlements, self.report_ends = ends.retry_settlements, ends.report_ends
         self.data, self.warning, self.status = reports.data, reports.warning, reports.status
-        self.report_root = reports.report_root
+        self.report_root, self.progress_text, self.text = reports.report_root, reports.text_of, reports.text
         self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
         self.wait, self.find, self.show = clients.wait, clients.find, clients.show

@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.clock import to_us
-from mainspring.events.relay import Abandoned, Ask, Direct, Message, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import (
+    Abandoned,
+    Ask,
+    Direct,
+    Message,
+    Pending,
+    Progress,
+    ProgressText,
+    Running,
+    Settled,
+    Stop,
+)
 from mainspring.jobs.counting import count_in_flight
 from mainspring.jobs.store import DrainInbox, ReadBacklog, Recover
 
@@ -118,6 +129,8 @@ class Sharing:
                 self.recover(terms)
             case Progress():
                 self._reports.reported_elsewhere(message)
+            case ProgressText():
+                self._reports.text_elsewhere(message)
             case Ask(job_id, by):
                 self._remote_jobs.asked(job_id, by)
             case Running():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from mainspring.client.options import Duration, seconds
-from mainspring.client.validation import check_progress
+from mainspring.client.validation import check_progress, check_progress_text
 from mainspring.errors import UsageError
 from mainspring.ids import Handles
 from mainspring.quantities import format_duration
@@ -65,7 +65,7 @@ NO_INFO: Final = Info()
 class Reporter(Protocol):
     """The receiver of a running job's reports.  Called from any thread."""
 
-    def progress(self, job: CurrentJob, done: int, total: int) -> None:
+    def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:
         """Send the newest progress."""
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
@@ -172,12 +172,13 @@ class CurrentJob:
         """The job's log: its lines are stored with the job."""
         return JobLog(self.write_log)
 
-    def progress(self, done: int, total: int) -> None:
-        """Report how much of the job is done; of several reports in a short time, only the last is sent.
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Report how much of the job is done, with a text for people; at most five reports a second are sent, the newest ones.
 
-        Raises UsageError for values other than whole numbers from 0, at the call that passes them.
+        Raises UsageError for numbers other than whole ones from 0, and for a text of more than 256 characters, at the call that
+        passes them.
         """
-        self._reporter.progress(self, *check_progress(done, total))
+        self._reporter.progress(self, *check_progress(done, total), check_progress_text(text))
 
     def heartbeat(self) -> None:
         """Raise JobStopped if the job has to stop.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.worker.log_batches import LogBatches
 from mainspring.worker.origin import Origin
@@ -18,13 +18,20 @@ if TYPE_CHECKING:
     from mainspring.worker.waits import Waits
 
 
+PROGRESS_INTERVAL: Final = 0.2
+"""Seconds between two progress reports of a job."""
+
+
 class Reports:
-    """The reporter of a worker's jobs. It sends only each job's newest progress, at most once per iteration of the loop."""
+    """The reporter of a worker's jobs. Of each job's progress it sends the newest, at most once in `PROGRESS_INTERVAL`."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._progress: dict[Origin, tuple[int, int]] = {}
+        self._progress: dict[Origin, tuple[int, int, str]] = {}
+        self._next_progress: dict[Origin, float] = {}
+        """The times from which the next progress of a job may be sent."""
+        self._timer: asyncio.TimerHandle | None = None
         self._logs = LogBatches()
         self._data: deque[tuple[Origin, bytes, bool]] = deque()
         self._scheduled = False
@@ -34,9 +41,9 @@ class Reports:
         self._loop = asyncio.get_running_loop()
         self._logs.attach()
 
-    def progress(self, job: CurrentJob, done: int, total: int) -> None:
+    def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:
         """Queue the newest progress for sending."""
-        self._progress[job.origin] = (done, total)
+        self._progress[job.origin] = (done, total, text)
         self._schedule()
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
@@ -51,7 +58,10 @@ class Reports:
 
     def ended(self, link: Link, key: Key) -> None:
         """Forget a delivery that has ended."""
-        self._logs.ended(Origin(link, key))
+        origin = Origin(link, key)
+        self._logs.ended(origin)
+        self._next_progress.pop(origin, None)
+        self._progress.pop(origin, None)
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that a job waits for another one."""
@@ -70,7 +80,7 @@ class Reports:
                 pass  # the loop is closed: the worker has ended
 
     def send(self) -> None:
-        """Send queued reports; called on the loop, and before a settlement, after which a job must not report."""
+        """Send queued reports, without progress that came too soon; called on the loop."""
         self._logs.send()
         if not self._scheduled:
             return
@@ -79,7 +89,36 @@ class Reports:
             origin, data, warning = self._data.popleft()
             origin.link.session.send_data(origin.key, data, warning=warning)
             origin.link.flush()
-        while self._progress:
-            origin, (done, total) = self._progress.popitem()
-            origin.link.session.progress(origin.key, done, total)
+        if self._progress:
+            self._send_due_progress()
+
+    def _send_due_progress(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        later = now + PROGRESS_INTERVAL
+        for origin in list(self._progress):
+            due = self._next_progress.get(origin, now)
+            if due <= now:
+                self._next_progress[origin] = now + PROGRESS_INTERVAL
+                self._send_progress(origin)
+            else:
+                later = min(later, due)
+        if self._progress and self._timer is None:
+            self._timer = self._loop.call_at(later, self._resume)
+
+    def _resume(self) -> None:
+        """Send the progress that came too soon."""
+        self._timer = None
+        self._send_due_progress()
+
+    def send_last(self, link: Link, key: Key) -> None:
+        """Send the last reports of a delivery, before its settlement: after that, its job must not report."""
+        self.send()
+        if self._progress:
+            self._send_progress(Origin(link, key))
+
+    def _send_progress(self, origin: Origin) -> None:
+        newest = self._progress.pop(origin, None)
+        if newest is not None:
+            origin.link.session.progress(origin.key, *newest)
             origin.link.flush()

@@ -42,6 +42,8 @@ _CACHE_CALL: Final = b"cache"
 """The id of the calls by which a worker reports about its memory for runs."""
 _LOGS_CALL: Final = b"logs"
 """The id of the call by which a worker asks whether the server takes lines of jobs."""
+_TEXTS_CALL: Final = b"texts"
+"""The id of the call by which a worker asks whether the server takes the texts of progress."""
 _DESCRIBE_CALL: Final = b"describe"
 """The id of the call by which a worker describes itself."""
 _ISOLATES_CALL: Final = b"isolates"
@@ -145,6 +147,8 @@ class WorkerSession:
         self.agreed = False
         self.takes_logs = False
         """Whether the server takes lines of jobs: older ones do not, nor do those with a store that cannot keep them."""
+        self._takes_texts = False
+        """Whether the server takes PROGRESS_TEXT."""
         self._pauses = 0
         self._ready_since_pause = 0
         self.credit = 0
@@ -189,9 +193,11 @@ class WorkerSession:
         """Drop a delivery that is already over."""
         self.running.discard(key)
 
-    def progress(self, key: Key, done: int, total: int) -> None:
-        """Send a job's progress."""
+    def progress(self, key: Key, done: int, total: int, text: str = "") -> None:
+        """Send a job's progress; without the text to a server of an earlier version."""
         if key in self.running:
+            if self._takes_texts:
+                self._output.append(packets.request(Type.PROGRESS_TEXT, key[0], text.encode()))
             self._output.append(packets.request(Type.WORK_STATUS, key[0], b"%d" % done, b"%d" % total))
 
     def send_data(self, key: Key, data: bytes, *, warning: bool) -> None:
@@ -250,7 +256,7 @@ class WorkerSession:
         """Begin on a new connection."""
         self._connection = Connection("client", max_body=MAX_BODY)
         self._output = [extension_request(self._token)]
-        self.agreed = self.takes_logs = False
+        self.agreed = self.takes_logs = self._takes_texts = False
         self._pauses = 0
         self.credit = 0
         self.unanswered_beats = 0
@@ -296,6 +302,8 @@ class WorkerSession:
                 events += self._beaten(args[0])
             elif kind in _CALLED and args[0] == _LOGS_CALL:
                 self.takes_logs = kind == Type.ANSWER
+            elif kind in _CALLED and args[0] == _TEXTS_CALL:
+                self._takes_texts = kind == Type.ANSWER
             elif kind in _CALLED and args[0] in _CALLS_WITHOUT_ANSWERS:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
@@ -337,6 +345,7 @@ class WorkerSession:
         if self._isolates:
             self._output.append(packets.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
         self._output.append(packets.request(Type.CALL, _LOGS_CALL, b"worker.logs", b"{}"))
+        self._output.append(packets.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
         if self._stops:
             about = msgspec.json.encode({"version": version(), "stops": True})
             self._output.append(packets.request(Type.CALL, _DESCRIBE_CALL, b"worker.describe", about))

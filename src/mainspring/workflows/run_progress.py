@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 class ProgressReports:
     """Passes the progress of runs on: at most once for each decision, because it comes with the decision's report.
 
-    ``send`` is called with the id of a root job and both numbers.
+    ``send`` is called with the id of a root job, both numbers and the text.
     """
 
-    def __init__(self, send: Callable[[int, bytes, bytes], None]) -> None:
+    def __init__(self, send: Callable[[int, bytes, bytes, str], None]) -> None:
         self._send = send
 
     def errands_stored(self) -> None:
@@ -30,4 +30,4 @@ class ProgressReports:
             if one.about:
                 progress = decode_about(one.about).progress
                 if progress is not None:
-                    self._send(one.root, b"%d" % progress.done, b"%d" % progress.total)
+                    self._send(one.root, b"%d" % progress.done, b"%d" % progress.total, progress.text)

@@ -114,6 +114,28 @@ def test_faults_become_errors_and_events_go_to_their_call() -> None:
         refused.result()
 
 
+def test_a_wait_with_notices_asks_for_the_texts_of_progress_once() -> None:
+    session = Session()
+    agree(session)
+    asked = (Type.CALL, [b"texts", b"progress.texts", b"{}"])
+    session.wait("H:n:1")
+    assert sent(session) == [(Type.WAIT, [b"H:n:1"])]
+    notices: list[Notice] = []
+    session.wait("H:n:2", notices.append)
+    session.wait("H:n:3", notices.append)
+    assert sent(session) == [asked, (Type.WAIT, [b"H:n:2"]), (Type.WAIT, [b"H:n:3"])]
+    session.receive(
+        packets.response(Type.FAULT, b"texts", b"usage", b"there is no such method")
+        + packets.response(Type.PROGRESS_TEXT, b"H:n:2", b"half")
+        + packets.response(Type.WORK_STATUS, b"H:n:2", b"1", b"2")
+        + packets.response(Type.WORK_STATUS, b"H:n:2", b"2", b"2")
+    )
+    assert notices == [Notice("progress", 1, 2, b"half"), Notice("progress", 2, 2, b"")]
+    session.disconnected()
+    agree(session)
+    assert sent(session)[0] == asked
+
+
 def test_waits_receive_notices() -> None:
     session = Session()
     agree(session)

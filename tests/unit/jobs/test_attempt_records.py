@@ -36,6 +36,11 @@ def test_an_attempt_is_recorded_with_its_error() -> None:
     assert record(lost) == AttemptRecord(2, 10, 30, "n", "w", "lost", "", "its connection was lost")
 
 
+def test_an_unreadable_error_is_left_out() -> None:
+    for error in (b"{}", b"\xff"):
+        assert record(settlement(Outcome.FAILED, error=error)) == AttemptRecord(1, 10, 30, "n", "w", "failed")
+
+
 def test_the_end_of_a_job_is_that_of_its_attempt() -> None:
     last = settlement(Outcome.FAILED)
     last.ended_us = 29

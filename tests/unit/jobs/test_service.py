@@ -116,6 +116,8 @@ def test_a_waiting_client_receives_progress(node: Node) -> None:
     node.service.status(held, b"1", b"2")
     assert client.events == ["data part", "warning careful", "1 of 2"]
     assert (held.numerator, held.denominator) == (b"1", b"2")
+    node.service.text(held, b"half")
+    assert node.service.progress_text(job.id) == b"half"
 
 
 # ---- cancel ----

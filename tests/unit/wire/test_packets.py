@@ -35,6 +35,7 @@ def test_work_reports_are_requests_and_responses() -> None:
         "WORK_EXCEPTION",
         "WORK_DATA",
         "WORK_WARNING",
+        "PROGRESS_TEXT",
     }
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NullReporter:
-    def progress(self, job: CurrentJob, done: int, total: int) -> None: ...
+    def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None: ...
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None: ...
 
     def write_log(self, job: CurrentJob, line: LogLine) -> None: ...
@@ -204,6 +204,13 @@ def test_attributes_of_the_current_job() -> None:
     assert current.deadline.isoformat() == "2030-01-01T00:00:00.500000+00:00"
     assert current.fire_time is None
     assert CurrentJob(b"odd", b"", "f", b"", NullReporter()).id is None
+
+
+def test_the_text_of_progress_has_a_limit() -> None:
+    with pytest.raises(UsageError, match="the text of progress has 257 characters; at most 256 are shown"):
+        job().progress(1, 2, "x" * 257)
+    with pytest.raises(UsageError, match="the text of progress must be text"):
+        job().progress(1, 2, 5)  # type: ignore[arg-type]
 
 
 def test_progress_requires_whole_numbers() -> None:

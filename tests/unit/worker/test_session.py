@@ -38,6 +38,7 @@ def session() -> WorkerSession:
         (Type.REGISTER, [b"g", b'{"timeout":1}']),
         (Type.CALL, [b"slots", b"worker.slots", b'{"slots":16}']),
         (Type.CALL, [b"logs", b"worker.logs", b"{}"]),
+        (Type.CALL, [b"texts", b"progress.texts", b"{}"]),
     ]
     return session
 
@@ -46,7 +47,7 @@ def reconnect(session: WorkerSession) -> list[tuple[int, list[bytes]]]:
     session.connected()
     sent(session)
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
-    return sent(session)[5:]
+    return sent(session)[6:]
 
 
 def test_older_servers_may_refuse_the_slots(session: WorkerSession) -> None:
@@ -150,6 +151,25 @@ def test_jobs_that_ran_at_the_end_of_the_connection_are_not_settled(session: Wor
     session.settle(key(1), DONE)
     session.progress(key(1), 1, 2)
     assert reconnect(session) == []
+
+
+def test_texts_of_progress_are_sent_to_servers_that_take_them(session: WorkerSession) -> None:
+    session.receive(assign(1))
+    session.progress(key(1), 1, 2, "half")
+    assert sent(session) == [(Type.WORK_STATUS, [key(1)[0], b"1", b"2"])]
+    session.receive(packets.response(Type.ANSWER, b"texts", b"{}"))
+    session.progress(key(1), 1, 2, "hälf")
+    session.progress(key(1), 2, 2)
+    assert sent(session) == [
+        (Type.PROGRESS_TEXT, [key(1)[0], "hälf".encode()]),
+        (Type.WORK_STATUS, [key(1)[0], b"1", b"2"]),
+        (Type.PROGRESS_TEXT, [key(1)[0], b""]),
+        (Type.WORK_STATUS, [key(1)[0], b"2", b"2"]),
+    ]
+    reconnect(session)
+    session.receive(assign(2) + packets.response(Type.FAULT, b"texts", b"usage", b"there is no such method"))
+    session.progress(key(2), 1, 2, "half")
+    assert sent(session) == [(Type.WORK_STATUS, [key(2)[0], b"1", b"2"])]
 
 
 def test_stops_arrive_in_three_packets(session: WorkerSession) -> None:

@@ -125,6 +125,7 @@ class JobCalls:
         if progress is not None:
             details.done = details.numerator = progress.done
             details.total = details.denominator = progress.total
+            details.text = progress.text or None
 
     # ---- changing ----
 
@@ -197,6 +198,7 @@ class JobCalls:
             numerator=done,
             denominator=total,
             tags=list(options.tags),
+            text=None if attempt is None else text(service.progress_text(job.id)) or None,
         )
 
 

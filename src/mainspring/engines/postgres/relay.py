@@ -19,7 +19,7 @@ import structlog
 
 from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreError
-from mainspring.events.relay import Ask, Direct, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Ask, Direct, Pending, Progress, ProgressText, Running, Settled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ SEND_TIMEOUT: Final = 5.0
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
-_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop, Ask, Running, Direct)
+_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop, Ask, Running, Direct, ProgressText)
 """A kind is sent as its index here: append new kinds at the end."""
 
 
@@ -100,6 +100,8 @@ class Relay:
         size = 64
         if isinstance(message, Progress):
             size += len(message.first) + len(message.second)
+        elif isinstance(message, ProgressText):
+            size += 4 * len(message.text)
         elif isinstance(message, Running):
             size += len(message.worker) + len(message.numerator) + len(message.denominator)
         elif isinstance(message, Settled):

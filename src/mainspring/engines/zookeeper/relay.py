@@ -21,7 +21,7 @@ from mainspring.engines.zookeeper.cancellation import run_all
 from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
-from mainspring.events.relay import Abandoned, Ask, Direct, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Abandoned, Ask, Direct, Pending, Progress, ProgressText, Running, Settled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -61,6 +61,7 @@ _READ: Final[dict[str, Callable[..., Message]]] = {
     "settled": Settled,
     "pending": lambda functions: Pending([b64decode(function) for function in functions]),
     "progress": lambda job, kind, first, second: Progress(job, kind, b64decode(first), b64decode(second)),
+    "progresstext": ProgressText,
     "stop": Stop,
     "abandoned": Abandoned,
     "ask": Ask,
@@ -81,6 +82,8 @@ def _size(message: Message) -> int:
             return 64 + sum(map(len, functions))
         case Stop(_, reason):
             return 64 + len(reason)
+        case ProgressText(_, text):
+            return 64 + 4 * len(text)
         case Ask() | Abandoned() | Direct():
             return 64
         case Running():

@@ -86,6 +86,9 @@ class Caller(Protocol):
     def describe_worker(self, about: About) -> None:
         """Keep a worker's description of itself; create the worker on first use."""
 
+    def receive_texts(self) -> None:
+        """Send the texts of progress to this peer."""
+
     def gather_answers(self) -> None:
         """Write the answers of one group together."""
 
@@ -128,6 +131,13 @@ class Describe(Request[None]):
     stops: bool = False
 
 
+class Texts(Request[None]):
+    """Ask for PROGRESS_TEXT, the texts of progress, and whether the node takes them."""
+
+    permission = Permission.SIGNED_IN
+    call = "progress.texts"
+
+
 class Cache(Request[None]):
     """Report what the worker on this connection has in its memory for runs, and what has happened there since its start."""
 
@@ -156,6 +166,7 @@ class Calls:
             Describe: _describe,
             Cache: _cache,
             TakesLogs: self._takes_logs,
+            Texts: _texts,
             Watch: self._watch,
         }
         self._requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
@@ -241,6 +252,11 @@ def _fault(peer: Caller, call_id: bytes, problem: Problem) -> None:
 
 def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
     peer.as_worker().isolates = True
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _texts(peer: Caller, call_id: bytes, _: Texts) -> None:
+    peer.receive_texts()
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

@@ -11,6 +11,8 @@ from mainspring.jobs.model import State
 from mainspring.wire.gearman.packets import Type, response, response_head
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.faces.gearman.outbox import Outbox
     from mainspring.faces.gearman.outgoing import Outgoing
     from mainspring.jobs.model import Job
@@ -99,6 +101,19 @@ class PlainListener(_Progress):
 
 class ResultListener(_Progress):
     """A client of the extension that waits for a result."""
+
+    _text_of: Callable[[bytes], bytes] | None = None
+
+    def use_texts(self, text_of: Callable[[bytes], bytes]) -> None:
+        """Send PROGRESS_TEXT, too. ``text_of`` returns the text of the progress of a handle's job."""
+        self._text_of = text_of
+
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
+        """Send the progress of the worker."""
+        text = b"" if self._text_of is None else self._text_of(handle)
+        if text:
+            self._push(response(Type.PROGRESS_TEXT, handle, text))
+        super().status(handle, numerator, denominator)
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         """Send RESULT with the job's outcome."""

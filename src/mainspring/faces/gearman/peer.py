@@ -166,6 +166,16 @@ class Peer:
             or self.service.waits(self.plain, self.results)
         )
 
+    def receive_texts(self) -> None:
+        """Send the texts of progress to this peer."""
+        service = self.service
+
+        def text_of(handle: bytes) -> bytes:
+            job_id = service.id_of(handle)
+            return b"" if job_id is None else service.progress_text(job_id)
+
+        self.results.use_texts(text_of)
+
     def gather_answers(self) -> None:
         """Write the answers of the group whose callbacks are being called in one packet of the network."""
         if self.service.answers():

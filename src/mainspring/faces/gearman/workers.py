@@ -29,6 +29,8 @@ _MAX_TIMEOUT = 10**12 - 1
 """Milliseconds, about 31 years, which replace any longer timeout."""
 CLIENT_ID_LIMIT = 1024
 """Bytes of a client id. The server keeps it for the whole connection, and each list of `workers` contains all of them."""
+TEXT_LIMIT = 1024
+"""Bytes of the text of progress."""
 PROGRESS_LIMIT = 64
 """Bytes of each number of WORK_STATUS, which the server keeps while the job runs."""
 
@@ -194,6 +196,14 @@ def _status(peer: Peer, args: list[bytes]) -> None:
         peer.service.status(held, args[1], args[2])
 
 
+def _text(peer: Peer, args: list[bytes]) -> None:
+    held = peer.worker_side.running(args[0])
+    if len(args[1]) > TEXT_LIMIT:
+        peer.refuse(b"ARGUMENT_TOO_LARGE", b"the text of PROGRESS_TEXT has at most %d bytes" % TEXT_LIMIT)
+    elif held is not None:  # otherwise the following WORK_STATUS is answered
+        peer.service.text(held, args[1].decode("utf-8", "replace").encode())
+
+
 def _not_found(peer: Peer, handle: bytes, answer: bytes = _NOT_FOUND) -> None:
     """Answer a report about a job that was cancelled, assigned to another worker, or never this worker's."""
     if not peer.service.pass_over(peer.worker, handle):
@@ -216,4 +226,5 @@ HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {
     Type.WORK_DATA: _data,
     Type.WORK_WARNING: _warning,
     Type.WORK_STATUS: _status,
+    Type.PROGRESS_TEXT: _text,
 }

@@ -95,6 +95,7 @@ class Type(IntEnum):
     DECIDED = 1023
     FORGOTTEN = 1024
     LOG = 1025
+    PROGRESS_TEXT = 1026
 
 
 ARGUMENTS: Final[dict[int, int]] = {
@@ -166,11 +167,12 @@ ARGUMENTS: Final[dict[int, int]] = {
     Type.DECIDED: 2,  # id, verdicts
     Type.FORGOTTEN: 1,  # runs
     Type.LOG: 1,  # lines
+    Type.PROGRESS_TEXT: 2,  # handle, text
 }
 """The number of arguments of each type; the last argument extends to the end of the body."""
 
 _BOTH_WAYS = {Type.WORK_STATUS, Type.WORK_COMPLETE, Type.WORK_FAIL, Type.WORK_EXCEPTION, Type.WORK_DATA,
-              Type.WORK_WARNING}  # fmt: skip
+              Type.WORK_WARNING, Type.PROGRESS_TEXT}  # fmt: skip
 _BY_SERVER = {Type.NOOP, Type.JOB_CREATED, Type.NO_JOB, Type.JOB_ASSIGN, Type.ECHO_RES, Type.ERROR, Type.STATUS_RES,
               Type.OPTION_RES, Type.JOB_ASSIGN_UNIQ, Type.JOB_ASSIGN_ALL, Type.STATUS_RES_UNIQUE}  # fmt: skip
 _UNUSED = {Type.UNUSED, Type.ALL_YOURS}

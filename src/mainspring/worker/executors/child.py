@@ -70,9 +70,9 @@ class Child:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Settlement] | None = None
 
-    def progress(self, job: CurrentJob, done: int, total: int) -> None:  # noqa: ARG002 - there is only one
+    def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:  # noqa: ARG002 - there is only one
         """Send progress to the worker."""
-        self.send(Progress(done, total))
+        self.send(Progress(done, total, text))
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:  # noqa: ARG002
         """Send data or a warning to the worker."""

@@ -43,6 +43,7 @@ class Progress(msgspec.Struct, tag="progress", array_like=True):
 
     done: int
     total: int
+    text: str = ""
 
 
 class Data(msgspec.Struct, tag="told", array_like=True):

@@ -224,7 +224,7 @@ class _Child(asyncio.Protocol):
                 case Ended():
                     self._executor.ended(self, message)
                 case Progress() if delivery is not None:
-                    delivery.job.progress(message.done, message.total)
+                    delivery.job.progress(message.done, message.total, message.text)
                 case Data() if delivery is not None:
                     (delivery.job.warning if message.warning else delivery.job.data)(message.data)
                 case Logged() if delivery is not None:

@@ -49,7 +49,7 @@ _decode_detail = msgspec.json.Decoder(_Detail).decode
 class _Silent:
     """The reporter of a step: nobody follows its progress."""
 
-    def progress(self, job: CurrentJob, done: int, total: int) -> None:
+    def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:
         """Do nothing."""
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:

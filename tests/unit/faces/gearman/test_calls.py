@@ -104,6 +104,28 @@ def test_a_job_is_shown_with_its_progress(node: Node) -> None:
     assert (shown["state"], shown["input_size"], shown["output_size"]) == ("succeeded", 4, 4)
 
 
+def test_texts_of_progress_are_shown_and_sent_to_peers_that_ask(node: Node) -> None:
+    tool, other, worker = node.connect(extended=True), node.connect(extended=True), node.connect(extended=True)
+    handle = tool.background()
+    assert tool.call("progress.texts") == {}
+    for peer in (tool, other):
+        peer.request(Type.WAIT, handle.encode())
+    worker.request(Type.REGISTER, b"f", b"")
+    worker.request(Type.READY, b"1")
+    node.commit()
+    worker.received()
+    worker.request(Type.PROGRESS_TEXT, handle.encode(), b"h\xe4lf")
+    worker.request(Type.WORK_STATUS, handle.encode(), b"1", b"2")
+    assert tool.received() == [("PROGRESS_TEXT", [handle, "h\ufffdlf"]), ("WORK_STATUS", [handle, "1", "2"])]
+    assert other.received() == [("WORK_STATUS", [handle, "1", "2"])]
+    assert tool.call("jobs.show", handle=handle)["text"] == "h\ufffdlf"
+    worker.request(Type.PROGRESS_TEXT, handle.encode(), b"")
+    worker.request(Type.WORK_STATUS, handle.encode(), b"2", b"2")
+    assert tool.received() == [("WORK_STATUS", [handle, "2", "2"])]
+    assert tool.call("jobs.show", handle=handle)["text"] is None
+    assert worker.ask(Type.PROGRESS_TEXT, handle.encode(), b"x" * 1025)[1][0] == "ARGUMENT_TOO_LARGE"
+
+
 def test_jobs_are_listed_newest_first_and_page_by_page(node: Node) -> None:
     tool = node.connect(extended=True)
     handles = [tool.background() for _ in range(5)][::-1]
