@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from mainspring.cli.access_options import DEFAULT_ACCESS, PORTS_GROUP, AccessOptions
 from mainspring.cli.node_values import (
     addresses_text,
     host_names,
@@ -56,7 +57,6 @@ from mainspring.server.settings import (
 )
 
 NODE_GROUP = Group("Node", sort_key=1)
-PORTS_GROUP = Group("Ports", sort_key=2)
 FLEET_GROUP = Group("Fleet", sort_key=3)
 JOBS_GROUP = Group("Jobs", sort_key=4)
 LIMITS_GROUP = Group("Limits", sort_key=6)
@@ -230,15 +230,7 @@ class NodeOptions:
             "--tls-client-ca", "Require client certificates of this authority (PEM).", group=PORTS_GROUP, **FILE_OPTION
         ),
     ] = None
-    require_token: Annotated[
-        bool,
-        flag(
-            "--require-token",
-            "Demand a token of workers, clients and commands: MAINSPRING_TOKEN. Connections over a Unix socket and with client"
-            " certificates need none; plain Gearman connections without either are refused.",
-            group=PORTS_GROUP,
-        ),
-    ] = False
+    access: AccessOptions = DEFAULT_ACCESS
     insecure: Annotated[
         bool,
         flag(
@@ -401,7 +393,9 @@ class NodeOptions:
                 http_prefix=self.http_prefix,
                 tls=tls,
                 insecure=self.insecure,
-                require_token=self.require_token,
+                require_token=self.access.require_token,
+                proxies=self.access.trust_proxy,
+                proxy_rules=self.access.proxy_role,
             ),
             limits=LimitSettings(
                 max_packet=self.max_packet,

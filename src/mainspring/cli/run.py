@@ -16,10 +16,11 @@ import structlog
 from cyclopts import Parameter
 from msgspec.structs import replace
 
+from mainspring.cli.access_options import PORTS_GROUP
 from mainspring.cli.app_store import read_app_store
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.node import client_address, run_node, serve_node
-from mainspring.cli.node_options import HTTP_HELP, NODE_GROUP, PORTS_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
+from mainspring.cli.node_options import HTTP_HELP, NODE_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.node_values import http_address
 from mainspring.cli.options import flag, option, reading
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
+from mainspring.access.proxy import TrustedProxies
 from mainspring.faces.http.app import HEALTH, PAGES, http_app
 from mainspring.faces.http.listener import HttpListener
 from mainspring.faces.rest.app import RestApp
@@ -42,7 +43,7 @@ class HttpPort:
         api = RestApp(
             built.api,
             with_document(ROUTES, version=version(), prefix=self._prefix),
-            Doorkeeper(built.access, Hosts(hosts)),
+            Doorkeeper(built.access, Hosts(hosts), TrustedProxies(listen.proxies, listen.proxy_rules)),
             Login(built.access, prefix=self._prefix),
             built.access.replies,
             self._streams,

@@ -22,6 +22,7 @@ from mainspring.server.addresses import Address, TcpAddress, is_local
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.access.proxy import Network, ProxyRule
     from mainspring.jobs.argument_rules import Rule
 
 DEFAULT_STORE = "sqlite:///mainspring.db"
@@ -121,6 +122,12 @@ class ListenSettings:
     tls: TlsSettings | None = None
     insecure: bool = False
     """Allow ports beyond loopback to which any client can connect."""
+
+    proxies: tuple[Network, ...] = ()
+    """Networks of proxies that sign users in to the HTTP API by headers."""
+
+    proxy_rules: tuple[ProxyRule, ...] = ()
+    """The rights of these users."""
 
     require_token: bool = False
     """Demand a token, a client certificate or a Unix socket of each connection to a Gearman port."""
@@ -327,6 +334,8 @@ class ServerSettings:
                 )
             if urlsplit(self.store.cluster).scheme != "zookeeper":
                 raise SettingsError(f"{self.store.cluster!r} is not a cluster: write zookeeper://HOST:2181/CHROOT")
+        if bool(self.listen.proxies) != bool(self.listen.proxy_rules):
+            raise SettingsError("--trust-proxy and --proxy-role belong together: give both")
         if self.listen.require_token and self.store.engine == "zookeeper":
             raise SettingsError("--require-token needs a store that keeps tokens: use one on SQLite or PostgreSQL")
         strategies.strategy(self.fleet.strategy)

@@ -10,6 +10,8 @@ import ipaddress
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
+from mainspring.access.proxy import HEADERS as PROXY_HEADERS
+from mainspring.access.proxy import SpoofedHeaderError, TrustedProxies
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.registry import SAFE
 
@@ -31,6 +33,7 @@ SINGLE: Final = frozenset(
         b"origin",
         b"prefer",
         b"sec-fetch-site",
+        *PROXY_HEADERS,
     }
 )
 """Headers that a request has at most once: two parts of a system could otherwise read different values."""
@@ -39,6 +42,7 @@ COOKIE: Final = "mainspring"
 SECURE_COOKIE: Final = "__Host-mainspring"
 """The name with TLS: browsers accept it only from this host, over TLS, for all paths."""
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::\d{1,5})?")
+NO_PROXIES: Final = TrustedProxies((), ())
 _KEPT_HOSTS: Final = 64
 _BEARER: Final = re.compile(rb"(?i:bearer) +([!-~]+) *")
 _ANONYMOUS: Final = {b"www-authenticate": b'Bearer realm="mainspring"'}
@@ -122,9 +126,10 @@ def check_site(method: str, headers: dict[bytes, bytes], host: bytes) -> None:
 class Doorkeeper:
     """Finds the caller of each request, or refuses it."""
 
-    def __init__(self, access: Access, hosts: Hosts) -> None:
+    def __init__(self, access: Access, hosts: Hosts, proxies: TrustedProxies = NO_PROXIES) -> None:
         self._access = access
         self._hosts = hosts
+        self._proxies = proxies
 
     def check_host(self, headers: dict[bytes, bytes]) -> bytes:
         """Return the host of a request. Raises HttpError unless it names this node."""
@@ -139,12 +144,21 @@ class Doorkeeper:
             caller = await self._access.caller_of_token(token, address)
         elif (session := session_of(headers, secure=secure)) is not None:
             caller = await self._access.caller_of_session(session, address)
+        if caller is None and b"authorization" not in headers:
+            caller = self._proxied(headers, address)
         if caller is None:
             has_token = b"authorization" in headers
             detail = "the token is wrong, revoked or expired" if has_token else "send Authorization: Bearer TOKEN"
             raise HttpError("unauthenticated", detail, headers=_ANONYMOUS)
         check_site(method, headers, host)
         return caller
+
+    def _proxied(self, headers: dict[bytes, bytes], address: str) -> Caller | None:
+        """Return the user that a trusted proxy has signed in. Raises HttpError for headers that a client may have sent."""
+        try:
+            return self._proxies.caller(address, headers)
+        except SpoofedHeaderError as error:
+            raise HttpError("malformed", str(error)) from None
 
     def watch(self, headers: dict[bytes, bytes], ended: Callable[[], object], *, secure: bool) -> Callable[[], None]:
         """Call a function when the token or the session of a request ends; return a function that ends the watch."""

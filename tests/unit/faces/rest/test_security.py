@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.unit.api.a_node import run
 
+from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules
+from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.security import Doorkeeper, Hosts, collect
 
-from .a_client import Client, serving
+from .a_client import Client, MemoryAccess, serving
 
 JOBS = "/api/v1/namespaces/default/jobs"
 
@@ -121,5 +124,52 @@ def test_a_session_is_the_cookie_of_the_scheme() -> None:
             ):
                 answer = await client.get(JOBS, token=None, headers=[("cookie", text)], scheme=scheme)
                 assert answer.status == status, text
+
+    run(test())
+
+
+# ---- users of a trusted proxy ----
+
+PROXIES = TrustedProxies(parse_networks("10.0.0.5"), parse_rules("*@example.com=viewer"))
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "status"),
+    [
+        ("10.0.0.5", [(b"x-forwarded-email", b"ann@example.com")], 200),
+        ("10.0.0.6", [(b"x-forwarded-email", b"ann@example.com")], 401),
+        ("10.0.0.6", [(b"x-forwarded-email", b"ann@example.com"), (b"x-forwarded-for", b"10.0.0.5")], 401),
+        ("10.0.0.5", [(b"x-forwarded-email", b"ann@example.com.evil")], 401),
+        ("10.0.0.5", [(b"x-forwarded-email", b"ann@example.com"), (b"authorization", b"Bearer wrong")], 401),
+        ("10.0.0.5", [(b"x-forwarded-email", b"ann@example.com"), (b"x_forwarded_email", b"bob@example.com")], 400),
+        ("10.0.0.5", [(b"x-forwarded-email", b"ann@example.com"), (b"x-forwarded-email", b"bob@example.com")], 400),
+    ],
+)
+def test_users_of_a_trusted_proxy(peer: str, headers: list[tuple[bytes, bytes]], status: int) -> None:
+    async def test() -> None:
+        doorkeeper = Doorkeeper(MemoryAccess(), Hosts(), PROXIES)
+
+        async def admit() -> str:
+            caller = await doorkeeper.admit("GET", collect(headers), b"localhost", address=peer, secure=False)
+            return caller.name
+
+        if status == 200:
+            assert await admit() == "ann@example.com"
+            return
+        with pytest.raises(HttpError) as caught:
+            await admit()
+        assert caught.value.kind.status == status
+
+    run(test())
+
+
+def test_a_user_of_a_proxy_is_protected_from_other_sites() -> None:
+    async def test() -> None:
+        doorkeeper = Doorkeeper(MemoryAccess(), Hosts(), PROXIES)
+        headers = {b"x-forwarded-email": b"ann@example.com"}
+        for more in ({}, {b"sec-fetch-site": b"cross-site"}, {b"origin": b"https://evil.example"}):
+            with pytest.raises(HttpError) as caught:
+                await doorkeeper.admit("POST", headers | more, b"localhost", address="10.0.0.5", secure=False)
+            assert caught.value.kind.status == 403
 
     run(test())
