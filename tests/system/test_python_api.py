@@ -142,6 +142,21 @@ async def order(number: int) -> str:
     total, receipt = await asyncio.gather(add.submit(area), buy.submit(number))
     return f"{total} {receipt.number} {(await approved.receive(timeout=20))['by']}"
 
+@app.task
+def step_in_a_thread() -> str:
+    logging.getLogger("shop").warning("a step in a thread")
+    return "done"
+
+@app.task
+async def step_that_logs() -> str:
+    current_job().log.info("a step of run %s", "one")
+    return "done"
+
+@app.workflow
+async def logs_in_steps() -> str:
+    await step_that_logs.step()
+    return await step_in_a_thread.step()
+
 @app.workflow
 async def short() -> str:
     return "done"
@@ -445,6 +460,14 @@ def test_tasks_log_wherever_they_run(fleet: Fleet, tasks: Any) -> None:
         return lines + [line.message async for line in tasks.app.job(job.handle).afollow()]
 
     assert asyncio.run(read()) == ["from a process"] * 2
+
+
+def test_steps_log_for_their_run(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    run = tasks.logs_in_steps.submit()
+    assert run.result(20) == "done"
+    lines = [(line.message, line.fields["step"]) for line in run.follow()]
+    assert lines == [("a step of run one", "step_that_logs"), ("a step in a thread", "step_in_a_thread")]
 
 
 def test_a_reader_of_a_log_goes_on_after_the_server_was_killed(fleet: Fleet, tasks: Any, tmp_path: Path) -> None:

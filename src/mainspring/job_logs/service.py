@@ -83,6 +83,7 @@ class LogService:
         *,
         retention: float,
         is_held: Callable[[int], bool],
+        root_of: Callable[[int], int] = lambda run: run,
     ) -> None:
         self._commits = commits
         self._reads = reads
@@ -90,6 +91,8 @@ class LogService:
         self._later = later
         self._retention = retention
         self._is_held = is_held
+        self.root_of = root_of
+        """Returns the job of a run of a workflow, which has the lines of its steps."""
         self._deliveries: dict[tuple[bytes, bytes], Delivery] = {}
         self._last_id = 0
         self._waiting: deque[Chunk] = deque()

@@ -128,6 +128,11 @@ class RunCache:
         found = self._runs.get(run)
         return () if found is None else found[0].row.parking.builds
 
+    def root_of(self, run: int) -> int:
+        """Return the root job of a run; the run if it is not in memory: the first run of a chain has the number of its root."""
+        found = self._runs.get(run)
+        return run if found is None else found[0].row.root
+
     def peek(self, run: int) -> Run | None:
         """Return a run, which the caller must not change; None if it is not there."""
         found = self._runs.get(run)

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from mainspring import namespaces
 from mainspring.job_logs.model import Line  # noqa: TC001 - msgspec reads the annotation
 from mainspring.job_logs.service import Delivery
 from mainspring.namespaces import split
 from mainspring.wire.gearman.packets import Type
+from mainspring.workflows.model import decisions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.peer import Peer
     from mainspring.job_logs.service import LogService
+    from mainspring.jobs.held import Held
 
 
 class LoggedLines(msgspec.Struct, array_like=True):
@@ -58,8 +61,23 @@ def _delivery(logs: LogService, peer: Peer, handle: bytes, token: bytes) -> Deli
         return None
     namespace, function = split(held.job.function)
     job = held.job
+    decisions = decisions_of(job.function)
+    if decisions is not None:
+        return logs.begin(key, _of_run(logs, peer, held, decisions))
     hides = peer.service.arguments_of(job.function).hides
     return logs.begin(key, Delivery(peer, job.id, namespace, function, job.attempt + 1, held.started_us, hides))
+
+
+def _of_run(logs: LogService, peer: Peer, held: Held, decisions: tuple[str, str, str]) -> Delivery:
+    """Return the log of the run that a worker decides: lines of its steps go to its root job."""
+    job = held.job
+    assert job.options is not None, "decisions name their run"
+    assert job.options.run is not None, "decisions name their run"
+    root = logs.root_of(job.options.run[0])
+    namespace, name, _ = decisions
+    function = name.encode()
+    hides = peer.service.arguments_of(namespaces.key(namespace, function)).hides
+    return Delivery(peer, root, namespace, function, 1, held.started_us, hides)
 
 
 HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {Type.LOG: log}

@@ -17,6 +17,8 @@ from mainspring.worker.execution import failure
 from mainspring.worker.executors.aio import CoroutineExecutor
 from mainspring.worker.executors.process import ProcessExecutor
 from mainspring.worker.executors.thread import ThreadExecutor
+from mainspring.worker.log_batches import LogBatches
+from mainspring.worker.origin import Origin
 from mainspring.worker.registry import Function
 from mainspring.worker.workflows.runs import RunningStep
 
@@ -46,8 +48,11 @@ class _Detail(msgspec.Struct):
 _decode_detail = msgspec.json.Decoder(_Detail).decode
 
 
-class _Silent:
-    """The reporter of a step: nobody follows its progress."""
+class _StepReports:
+    """The reporter of steps: their lines go to the log of the run, and nobody follows their progress."""
+
+    def __init__(self, logs: LogBatches) -> None:
+        self._logs = logs
 
     def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:
         """Do nothing."""
@@ -56,16 +61,16 @@ class _Silent:
         """Do nothing."""
 
     def write_log(self, job: CurrentJob, line: LogLine) -> None:
-        """Do nothing."""
+        """Queue a line for sending, under the lease of the decision that has started the step."""
+        if job.origin is not None:
+            line.fields = {"step": job.function, **(line.fields or {})}
+            self._logs.add(job.origin, line)
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Do nothing."""
 
     def continues(self, job: CurrentJob, awaited: Awaited) -> None:
         """Do nothing."""
-
-
-_SILENT: Final = _Silent()
 
 
 class Steps:
@@ -95,11 +100,14 @@ class Steps:
         self._coroutines: CoroutineExecutor
         self._functions: dict[tuple[str, Callable[..., Any]], Function] = {}
         self._steps: dict[Delivery, RunningStep] = {}
+        self._logs = LogBatches()
+        self._reports = _StepReports(self._logs)
 
     def attach(self) -> None:
         """Create the executors on the running loop."""
         places = self._settings.concurrency
         self._loop = asyncio.get_running_loop()
+        self._logs.attach()
         self._coroutines = CoroutineExecutor(self._finished)
         self._executors = {
             "thread": ThreadExecutor(places, self._finished, most=places),
@@ -163,7 +171,8 @@ class Steps:
             self._functions[call.name, call.call] = function
         info = _NO_INFO if step.attempt == 1 else b'{"attempt":%d}' % step.attempt
         key = (b"%d#%d" % (step.run.id, call.number), b"")
-        job = CurrentJob(key[0], b"", call.name, info, _SILENT)
+        origin = Origin(step.run.link, step.run.key) if step.run.key else None
+        job = CurrentJob(key[0], b"", call.name, info, self._reports, origin)
         delivery = step.delivery = Delivery(step.run.link, key, function, call.payload, job, 0.0)
         delivery.running = True
         return delivery
@@ -218,6 +227,7 @@ class Steps:
 
     def _outcome(self, step: RunningStep, settlement: Settlement) -> StepOutcome | None:
         """Return the outcome of a step whose attempt has ended; None if there is another attempt."""
+        self._logs.send()  # before the report that may end the lease
         number = step.call.number
         if settlement.outcome == b"succeeded":
             return StepOutcome(number, settlement.data, attempt=step.attempt)
