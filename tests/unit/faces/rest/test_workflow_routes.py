@@ -80,3 +80,41 @@ def test_the_only_node_cannot_be_drained() -> None:
             assert (await client.send("DELETE", "/api/v1/nodes/n?force=true")).problem == "only-node"
 
     run(test())
+
+
+def test_a_history_is_read_backwards_and_by_kinds() -> None:
+    async def test() -> None:
+        async with serving() as (client, node):
+            fake = FakeWorkflows()
+            node.api.add(
+                WorkflowCalls(fake, node.service, node.jobs, node.submits, Limits(largest=PAYLOAD_LIMIT)).handlers
+            )
+            node.service.handles.use_names({3: "laptop"})
+            fake.runs.append(a_run(events=9))
+            fake.events = [
+                TimerFired(number, START_US, "1", 1)
+                if number % 3 == 0
+                else TimerStarted(number, START_US, 4, "1", 60, number=1)
+                for number in range(1, 10)
+            ]
+
+            async def read(query: str) -> list[int]:
+                found: list[int] = []
+                cursor = ""
+                while True:
+                    page = await client.get(f"{WORKFLOWS}/order-17/history?{query}{cursor}")
+                    found += [one["eventId"] for one in page.json["items"]]
+                    if page.json["next"] is None:
+                        return found
+                    cursor = f"&cursor={page.json['next']}"
+
+            for limit in (1, 2, 4, 9, 100):
+                assert await read(f"limit={limit}") == list(range(1, 10))
+                assert await read(f"limit={limit}&reverse=true") == list(range(9, 0, -1))
+                assert await read(f"limit={limit}&kinds=TimerFired") == [3, 6, 9]
+                assert await read(f"limit={limit}&reverse=true&kinds=TimerFired&kinds=TimerStarted") == list(
+                    range(9, 0, -1)
+                )
+            assert await read("kinds=None") == []
+
+    run(test())

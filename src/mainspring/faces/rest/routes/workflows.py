@@ -13,7 +13,7 @@ import msgspec
 from mainspring.api import workflows
 from mainspring.api.errors import PAGE_LIMIT, Code
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
-from mainspring.faces.rest.registry import N, Route
+from mainspring.faces.rest.registry import Context, N, Route
 from mainspring.faces.rest.replies import Items, Reply
 
 
@@ -69,6 +69,11 @@ class HistoryQuery(RunKey, kw_only=True):
     """A part of a history."""
 
     native: bool = False
+    """Whether to add the attributes that Amazon SWF does not have."""
+    reverse: bool = False
+    """Whether to begin with the newest event."""
+    kinds: list[str] = []
+    """Only events of these types, such as ``ActivityTaskFailed``."""
     cursor: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
 
@@ -79,14 +84,74 @@ def _list(query: RunsQuery) -> workflows.List:
     return workflows.List(after=criteria.pop("cursor"), since=None if since is None else since.timestamp(), **criteria)
 
 
-def _history(query: HistoryQuery) -> workflows.History:
-    return workflows.History(
-        namespace=query.namespace,
-        key=query.key,
-        first=1 if query.cursor is None else int(query.cursor),
-        limit=query.limit,
-        native=query.native,
-    )
+class _Histories:
+    """Reads the events of one request, page by page."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._query: HistoryQuery = context.inputs
+        self._reads = 0
+        self._events: list[dict[str, Any]] = []
+
+    async def answer(self) -> Items[dict[str, Any]]:
+        """Return the page that the query asks for."""
+        place = None if self._query.cursor is None else int(self._query.cursor)
+        following = await (self._backward(place) if self._query.reverse else self._forward(place or 1))
+        return Items(self._events, following)
+
+    @property
+    def _goes_on(self) -> bool:
+        return len(self._events) < self._query.limit and self._reads < MOST_READS
+
+    async def _read(self, first: int, limit: int) -> tuple[list[dict[str, Any]], int | None]:
+        self._reads += 1
+        query = self._query
+        request = workflows.History(
+            namespace=query.namespace, key=query.key, first=first, limit=limit, native=query.native
+        )
+        page = await self._context.api.call(request, caller=self._context.caller)
+        return page.events, page.next
+
+    def _keep(self, event: dict[str, Any]) -> None:
+        if not self._query.kinds or event["eventType"] in self._query.kinds:
+            self._events.append(event)
+
+    async def _forward(self, first: int) -> str | None:
+        query = self._query
+        while self._goes_on:
+            # Without a filter, no more is read than is wanted.
+            events, following = await self._read(first, PART if query.kinds else query.limit - len(self._events))
+            for event in events:
+                if len(self._events) == query.limit:
+                    return str(event["eventId"])
+                self._keep(event)
+            if following is None:
+                return None
+            first = following
+        return str(first)
+
+    async def _backward(self, last: int | None) -> str | None:
+        query = self._query
+        if last is None:
+            request = workflows.Show(namespace=query.namespace, key=query.key)
+            last = (await self._context.api.call(request, caller=self._context.caller)).events
+        while last > 0 and self._goes_on:
+            first = max(1, last - (PART if query.kinds else query.limit - len(self._events)) + 1)
+            part: list[dict[str, Any]] = []
+            at: int | None = first
+            while at is not None and at <= last:  # a page of large events is shorter than its limit
+                events, at = await self._read(at, last - at + 1)
+                part += events
+            for event in reversed(part):
+                if len(self._events) == query.limit:
+                    return str(event["eventId"])
+                self._keep(event)
+            last = first - 1
+        return str(last) if last > 0 else None
+
+
+async def _history(context: Context) -> Items[dict[str, Any]]:
+    return await _Histories(context).answer()
 
 
 def _started(started: workflows.Started, given: workflows.Start) -> Reply:
@@ -98,6 +163,10 @@ def _pending(details: workflows.RunDetails, _: RunKey) -> Pending:
     return Pending(**{name: getattr(details, name) for name in Pending.__struct_fields__})
 
 
+MOST_READS: Final = 20
+"""Pages of a history that one request reads, apart from the rest of a part."""
+PART: Final = 500
+"""Events that are read at a time for a filter."""
 W: Final = f"{N}/workflows/{{key}}"
 CHANGES: Final = (Code.RUN_NOT_FOUND, Code.CONFLICT, Code.UNSUPPORTED)
 
@@ -159,10 +228,9 @@ ROUTES: Final = (
         path=f"{W}/history",
         request=workflows.History,
         inputs=HistoryQuery,
-        make=_history,
+        handler=_history,
         answer=Items[dict[str, Any]],
-        reply=lambda events, _: Items(events.events, None if events.next is None else str(events.next)),
-        summary="Show the events of a run, in order",
+        summary="Show the events of a run, in order or the newest first",
         problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
     ),
     Route(
