@@ -220,6 +220,7 @@ class App(AppClient):
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
+        tags: Iterable[str] | None = None,
     ) -> Schedule:
         """Define a task with a schedule: give ``cron``, ``every``, ``at`` or ``parent``.
 
@@ -254,6 +255,7 @@ class App(AppClient):
             heartbeat=heartbeat,
             expires=expires,
             priority=priority,
+            tags=tags,
         )
         check_definition(name, executor)
         check_arguments(args)

@@ -48,6 +48,7 @@ class ScheduleDetails(ScheduleInfo):
     timeout: float | None
     unique: str
     expires: float | None
+    tags: list[str]
     fired_at: str | None
     paused_at: str | None
     version: int

@@ -218,6 +218,13 @@ class ScheduleOptions:
         ),
     ] = NOT_GIVEN
 
+    tag: Annotated[
+        list[str] | None,
+        plain(
+            "--tag", "A tag of the jobs; may be repeated, and replaces all earlier ones.", group=JOB_GROUP, negative=""
+        ),
+    ] = None
+
     def fields(self) -> dict[str, Any]:
         """Return the given options as fields of a request."""
         fields: dict[str, Any] = {
@@ -236,6 +243,7 @@ class ScheduleOptions:
             "priority": self.priority,
             "retry": None if self.max_attempts is None else {"max_attempts": self.max_attempts},
             "unique": self.unique,
+            "tags": self.tag,
         }
         optional = {"start": self.start, "end": self.end, "timeout": self.run_timeout, "expires": self.expires}
         return {key: value for key, value in fields.items() if value is not None} | {

@@ -143,6 +143,7 @@ def build_schedule(name: str, function: str, timing: Timing, options: Options, u
         timeout=options.timeout,
         unique=unique.encode(),
         expires=options.expires,
+        tags=options.tags or (),
     )
 
 

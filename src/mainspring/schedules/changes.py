@@ -225,6 +225,8 @@ def _job(job_id: int, schedule: Schedule, row: Fire, now_us: int) -> Job:
         created_us=now_us,
         due_us=row.due_us,
         expires_us=0 if schedule.expires is None else row.due_us + duration_us(schedule.expires),
-        options=Options(schedule.retry, schedule.timeout, schedule=schedule.name, fire_us=row.fire_us),
+        options=Options(
+            schedule.retry, schedule.timeout, schedule=schedule.name, fire_us=row.fire_us, tags=schedule.tags
+        ),
         input_size=len(schedule.args),
     )

@@ -101,6 +101,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The unique of its jobs: if a live job has it, the fire time joins that job."""
     expires: float | None = None
     """Seconds after its due time within which a job must start."""
+    tags: tuple[str, ...] = ()
+    """The tags of its jobs, sorted."""
     namespace: str = "default"
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority, Retry
+from mainspring.jobs.tags import check_tags
 from mainspring.namespaces import Namespaced
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
 
@@ -48,6 +49,7 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
     timeout: float | UnsetType | None = UNSET
     unique: str | UnsetType = UNSET
     expires: float | UnsetType | None = UNSET
+    tags: list[str] | UnsetType = UNSET
 
     def schedule(self, before: Schedule | None = None) -> Schedule:
         """Return the whole schedule. Raises UsageError if it is invalid by itself.
@@ -105,6 +107,8 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
         for key, time in (("start_us", self.start), ("end_us", self.end)):
             if time is not UNSET:
                 fields[key] = None if time is None else _us(time)
+        if self.tags is not UNSET:
+            fields["tags"] = check_tags(self.tags, f"schedule {self.name!r}")
         if self.overlap is not UNSET:
             fields["overlap"] = _named(self.overlap, {one.value: one for one in Overlap}, "overlap")
         if self.priority is not UNSET:
@@ -137,6 +141,7 @@ def specify(schedule: Schedule) -> Specification:
         timeout=schedule.timeout,
         unique=schedule.unique.decode("utf-8", "surrogateescape"),
         expires=schedule.expires,
+        tags=list(schedule.tags) or UNSET,  # older nodes refuse the key
     )
 
 

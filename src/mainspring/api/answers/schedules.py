@@ -310,6 +310,7 @@ def _details(stored: Stored) -> ScheduleDetails:
             "version": state.version,
             "revision": revision_of(stored),
             "payload_size": len(schedule.args),
+            "tags": list(schedule.tags),
         }
     )
     return ScheduleDetails(**details)
