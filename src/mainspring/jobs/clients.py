@@ -10,7 +10,7 @@ from mainspring.jobs import rules
 from mainspring.jobs.bulk_changes import BulkChanges
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import RUNS, State, StopRequest
-from mainspring.jobs.store import Cancel, Find, FindUnique, InNamespace, Redrive, RequestStop
+from mainspring.jobs.store import Cancel, Find, FindUnique, InNamespace, Redrive, RequestStop, ShowJob
 from mainspring.namespaces import ANY, DEFAULT, name_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
     from mainspring.jobs.subscriptions import Subscriptions
+    from mainspring.storage.reads import Reads
 
 RETRY_DELAY = 0.25
 """Seconds after which a failed lookup is repeated."""
@@ -49,6 +50,7 @@ class Clients:
     def __init__(
         self,
         context: Context,
+        reads: Reads,
         serving: Serving,
         settling: Settling,
         ends: Ends,
@@ -62,6 +64,7 @@ class Clients:
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._clock, self._handles, self._listeners = context.clock, context.handles, context.listeners
+        self._reads = reads
         self._hub, self._timers = context.hub, context.timers
         self._serving = serving
         self._settling = settling
@@ -384,7 +387,14 @@ class Clients:
         failed: Callable[[StoreError], None],
         namespace: str = DEFAULT,
     ) -> None:
-        """Look a job of a namespace up; if another node holds it, ask that node for its worker and progress."""
+        """Look a job of a namespace up; if another node holds it, ask that node for its worker and progress.
+
+        A stored job is read beside the groups, so that the answer does not wait for the disk.
+        """
+        held = self._table.find(job_id)
+        if held is not None:
+            done(held.seen() if held.is_in(namespace) else None, None)
+            return
 
         def found(job: Job | None) -> None:
             remote_jobs = self._remote_jobs
@@ -393,7 +403,14 @@ class Clients:
             else:
                 remote_jobs.ask(job, lambda running: done(job, running))
 
-        self.find(job_id, found, failed, overtakes=True, namespace=namespace)
+        def read(job: Job | None) -> None:
+            if job is not None and State(job.state).held and job.term == self._table.term:
+                # It was claimed meanwhile, or its settlement is not committed yet: it is looked up behind that.
+                self.find(job_id, found, failed, namespace=namespace)
+            else:
+                found(job)
+
+        self._reads.ask(ShowJob(job_id, namespace), read, failed)
 
     def find_unique(
         self,

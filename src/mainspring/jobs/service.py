@@ -165,6 +165,7 @@ class JobService:
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
         self.clients = clients = Clients(
             context,
+            reads,
             serving,
             settling,
             ends,

@@ -8,7 +8,7 @@ long: a read ends when it has spent its budget, and its answer contains the plac
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,9 @@ class Budget(NamedTuple):
 
 class Query(msgspec.Struct, Generic[T_co], frozen=True):
     """A query to a store, whose answer is a ``T_co``."""
+
+    is_small: ClassVar[bool] = False
+    """Whether it reads a single row: it may run before queries that have waited longer."""
 
 
 class Page(NamedTuple, Generic[T]):

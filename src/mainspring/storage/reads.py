@@ -34,7 +34,7 @@ class _QueuedQuery(NamedTuple):
 
 
 class Reads:
-    """Gives queries to an engine, one at a time, in the order in which they were asked.
+    """Gives queries to an engine, one at a time, in the order in which they were asked, but small ones first.
 
     ``call_soon`` runs a function at the end of the current turn of the node's loop. ``failing`` is called with each error, before
     the query's own function.
@@ -53,6 +53,7 @@ class Reads:
         self._budget = budget
         self._failing = failing
         self._waiting: deque[_QueuedQuery] = deque()
+        self._small: deque[_QueuedQuery] = deque()
         self._under_way = False
         self._scheduled = False
         self._is_closed = False
@@ -68,7 +69,7 @@ class Reads:
 
         Once ``wanted`` returns False, neither is called, and a query that has not begun is dropped.
         """
-        self._waiting.append(_QueuedQuery(query, done, failed, wanted))
+        (self._small if query.is_small else self._waiting).append(_QueuedQuery(query, done, failed, wanted))
         self._schedule()
 
     def gather(
@@ -98,6 +99,7 @@ class Reads:
         """Start no more queries and call no more functions."""
         self._is_closed = True
         self._waiting.clear()
+        self._small.clear()
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._under_way:
@@ -106,8 +108,8 @@ class Reads:
 
     def _next(self) -> None:
         self._scheduled = False
-        while self._waiting:
-            queued = self._waiting.popleft()
+        while self._small or self._waiting:
+            queued = (self._small or self._waiting).popleft()
             if queued.wanted():
                 self._under_way = True
                 self._reader.read(queued.query, self._budget, partial(self._answered, queued))
@@ -117,7 +119,7 @@ class Reads:
         if self._is_closed:
             return
         self._under_way = False
-        if self._waiting:
+        if self._small or self._waiting:
             self._schedule()
         if isinstance(outcome, StoreError):
             self._failing(outcome)

@@ -56,6 +56,24 @@ def test_one_query_runs_at_a_time() -> None:
     assert store.turn() == ["b"]
 
 
+class Row(Query[str], frozen=True):
+    """A single row."""
+
+    is_small = True
+    after: str
+
+
+def test_a_small_query_precedes_waiting_lists() -> None:
+    store, answers = Store(), list[Any]()
+    for query in (Letters(after="a"), Letters(after="b"), Row("1"), Row("2")):
+        store.reads.ask(query, answers.append, answers.append)
+    seen = store.turn()
+    while len(answers) < 4:
+        store.answer("answer")
+        seen += store.turn()
+    assert seen == ["1", "2", "a", "b"]
+
+
 def test_other_queries_run_between_gathered_pages() -> None:
     store, answers, other = Store(), list[Any](), list[Any]()
     store.reads.gather(Letters(limit=3), answers.append, answers.append)

@@ -40,7 +40,7 @@ class JobStreams:
             return watcher.end
         self._service.watch(watcher.changed)
         # It also looks the job up: it may have ended since.
-        self._service.wait(job.id, watcher, watcher.gone_from_store)
+        self._service.wait(job.id, watcher, watcher.gone_from_store, namespace=request.namespace)
         return watcher.end
 
 

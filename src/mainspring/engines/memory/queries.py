@@ -9,10 +9,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.finding import live_of
+from mainspring.engines.memory.finding import find, live_of
 from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import RUNS, State
-from mainspring.jobs.store import Counted, ShowLive, numbered
+from mainspring.jobs.store import Counted, Find, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
@@ -93,6 +93,11 @@ async def recall(tables: Tables, query: Recall, _: Meter) -> Recalled | None:
     return Recalled(payload, kept, tables.attempts.get(job.id, b""))
 
 
+async def show_job(tables: Tables, query: ShowJob, _: Meter) -> Job | None:
+    """Return a job; see ``ShowJob``."""
+    return find(tables, Find([query.id], 0, query.namespace)).get(query.id)
+
+
 async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``."""
     jobs = tables.jobs
@@ -140,6 +145,7 @@ Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, A
 READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
+    ShowJob: show_job,
     ReadArguments: read_arguments,
     Recall: recall,
     ListLimits: list_limits,

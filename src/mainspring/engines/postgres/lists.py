@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.postgres import inbox, resources, rows
 from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.functions import key_of
-from mainspring.engines.postgres.queries import live
+from mainspring.engines.postgres.queries import live, look_up
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.store import Counted, ShowLive, numbered
+from mainspring.jobs.store import Counted, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
@@ -166,6 +166,11 @@ async def recall(tx: Transaction, query: Recall, _: Meter) -> Recalled | None:
     return None if found is None else Recalled(found[0], found[1], found[2] or b"")
 
 
+async def show_job(tx: Transaction, query: ShowJob, _: Meter) -> Job | None:
+    """Return a job; see ``ShowJob``."""
+    return (await look_up(tx, [query.id], query.namespace)).get(query.id)
+
+
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``. Slow scans begin at the floors of claims."""
     await tx.functions.load(query.functions)
@@ -202,6 +207,7 @@ Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[A
 READERS: Final[Readers] = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
+    ShowJob: show_job,
     ReadArguments: read_arguments,
     Recall: recall,
     ListLimits: list_limits,

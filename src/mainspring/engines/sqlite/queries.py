@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring import namespaces
 from mainspring.engines.sqlite import rows
+from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
-from mainspring.jobs.store import Counted, ShowLive, numbered
+from mainspring.jobs.store import Counted, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
@@ -143,6 +144,11 @@ async def recall(tx: Transaction, query: Recall, _: Meter) -> Recalled | None:
     return None
 
 
+async def show_job(tx: Transaction, query: ShowJob, _: Meter) -> Job | None:
+    """Return a job; see ``ShowJob``."""
+    return find_job(tx, query.id, query.namespace)
+
+
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Return since when the first job of each function waits; see ``FirstInLine``."""
     found = {}
@@ -192,6 +198,7 @@ Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[A
 READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
+    ShowJob: show_job,
     ReadArguments: read_arguments,
     Recall: recall,
     ListLimits: list_limits,

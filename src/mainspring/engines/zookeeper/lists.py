@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, queries
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Counted, ShowLive
+from mainspring.jobs.store import Counted, Find, ShowJob, ShowLive
 from mainspring.queries.jobs import ListJobs, Mark, ReadArguments, search
 from mainspring.storage.query import Meter, Query
 
@@ -82,6 +82,12 @@ async def read_arguments(session: Session, query: ReadArguments, _: Meter) -> by
     return None if seen is None or seen.state == State.SUCCEEDED else seen.job(whole=True).payload
 
 
+async def show_job(session: Session, query: ShowJob, _: Meter) -> Job | None:
+    """Return a job; see ``ShowJob``."""
+    (found,) = await queries.find(session, [Find([query.id], 0, query.namespace)])
+    return found.get(query.id)
+
+
 async def newest(session: Session, before: int | None) -> AsyncIterator[list[int]]:
     """Yield the ids of all jobs below ``before``, a block at a time, newest first."""
     blocks = paths.blocks_of(await session.tree.children(paths.RESULTS))
@@ -105,5 +111,6 @@ async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
 READERS: Final[Readers] = {
     ListJobs: list_jobs,
     ReadArguments: read_arguments,
+    ShowJob: show_job,
     ShowLive: show_live,
 }

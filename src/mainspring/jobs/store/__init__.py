@@ -21,7 +21,7 @@ from mainspring.jobs.store.life import (
     Withdrawn,
     each_once,
 )
-from mainspring.jobs.store.lookups import Find, FindUnique, InNamespace, fitting, leave_unread
+from mainspring.jobs.store.lookups import Find, FindUnique, InNamespace, ShowJob, fitting, leave_unread
 from mainspring.jobs.store.nodes import (
     Backlog,
     DrainedInbox,
@@ -72,6 +72,7 @@ __all__ = [
     "Reschedule",
     "Rescheduled",
     "Settle",
+    "ShowJob",
     "ShowLive",
     "Submit",
     "Subscribe",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.namespaces import DEFAULT
+from mainspring.namespaces import ANY, DEFAULT
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
+from mainspring.storage.query import Query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +38,14 @@ class Find(Operation):
         self.room = room
         self.namespace = namespace
         self.rows = len(ids)
+
+
+class ShowJob(Query["Job | None"], frozen=True):
+    """Read a job of a namespace from what is committed, beside the groups. The answer has neither payload nor result."""
+
+    is_small = True
+    id: int
+    namespace: str = ANY
 
 
 def fitting(jobs: Mapping[int, Job], room: int) -> list[Job]:

@@ -16,6 +16,17 @@ from mainspring.testing.conformance.operations import ANYTHING
 class Reading:
     """Tests of operations that only read."""
 
+    def test_a_job_is_shown_beside_the_groups(self, store: Store) -> None:
+        ended, pending = store.leased(payload=b"load"), store.submitted(unique=b"u")
+        store.end(ended, result=b"r")
+        for job in (ended, pending):
+            (found,) = store.group(ops.Find([job.id]))
+            assert store.read(ops.ShowJob(job.id)) == found[job.id]
+        for unknown in (1, 2**70):
+            assert store.read(ops.ShowJob(unknown)) is None
+        if store.engine.limits:  # else it has the namespace `default` alone
+            assert store.read(ops.ShowJob(pending.id, "elsewhere")) is None
+
     def test_the_arguments_of_a_job_are_kept_until_it_succeeds(self, store: Store) -> None:
         later = store.submitted(function=b"g", payload=b"later", state=State.SCHEDULED, due_us=NOW)
         jobs = [store.leased(payload=b"load %d" % number) for number in range(4)]
