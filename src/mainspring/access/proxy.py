@@ -68,7 +68,7 @@ class TrustedProxies:
 
         ``headers`` are those of a request by their names in lower case, without doubled ones. Raises SpoofedHeaderError.
         """
-        if not self._trusts(peer):
+        if not self.trusts(peer):
             return None
         for name in headers:
             if b"_" in name and name.replace(b"_", b"-") in HEADERS:
@@ -82,7 +82,8 @@ class TrustedProxies:
         grants = tuple(rule.grant for rule in self._rules if any(map(rule.matches, groups if rule.is_group else users)))
         return Caller(users[0], tuple(dict.fromkeys(grants)), address=peer) if grants else None
 
-    def _trusts(self, peer: str) -> bool:
+    def trusts(self, peer: str) -> bool:
+        """Return whether a connection from an address is the proxy's."""
         try:
             address = ip_address(peer)
         except ValueError:

@@ -73,14 +73,30 @@ class _Compiled:
 class _Exchange:
     """One request under way."""
 
-    __slots__ = ("body", "caller", "found", "headers", "id", "inputs", "path", "query", "receive", "secure", "send")
+    __slots__ = (
+        "address",
+        "body",
+        "caller",
+        "found",
+        "headers",
+        "id",
+        "inputs",
+        "path",
+        "query",
+        "receive",
+        "secure",
+        "send",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.id = secrets.token_hex(8)
         self.receive = receive
         self.send = send
         self.query: bytes = scope["query_string"]
-        self.secure = scope["scheme"] == "https"
+        client = scope.get("client")
+        self.address: str = client[0] if client else ""
+        """The address of the connection."""
+        self.secure = False
         self.headers: dict[bytes, bytes] = {}
         self.path = ""
         self.body = b""
@@ -122,7 +138,7 @@ class RestApp:
         """Pass a request to another application if its caller may see the node."""
         exchange = _Exchange(scope, receive, send)
         try:
-            exchange.headers = collect(scope["headers"])
+            self._collect(scope, exchange)
             await self._admit(scope, exchange, self._doorkeeper.check_host(exchange.headers))
             exchange.caller.check(Permission.READ, namespaces.DEFAULT)
         except HttpError as refused:
@@ -131,6 +147,10 @@ class RestApp:
             await self._send(exchange, refusal(problem_of(failed), exchange.id))
         else:
             await then(scope, receive, send)
+
+    def _collect(self, scope: Scope, exchange: _Exchange) -> None:
+        exchange.headers = collect(scope["headers"])
+        exchange.secure = self._doorkeeper.is_secure(exchange.headers, exchange.address, scope["scheme"])
 
     @staticmethod
     async def _send(exchange: _Exchange, answer: _Encoded) -> None:
@@ -144,7 +164,7 @@ class RestApp:
     async def _answer(self, scope: Scope, exchange: _Exchange) -> _Encoded | None:
         error: Any
         try:
-            exchange.headers = collect(scope["headers"])
+            self._collect(scope, exchange)
             host = self._doorkeeper.check_host(exchange.headers)
             exchange.path = path = self._path(scope)
             if path in PATHS:
@@ -186,9 +206,8 @@ class RestApp:
         return await self._login.answer(exchange.path, method, headers, exchange.query, read, secure=exchange.secure)
 
     async def _admit(self, scope: Scope, exchange: _Exchange, host: bytes) -> Caller:
-        client = scope.get("client")
         caller = await self._doorkeeper.admit(
-            scope["method"], exchange.headers, host, address=client[0] if client else "", secure=exchange.secure
+            scope["method"], exchange.headers, host, address=exchange.address, secure=exchange.secure
         )
         exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id)
         return caller

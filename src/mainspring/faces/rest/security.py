@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
 
+PROTOCOL: Final = b"x-forwarded-proto"
 SINGLE: Final = frozenset(
     {
         b"authorization",
@@ -33,6 +34,7 @@ SINGLE: Final = frozenset(
         b"origin",
         b"prefer",
         b"sec-fetch-site",
+        PROTOCOL,
         *PROXY_HEADERS,
     }
 )
@@ -134,6 +136,12 @@ class Doorkeeper:
     def check_host(self, headers: dict[bytes, bytes]) -> bytes:
         """Return the host of a request. Raises HttpError unless it names this node."""
         return self._hosts.check(headers)
+
+    def is_secure(self, headers: dict[bytes, bytes], address: str, scheme: str) -> bool:
+        """Return whether the browser uses TLS: with this node, or with a trusted proxy."""
+        if scheme == "https":
+            return True
+        return headers.get(PROTOCOL, b"").strip().lower() == b"https" and self._proxies.trusts(address)
 
     async def admit(
         self, method: str, headers: dict[bytes, bytes], host: bytes, *, address: str, secure: bool

@@ -47,6 +47,11 @@ class Streams:
         """Return the number of open streams."""
         return len(self._open)
 
+    @property
+    def feeds(self) -> frozenset[EventFeed]:
+        """The open streams."""
+        return frozenset(self._open)
+
     def open(self) -> EventFeed:
         """Return a new feed. Raises HttpError if there are too many."""
         if self._is_ended or len(self._open) >= self._limit:
@@ -114,6 +119,11 @@ class EventFeed:
                 return False
         self._wake.clear()
         return bool(self._take()) or not self._is_ended
+
+    @property
+    def unsent(self) -> int:
+        """The bytes of events that wait for the client."""
+        return self._size + sum(map(len, self._newest.values()))
 
     @property
     def is_ended(self) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 from tests.unit.api.a_node import opened
 
 from mainspring.access.caller import Caller
+from mainspring.access.proxy import TrustedProxies, parse_networks
 from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import Grant, Role
 from mainspring.faces.rest.app import RestApp
@@ -159,14 +160,20 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def serving(
-    routes: tuple[Route, ...] = ROUTES, *, hosts: Iterable[str] = (), prefix: str = "", streams: Streams | None = None
+    routes: tuple[Route, ...] = ROUTES,
+    *,
+    hosts: Iterable[str] = (),
+    prefix: str = "",
+    streams: Streams | None = None,
+    proxies: str = "10.9.9.9",
 ) -> AsyncIterator[tuple[Client, Node]]:
     """Yield a client with a token of each role, and the node behind the application."""
     async with opened() as node:
         access = MemoryAccess()
         documented = with_document(routes, version="9.9", prefix=prefix)
         streams = Streams() if streams is None else streams
-        doorkeeper, login = Doorkeeper(access, Hosts(hosts)), Login(access, prefix=prefix)
+        doorkeeper = Doorkeeper(access, Hosts(hosts), TrustedProxies(parse_networks(proxies), ()))
+        login = Login(access, prefix=prefix)
         replies = ReplyService(node.commits, node.clock)
         app = RestApp(node.api, documented, doorkeeper, login, replies, streams, prefix=prefix)
         yield Client(app, access, streams), node

@@ -118,3 +118,13 @@ def test_forms_have_a_type_and_a_limit() -> None:
                 assert (answer.status, "POST" in answer.headers["allow"]) == (405, True)
 
     run(test())
+
+
+@pytest.mark.parametrize(("proxy", "cookie"), [("10.0.0.1", "mainspring="), ("127.0.0.1", "__Host-mainspring=")])
+def test_a_trusted_proxy_with_tls_makes_the_cookie_secure(proxy: str, cookie: str) -> None:
+    async def test() -> None:
+        async with serving(proxies=proxy) as (client, _):
+            begun = await post(client, "/login", ("x-forwarded-proto", "https"), token="viewer")
+            assert begun.headers["set-cookie"].startswith(cookie)
+
+    run(test())
