@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 from typing import Any, get_args
 
 import pytest
 
 import mainspring
-from mainspring import errors
-from mainspring.api import (
-    audit,
-    functions,
-    job_changes,
-    job_records,
-    jobs,
-    logs,
-    nodes,
-    operations,
-    schedules,
-    series,
-    status,
-    tokens,
-    workflows,
-)
+from mainspring import api, errors
 from mainspring.api.errors import Code
 from mainspring.api.request import Request
 from mainspring.client.app_client import AppClient
@@ -189,22 +176,8 @@ def test_every_code_of_a_call_is_among_the_errors_with_its_class() -> None:
 
 
 def test_every_call_is_in_the_specification_of_the_extension() -> None:
-    modules = (
-        functions,
-        series,
-        job_changes,
-        job_records,
-        jobs,
-        logs,
-        nodes,
-        operations,
-        schedules,
-        status,
-        workflows,
-        tokens,
-        audit,
-        calls,
-    )
+    names = [module.name for module in pkgutil.iter_modules(api.__path__, f"{api.__name__}.") if not module.ispkg]
+    modules = [*map(importlib.import_module, names), calls]
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     named = {kind.call for kind in kinds if issubclass(kind, Request) and kind.call}
     rows = "\n".join(re.findall(r"^\| (`(?:[a-z]+\.[a-z]+|whoami)`.*?) \|", page("protocol.md"), flags=re.MULTILINE))

@@ -177,6 +177,7 @@ class RestApp:
             if route.watch is not None and exchange.inputs.wait and b"if-none-match" in exchange.headers:
                 return await self._poll(exchange, route.watch(exchange.inputs))
             if route.method == "POST" and (key := exchange.headers.get(HEADER)) is not None:
+                _check_repeatable(route)
                 target = f"{exchange.path}?{exchange.query.decode('latin-1')}"
                 reply = partial(self._reply, exchange)
                 return await once(self._replies, key, exchange.caller, target, exchange.body, reply)
@@ -356,3 +357,11 @@ def _too_large(limit: int) -> HttpError:
     return HttpError(
         "too_large", f"the body of this request has at most {limit} bytes", headers={b"connection": b"close"}
     )
+
+
+def _check_repeatable(route: Route) -> None:
+    """Raise HttpError if the node must not keep the answer of a route for a repeated request."""
+    if route.shows_secret:
+        raise HttpError(
+            "malformed", "this path takes no Idempotency-Key: its answer has a secret, which the node does not keep"
+        )

@@ -87,6 +87,8 @@ class Route:
     """Other statuses of successful answers, with their descriptions."""
     problems: tuple[str, ...] = ()
     """The names of the `problems.KINDS` that are its own; all routes have those of authentication and of invalid values."""
+    shows_secret: bool = False
+    """Whether its answer has a secret. The node keeps no such answer, so the route takes no ``Idempotency-Key``."""
     limit: int = BODY_LIMIT
     """Bytes of the body."""
     lines: Any = None

@@ -15,6 +15,7 @@ from mainspring.faces.rest.routes import (
     operations,
     schedules,
     submissions,
+    tokens,
     workers,
     workflows,
 )
@@ -33,6 +34,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *nodes.ROUTES,
     *operations.ROUTES,
     *schedules.ROUTES,
+    *tokens.ROUTES,
     *workers.ROUTES,
     *workflows.ROUTES,
 )
