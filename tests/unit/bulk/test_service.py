@@ -180,6 +180,23 @@ def test_an_operation_goes_on_after_a_crash_and_touches_each_job_once(node: Bulk
     assert shown.term == following.service.term
 
 
+def test_jobs_that_match_again_have_no_second_turn_after_a_crash(node: BulkNode) -> None:
+    jobs = node.failed(30)
+    bulk = node.begin(where=JobFilter(states=(State.FAILED, State.CANCELLED)), rate=20)
+    node.wait(0.5)
+    retried = node.touched(bulk)
+    for job_id in retried:
+        assert node.cancel(job_id) == []
+    node.commit()
+    assert 0 < len(retried) < 30
+    following = BulkNode(node)
+    following.bulk.tick()
+    following.wait(5)
+    assert following.shown(bulk).progress.counts == {Outcome.RETRIED: 30}
+    states = {job.id: following.state(job.id) for job in jobs}
+    assert [state for job_id, state in states.items() if job_id in retried] == [State.CANCELLED] * len(retried)
+
+
 def test_workers_are_asked_to_stop_after_a_crash(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = node.stream()
     job = node.background("0")
