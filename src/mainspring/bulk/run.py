@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Page
     from mainspring.storage.reads import Reads
 
-    Cancel = Callable[[int, str, Callable[[str], None], Callable[[MainspringError], None]], object]
+    Cancel = Callable[..., object]
     Rights = Callable[[Caller, Callable[[Caller | None], None], Callable[[StoreError], None]], object]
 
 READ_AHEAD: Final = 500
@@ -285,5 +285,6 @@ class BulkRun:
                 self._is_waiting = False
                 self.prepare()
 
+        reason = self.bulk.spec.reason or REASON
         for job_id in jobs:
-            self._node.cancel(job_id, self.bulk.spec.reason or REASON, answered, one_less)
+            self._node.cancel(job_id, reason, answered, one_less, namespace=self.bulk.namespace)

@@ -103,8 +103,10 @@ class BulkUnit:
         ):
             return Stepped(bulk, stepped=False)
         jobs = await tables.jobs(step.ids) if step.ids else {}
-        choice = rules.choose(bulk.spec, step.ids, jobs, bulk.namespace)
-        results = choice.results
+        forbidden = [one for one in step.refused.values() if one.outcome is Outcome.FORBIDDEN]
+        hidden = {one.job for one in forbidden}
+        choice = rules.choose(bulk.spec, [one for one in step.ids if one not in hidden], jobs, bulk.namespace)
+        results = forbidden + choice.results
         results += [step.refused[job_id] for job_id in choice.ids if job_id in step.refused]
         ids = [job_id for job_id in choice.ids if job_id not in step.refused]
         most = rules.allowed(bulk, len(ids))

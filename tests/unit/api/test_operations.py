@@ -222,8 +222,29 @@ def test_a_caller_changes_only_its_functions() -> None:
             assert begun.matched == 1
             assert (await bulk.ended(begun.id)).outcomes == {"cancelled": 1}
             by_handle = await bulk.call(Start("cancel", handles=[other]), limited)
-            assert (await bulk.ended(by_handle.id)).outcomes == {"forbidden": 1}
+            assert (by_handle.matched, by_handle.sample) == (0, [])
+            shown = await bulk.ended(by_handle.id)
+            assert shown.outcomes == {"forbidden": 1}
+            assert "pending" not in shown.failures[0].message
+            ended = await bulk.call(Start("retry", handles=[other]), limited)
+            assert (await bulk.ended(ended.id)).outcomes == {"forbidden": 1}, "its state is not shown"
+            assert await bulk.code(Start("cancel", JobCriteria()), limited) is Code.INVALID
             assert await bulk.states([mine, other]) == ["cancelled", "pending"]
+
+    run(test())
+
+
+def test_a_caller_with_some_functions_sees_its_own_operations() -> None:
+    async def test() -> None:
+        async with started() as bulk:
+            await bulk.node.submit()
+            limited = Caller("bob", (Grant(Role.OPERATOR, functions=("g*",)),), token="t2")
+            others = await bulk.call(Start("cancel", FUNCTION_F, rate=0.1), ANN)
+            own = await bulk.call(Start("cancel", JobCriteria(state="pending")), limited)
+            assert [one.id for one in (await bulk.call(List(), limited)).operations] == [own.id]
+            for request in (Show(others.id), Jobs(others.id), Abort(others.id)):
+                assert await bulk.code(request, limited) is Code.OPERATION_NOT_FOUND
+            assert (await bulk.call(Show(own.id), limited)).id == own.id
 
     run(test())
 

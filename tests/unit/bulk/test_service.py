@@ -56,9 +56,16 @@ class BulkNode(Node):
         self.service.gone(worker)
         return jobs
 
-    def begin(self, action: Action = Action.RETRY, where: JobFilter | None = FAILED, **spec: Any) -> BulkOperation:
+    def begin(
+        self,
+        action: Action = Action.RETRY,
+        where: JobFilter | None = FAILED,
+        *,
+        namespace: str = "default",
+        **spec: Any,
+    ) -> BulkOperation:
         begun: list[BulkOperation] = []
-        self.bulk.begin(self.bulk.new("default", Spec(action=action, where=where, **spec)), begun.append, unexpected)
+        self.bulk.begin(self.bulk.new(namespace, Spec(action=action, where=where, **spec)), begun.append, unexpected)
         while not begun:
             self.life.commits.hurry()
             self.life.settle()
@@ -129,6 +136,23 @@ def test_waiting_and_running_jobs_are_cancelled(node: BulkNode) -> None:
     assert node.states(jobs[1:]) == [State.CANCELLED] * 3
     assert client.events == ["cancelled"]
     assert sum(node.queue().backlog) == 0
+
+
+def test_jobs_of_other_namespaces_stay_as_they_are(node: BulkNode) -> None:
+    worker = node.stream("team\x1ff", places=1)
+    running, waiting = (node.background(str(number), function="team\x1ff") for number in range(2))
+    other = node.background("2")
+    ids = (running.id, waiting.id, other.id)
+    bulk = node.begin(Action.CANCEL, None, ids=ids, namespace="team")
+    node.wait(5)
+    shown = node.ask(ShowBulk("team", bulk.id))
+    assert shown.progress.counts == {Outcome.CANCELLED: 1, Outcome.STOPPING: 1, Outcome.NOT_FOUND: 1}
+    assert side(worker).events == ["job 0", "stop 0: cancelled"]
+    assert node.state(other.id) is State.PENDING
+    bulk = node.begin(Action.CANCEL, JobFilter(states=(State.PENDING,), namespace="team"), namespace="team")
+    node.wait(5)
+    assert node.ask(ShowBulk("team", bulk.id)).progress.counts == {}
+    assert node.state(other.id) is State.PENDING
 
 
 def test_ended_jobs_are_deleted(node: BulkNode) -> None:

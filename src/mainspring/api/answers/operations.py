@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from mainspring.access.roles import Permission
 from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.job_info import info_of
-from mainspring.api.answers.text import rfc3339
+from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
 from mainspring.api.job_filters import JobCriteria
@@ -34,6 +34,7 @@ from mainspring.bulk.model import Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
+from mainspring.namespaces import name_of
 from mainspring.queries.jobs import ListJobs
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class OperationCalls:
                 criteria=b"" if request.filter is None else _encode(request.filter),
             ),
         )
-        matched, is_least, sample = await self._count(bulk)
+        matched, is_least, sample = await self._count(bulk, caller)
         if request.expect is not None and matched > request.expect:
             raise ApiError(
                 Code.CONFLICT,
@@ -114,11 +115,11 @@ class OperationCalls:
             )
         bulk = replace(bulk, spec=replace(bulk.spec, matched=matched, is_least=is_least))
         shown = [info_of(self._jobs, job) for job in sample]
-        answer = Started(None if request.dry_run else name_of(bulk), matched, is_least, shown)
+        answer = Started(None if request.dry_run else id_of(bulk), matched, is_least, shown)
         if not request.dry_run:
             act = caller.act(
                 request.call,
-                name_of(bulk),
+                id_of(bulk),
                 request.reason,
                 namespace=request.namespace,
                 after=msgspec.to_builtins(request),
@@ -126,18 +127,23 @@ class OperationCalls:
             await Later(lambda done, failed: self._operations.begin(bulk, done, failed, act))
         return answer
 
-    async def _count(self, bulk: BulkOperation) -> tuple[int, bool, list[Job]]:
+    async def _count(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:
         """Return how many jobs match, whether more may match, and the first of them."""
         where = bulk.spec.where
         if where is None:
-            return await self._count_ids(bulk)
+            return await self._count_ids(bulk, caller)
         return await self._count_matches(where)
 
-    async def _count_ids(self, bulk: BulkOperation) -> tuple[int, bool, list[Job]]:
+    async def _count_ids(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:
         ids = list(bulk.spec.ids)
         found: dict[int, Job] = await Later(lambda done, failed: self._jobs.put(Find(ids), done, failed))
-        chosen = rules.choose(bulk.spec, ids, found, bulk.namespace).ids
-        return len(chosen), False, [found[job_id] for job_id in chosen[:SAMPLE]]
+        permitted = {
+            job_id: job
+            for job_id, job in found.items()
+            if caller.may(Permission.OPERATE, bulk.namespace, text(name_of(job.function)))
+        }
+        chosen = rules.choose(bulk.spec, ids, permitted, bulk.namespace).ids
+        return len(chosen), False, [permitted[job_id] for job_id in chosen[:SAMPLE]]
 
     async def _count_matches(self, where: JobFilter) -> tuple[int, bool, list[Job]]:
         until = self._jobs.monotonic() + COUNT_SECONDS
@@ -162,15 +168,15 @@ class OperationCalls:
 
     # ---- the others ----
 
-    async def _list(self, request: List) -> Listed:
+    async def _list(self, request: List, caller: Caller) -> Listed:
         before = None if request.before is None else _number(request.before)
         query = ListBulk(namespace=request.namespace, after=before, limit=request.limit)
         page = await read_page(self._jobs.gather, query)
-        following = None if page.next is None or not page.items else name_of(page.items[-1])
-        return Listed([*map(_info_of, page.items)], following)
+        following = None if page.next is None or not page.items else id_of(page.items[-1])
+        return Listed([_info_of(bulk) for bulk in page.items if _is_shown(bulk, caller)], following)
 
-    async def _show(self, request: Show) -> OperationDetails:
-        bulk = await self._find(request.namespace, request.id)
+    async def _show(self, request: Show, caller: Caller) -> OperationDetails:
+        bulk = await self._find(request.namespace, request.id, caller)
         spec = bulk.spec
         return OperationDetails(
             **asdict(_info_of(bulk)),
@@ -185,8 +191,8 @@ class OperationCalls:
             ],
         )
 
-    async def _list_jobs(self, request: Jobs) -> TouchedJobs:
-        bulk = await self._find(request.namespace, request.id)
+    async def _list_jobs(self, request: Jobs, caller: Caller) -> TouchedJobs:
+        bulk = await self._find(request.namespace, request.id, caller)
         page = await read_page(
             self._jobs.gather, ListTouched(id=bulk.id, after=request.after or None, limit=STEPS_PER_PAGE)
         )
@@ -199,7 +205,7 @@ class OperationCalls:
         return TouchedJobs(jobs, page.next)
 
     async def _abort(self, request: Abort, caller: Caller) -> OperationInfo:
-        number = _number(request.id)
+        number = (await self._find(request.namespace, request.id, caller)).id
         why = f"aborted by {caller.name}" + (f": {request.reason}" if request.reason else "")
         act = caller.act(request.call, request.id, request.reason, namespace=request.namespace)
         bulk: BulkOperation | None = await Later(
@@ -209,12 +215,12 @@ class OperationCalls:
             raise _unknown(request.id)
         return _info_of(bulk)
 
-    async def _find(self, namespace: str, name: str) -> BulkOperation:
+    async def _find(self, namespace: str, name: str, caller: Caller) -> BulkOperation:
         number = _number(name)
         bulk: BulkOperation | None = await Later(
             lambda done, failed: self._jobs.ask(ShowBulk(namespace, number), done, failed)
         )
-        if bulk is None:
+        if bulk is None or not _is_shown(bulk, caller):
             raise _unknown(name)
         return bulk
 
@@ -222,9 +228,14 @@ class OperationCalls:
         return self._jobs.handle_of(job_id).decode()
 
 
-def name_of(bulk: BulkOperation) -> str:
+def id_of(bulk: BulkOperation) -> str:
     """Return the text that stands for an operation."""
     return f"{PREFIX}{bulk.id}"
+
+
+def _is_shown(bulk: BulkOperation, caller: Caller) -> bool:
+    """Return whether a caller may see an operation. One with a part of the functions sees its own operations alone."""
+    return caller.functions(Permission.READ, bulk.namespace) is None or bulk.spec.caller.token == caller.token
 
 
 def _number(name: str) -> int:
@@ -244,7 +255,7 @@ def _unknown(name: str) -> ApiError:
 def _info_of(bulk: BulkOperation) -> OperationInfo:
     spec, progress = bulk.spec, bulk.progress
     return OperationInfo(
-        id=name_of(bulk),
+        id=id_of(bulk),
         action=spec.action.value,
         state=_STATES[bulk.status],
         matched=spec.matched,
