@@ -17,6 +17,7 @@ from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId
+from mainspring.job_logs.readers import LogReaders
 from mainspring.job_logs.service import LogService
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
@@ -104,6 +105,7 @@ class Life:
                 self.reads,
                 clock,
                 self.service.later,
+                LogReaders(clock.monotonic, self.service.later, lambda: self.service.term),
                 retention=LOG_RETENTION,
                 is_held=lambda job_id: self.service.find_held(job_id) is not None,
             )

@@ -38,6 +38,7 @@ class ExtensionKind(IntEnum):
     STOP = 1017
     PAUSE = 1018
     PAUSED = 1019
+    LOG = 1025
     PROGRESS_TEXT = 1026
 
 

@@ -84,7 +84,21 @@ class Direct(NamedTuple):
     verb: Literal["drain", "undrain", "stop"]
 
 
-Message = Settled | Pending | Progress | ProgressText | Stop | Ask | Running | Abandoned | Direct
+class FollowLog(NamedTuple):
+    """A request to report new lines of a job that the receiving node holds. It holds for some seconds; older nodes ignore it."""
+
+    id: int
+    by: int
+    """The term of the requesting node."""
+
+
+class Logged(NamedTuple):
+    """Lines of these jobs were stored, whose logs clients of the receiving node read."""
+
+    ids: Sequence[int]
+
+
+Message = Settled | Pending | Progress | ProgressText | Stop | Ask | Running | Abandoned | Direct | FollowLog | Logged
 
 
 class Relay(Protocol):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.job_logs.model import Line
+    from mainspring.job_logs.readers import LogReaders
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.query import Page
     from mainspring.storage.reads import Reads
@@ -36,8 +37,6 @@ BUSY_BYTES: Final = 2 * 2**20
 FORGET_AFTER: Final = 2.0
 """Seconds without a line after which a delivery that has ended is forgotten."""
 SWEEP_INTERVAL: Final = 60.0
-WAKE_INTERVAL: Final = 1.0
-"""Seconds after which a reader that waits looks again: another node may have written lines, or the job may have ended."""
 
 
 class Delivery:
@@ -71,7 +70,7 @@ class Delivery:
 class LogService:
     """Writes lines, deletes them ``retention`` seconds later, and reads them.
 
-    ``later`` calls a function after some seconds.
+    ``later`` calls a function after some seconds. ``readers`` are woken by new lines.
     """
 
     def __init__(
@@ -80,6 +79,7 @@ class LogService:
         reads: Reads,
         clock: Clock,
         later: Callable[[float, Callable[[], None]], object],
+        readers: LogReaders,
         *,
         retention: float,
         is_held: Callable[[int], bool],
@@ -89,6 +89,8 @@ class LogService:
         self._reads = reads
         self._clock = clock
         self._later = later
+        self.readers = readers
+        """Those that wait for lines."""
         self._retention = retention
         self._is_held = is_held
         self.root_of = root_of
@@ -103,7 +105,6 @@ class LogService:
         self._is_scheduled = False
         self._is_sweeping = False
         self._swept = clock.monotonic()
-        self._waiters: dict[int, list[Callable[[], None]]] = {}
         self.lines = 0
         """The number of lines that have been received."""
         self.dropped = 0
@@ -179,8 +180,7 @@ class LogService:
 
     def _written(self) -> None:
         chunks, self._under_way = self._under_way, ()
-        for job in {chunk.job for chunk in chunks}:
-            self._wake(job)
+        self.readers.written({chunk.job for chunk in chunks})
         if self._waiting or self._unneeded:
             self._schedule(PAUSE)
 
@@ -201,6 +201,7 @@ class LogService:
                 del self._deliveries[key]
         if now - self._swept >= SWEEP_INTERVAL and not self._is_sweeping:
             self._swept = now
+            self.readers.tidy()
             self._sweep()
 
     def _sweep(self) -> None:
@@ -233,24 +234,3 @@ class LogService:
     def is_writing(self, job: int) -> bool:
         """Return whether lines of a job are on their way to the store."""
         return any(chunk.job == job for chunk in (*self._under_way, *self._waiting))
-
-    def wait(self, job: int, then: Callable[[], None]) -> None:
-        """Call a function when lines of a job were stored here, or after `WAKE_INTERVAL`."""
-        waiters = self._waiters.setdefault(job, [])
-
-        def give_up() -> None:
-            if then in waiters:
-                waiters.remove(then)
-                if not waiters and self._waiters.get(job) is waiters:
-                    del self._waiters[job]
-                then()
-
-        waiters.append(then)
-        self._later(WAKE_INTERVAL, give_up)
-
-    def _wake(self, job: int) -> None:
-        waiters = self._waiters.pop(job, [])
-        woken = waiters[:]
-        waiters.clear()
-        for then in woken:
-            then()

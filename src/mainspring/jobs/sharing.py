@@ -13,6 +13,8 @@ from mainspring.events.relay import (
     Abandoned,
     Ask,
     Direct,
+    FollowLog,
+    Logged,
     Message,
     Pending,
     Progress,
@@ -53,8 +55,8 @@ REFRESH_INTERVAL = 5.0
 """Seconds between lookups of the jobs that clients here wait for; they replace messages that the relay lost."""
 
 
-def _ignore(_: Direct) -> None:
-    """Drop a request."""
+def _ignore(_: Direct | FollowLog | Logged) -> None:
+    """Drop a message."""
 
 
 class Shared(NamedTuple):
@@ -70,6 +72,8 @@ class Shared(NamedTuple):
     """Returns this node's present quota of a function's stored jobs; None: there are no quotas."""
     direct: Callable[[Direct], None] = _ignore
     """Is called with requests to workers of this node."""
+    logs: Callable[[FollowLog | Logged], None] = _ignore
+    """Is called with messages about logs of jobs."""
 
 
 class Sharing:
@@ -110,7 +114,7 @@ class Sharing:
         """Functions to call when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
-        self._direct = shared.direct
+        self._direct, self._logs = shared.direct, shared.logs
         shared.relay.listen(self.receive)
 
     def receive(self, message: Message) -> None:
@@ -137,6 +141,8 @@ class Sharing:
                 self._remote_jobs.answered(message)
             case Direct():
                 self._direct(message)
+            case FollowLog() | Logged():
+                self._logs(message)
             case Stop(job_id, reason):
                 held = self._table.find(job_id)
                 if held is not None:

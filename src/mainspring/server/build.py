@@ -40,6 +40,7 @@ from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles
+from mainspring.job_logs.readers import LogReaders
 from mainspring.job_logs.service import LogService
 from mainspring.jobs.argument_rules import ArgumentRules
 from mainspring.jobs.recording import Recorder
@@ -233,10 +234,18 @@ async def open_node(
     reads = Reads(engine, loop.call_soon, failing=watch.read_failed)
     job_clock = clock
     fleet: Fleet | None = None
+    log_readers = LogReaders(
+        clock.monotonic,
+        lambda seconds, function: service.later(seconds, function),  # noqa: PLW0108 - the service is built later
+        lambda: service.term,
+        cast("SharedEngine", engine).send if engine.shared else None,
+    )
     if engine.shared:
         job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
-        fleet = Fleet(cast("SharedEngine", engine), handles, store_clock, settings, by, address, workers)
+        fleet = Fleet(
+            cast("SharedEngine", engine), handles, store_clock, settings, by, address, workers, log_readers.received
+        )
     runs = run_slice(engine)
     workflows = None
     if runs is not None:
@@ -295,6 +304,7 @@ async def open_node(
             reads,
             job_clock,
             service.later,
+            log_readers,
             retention=jobs.log_retention,
             is_held=lambda job_id: service.find_held(job_id) is not None,
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,

@@ -22,9 +22,9 @@ from mainspring.storage.engine import Engine
 from mainspring.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.events.relay import Direct
+    from mainspring.events.relay import Direct, FollowLog, Logged
     from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.service import JobService
@@ -83,6 +83,7 @@ class Fleet:
         strategy: Strategy,
         address: str = "",
         workers: ConnectedWorkers | None = None,
+        logs: Callable[[FollowLog | Logged], None] = lambda _: None,
     ) -> None:
         self._workers = workers
         self._engine = engine
@@ -109,7 +110,8 @@ class Fleet:
             self.lease_manager.lease_valid,
             self.registered_elsewhere,
             share,
-            *(() if workers is None else (workers.directed,)),
+            **({} if workers is None else {"direct": workers.directed}),
+            logs=logs,
         )
         """The fleet as the jobs slice uses it."""
 

@@ -161,12 +161,12 @@ class LogCalls:
         place = place_of(request.after)
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
-            ended = await self._has_ended(self._logs, request, job_id, caller)
+            ended, holder = await self._state(self._logs, request, job_id, caller)
             answer = await self._forward(self._logs, request, job_id, place, caller, largest, ended=ended)
             if answer.lines or answer.ended or self._service.monotonic() >= until:
                 return answer
             place = place_of(answer.next)
-            await _wait(self._logs, job_id)
+            await _wait(self._logs, job_id, holder)
 
     async def _forward(
         self, logs: LogService, request: Logs, job_id: int, place: Place, caller: Caller, largest: int, *, ended: bool
@@ -188,7 +188,7 @@ class LogCalls:
 
     async def _tail(self, logs: LogService, request: Logs, job_id: int, caller: Caller, largest: int) -> Logged:
         """Return the newest lines."""
-        ended = await self._has_ended(logs, request, job_id, caller)
+        ended, _ = await self._state(logs, request, job_id, caller)
         level = mask_from(LEVELS.index(request.level))
         newest: list[Chunk] = []
         found = size = 0
@@ -219,8 +219,11 @@ class LogCalls:
             collected.add(chunk, most=found)
         return Logged(collected.lines[-request.tail :], str(collected.place), ended)
 
-    async def _has_ended(self, logs: LogService, request: Logs, job_id: int, caller: Caller) -> bool:
-        """Return whether no more lines of a job follow. Raises ApiError for a job that does not exist, or is not the caller's."""
+    async def _state(self, logs: LogService, request: Logs, job_id: int, caller: Caller) -> tuple[bool, int]:
+        """Return whether no more lines of a job follow, and the term of the node that holds it, or 0.
+
+        Raises ApiError for a job that does not exist, or is not the caller's.
+        """
         held = self._service.find_held(job_id)
         job: Job | None = held.job if held is not None else None
         if job is None:
@@ -229,25 +232,26 @@ class LogCalls:
             )
         if job is None:
             if await self._has_lines(logs, request, job_id):
-                return True  # lines may be kept for longer than their job
+                return True, 0  # lines may be kept for longer than their job
             raise _unknown(request.handle)
         namespace, function = split(job.function)
         if namespace != request.namespace:
             raise _unknown(request.handle)
         caller.check(Permission.PAYLOADS, namespace, function_text(function))
-        if not State(job.state).ended or logs.is_writing(job_id):
-            return False
-        return self._service.wall() - job.ended_us / 1_000_000 > LAST_LINES
+        if not State(job.state).ended:
+            return False, max(job.term, 0)
+        is_late = self._service.wall() - job.ended_us / 1_000_000 > LAST_LINES
+        return is_late and not logs.is_writing(job_id), 0
 
     @staticmethod
     async def _has_lines(logs: LogService, request: Logs, job_id: int) -> bool:
         return bool((await read_page(logs.read, ReadLogs(namespace=request.namespace, job=job_id, limit=1))).items)
 
 
-async def _wait(logs: LogService, job_id: int) -> None:
+async def _wait(logs: LogService, job_id: int, holder: int) -> None:
     def ask(done: Callable[[None], None], failed: Callable[[Exception], None]) -> None:
         del failed
-        logs.wait(job_id, lambda: done(None))
+        logs.readers.wait(job_id, holder, lambda: done(None))
 
     await Later[None](ask)
 

@@ -19,7 +19,18 @@ import structlog
 
 from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreError
-from mainspring.events.relay import Ask, Direct, Pending, Progress, ProgressText, Running, Settled, Stop
+from mainspring.events.relay import (
+    Ask,
+    Direct,
+    FollowLog,
+    Logged,
+    Pending,
+    Progress,
+    ProgressText,
+    Running,
+    Settled,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +58,18 @@ SEND_TIMEOUT: Final = 5.0
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
-_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop, Ask, Running, Direct, ProgressText)
+_KINDS: Final[tuple[type[Any], ...]] = (
+    Settled,
+    Pending,
+    Progress,
+    Stop,
+    Ask,
+    Running,
+    Direct,
+    ProgressText,
+    FollowLog,
+    Logged,
+)
 """A kind is sent as its index here: append new kinds at the end."""
 
 
@@ -104,7 +126,7 @@ class Relay:
             size += 4 * len(message.text)
         elif isinstance(message, Running):
             size += len(message.worker) + len(message.numerator) + len(message.denominator)
-        elif isinstance(message, Settled):
+        elif isinstance(message, (Settled, Logged)):
             size += 9 * len(message.ids)
         if self._bytes + size > BACKLOG_LIMIT:
             self.dropped += 1

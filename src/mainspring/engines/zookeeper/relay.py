@@ -21,7 +21,19 @@ from mainspring.engines.zookeeper.cancellation import run_all
 from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
-from mainspring.events.relay import Abandoned, Ask, Direct, Pending, Progress, ProgressText, Running, Settled, Stop
+from mainspring.events.relay import (
+    Abandoned,
+    Ask,
+    Direct,
+    FollowLog,
+    Logged,
+    Pending,
+    Progress,
+    ProgressText,
+    Running,
+    Settled,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -66,6 +78,8 @@ _READ: Final[dict[str, Callable[..., Message]]] = {
     "abandoned": Abandoned,
     "ask": Ask,
     "direct": Direct,
+    "followlog": FollowLog,
+    "logged": Logged,
     "running": lambda job, started_us, attempt, worker, numerator, denominator: Running(
         job, started_us, attempt, worker, b64decode(numerator), b64decode(denominator)
     ),
@@ -76,7 +90,7 @@ def _size(message: Message) -> int:
     match message:
         case Progress(_, _, first, second):
             return 64 + len(first) + len(second)
-        case Settled(ids):
+        case Settled(ids) | Logged(ids):
             return 64 + 16 * len(ids)
         case Pending(functions):
             return 64 + sum(map(len, functions))
@@ -84,7 +98,7 @@ def _size(message: Message) -> int:
             return 64 + len(reason)
         case ProgressText(_, text):
             return 64 + 4 * len(text)
-        case Ask() | Abandoned() | Direct():
+        case Ask() | Abandoned() | Direct() | FollowLog():
             return 64
         case Running():
             return 64 + len(message.worker) + len(message.numerator) + len(message.denominator)

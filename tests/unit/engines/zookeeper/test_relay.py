@@ -16,7 +16,7 @@ from mainspring.engines.zookeeper.engine import handle
 from mainspring.engines.zookeeper.handlers import HANDLERS
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.tree import Delete
-from mainspring.events.relay import Ask, Direct, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Ask, Direct, FollowLog, Logged, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
 
@@ -41,6 +41,8 @@ def test_messages_are_decoded_as_they_were_encoded() -> None:
         Stop(4, "stop"),
         Ask(5, 6),
         Direct(8, "drain"),
+        FollowLog(8, 9),
+        Logged([10]),
         Running(5, 7, 1, "w", b"1", b"\xff"),
     ]
     assert module.decode(module.encode(7, messages)) == messages

@@ -11,6 +11,7 @@ from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.logs import FollowLogs
 from mainspring.job_logs.model import Line
+from mainspring.job_logs.readers import LogReaders
 from mainspring.job_logs.service import Delivery, LogService
 
 from .a_client import serving
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 JOBS = "/api/v1/namespaces/default/jobs"
 
 
+def _soon(_: float, function: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(function)
+
+
 class Logged:
     """A running job that logs."""
 
@@ -35,7 +40,8 @@ class Logged:
             node.commits,
             node.reads,
             node.clock,
-            lambda _, function: asyncio.get_running_loop().call_soon(function),
+            _soon,
+            LogReaders(node.clock.monotonic, _soon, lambda: 1),
             retention=100.0,
             is_held=lambda _: True,
         )

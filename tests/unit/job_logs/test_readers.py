@@ -1,0 +1,93 @@
+"""Readers of logs at several nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.events.relay import FollowLog, Logged
+from mainspring.job_logs.readers import ASK_INTERVAL, FOLLOWED_FOR, WAKE_INTERVAL, LogReaders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+JOB = 77
+
+
+class Nodes:
+    """Two nodes, whose messages arrive at once; ``lost``: they are lost."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lost = False
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.sent: list[FollowLog | Logged] = []
+        self.nodes = {term: self._node(term) for term in (1, 2)}
+
+    def _node(self, term: int) -> LogReaders:
+        def later(seconds: float, function: Callable[[], None]) -> None:
+            self.timers.append((self.now + seconds, function))
+
+        return LogReaders(lambda: self.now, later, lambda: term, self._send)
+
+    def _send(self, to: int, message: FollowLog | Logged) -> None:
+        self.sent.append(message)
+        if not self.lost:
+            self.nodes[to].received(message)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due = [one for one in self.timers if one[0] <= self.now]
+        self.timers = [one for one in self.timers if one[0] > self.now]
+        for _, function in due:
+            function()
+
+
+def test_a_reader_is_woken_by_lines_that_are_stored_at_its_node() -> None:
+    nodes, woken = Nodes(), []
+    nodes.nodes[1].wait(JOB, 1, lambda: woken.append("here"))
+    nodes.nodes[1].written([JOB + 1])
+    assert woken == []
+    nodes.nodes[1].written([JOB])
+    assert woken == ["here"]
+    assert nodes.sent == []
+    nodes.advance(WAKE_INTERVAL)
+    assert woken == ["here"], "once"
+
+
+def test_a_reader_is_woken_by_lines_that_are_stored_at_another_node() -> None:
+    nodes, woken = Nodes(), []
+    nodes.nodes[1].wait(JOB, 2, lambda: woken.append("there"))
+    nodes.nodes[2].written([JOB, JOB + 1])
+    assert woken == ["there"]
+    assert nodes.sent == [FollowLog(JOB, 1), Logged([JOB])]
+
+
+def test_the_node_of_a_job_is_asked_once_a_second() -> None:
+    nodes = Nodes()
+    for _ in range(5):
+        nodes.nodes[1].wait(JOB, 2, lambda: None)
+    assert nodes.sent == [FollowLog(JOB, 1)]
+    nodes.advance(ASK_INTERVAL)
+    nodes.nodes[1].wait(JOB, 2, lambda: None)
+    assert nodes.sent == [FollowLog(JOB, 1)] * 2
+
+
+def test_a_reader_that_has_left_gets_no_reports_for_long() -> None:
+    nodes = Nodes()
+    nodes.nodes[1].wait(JOB, 2, lambda: None)
+    nodes.advance(FOLLOWED_FOR)
+    nodes.nodes[2].written([JOB])
+    assert nodes.sent == [FollowLog(JOB, 1)]
+    nodes.nodes[2].tidy()
+    nodes.nodes[2].written([JOB])
+    assert nodes.sent == [FollowLog(JOB, 1)]
+
+
+def test_a_lost_message_costs_a_second() -> None:
+    nodes, woken = Nodes(), []
+    nodes.lost = True
+    nodes.nodes[1].wait(JOB, 2, lambda: woken.append("there"))
+    nodes.nodes[2].written([JOB])
+    assert woken == []
+    nodes.advance(WAKE_INTERVAL)
+    assert woken == ["there"]
