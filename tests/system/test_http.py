@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -88,3 +89,26 @@ def test_a_node_starts_without_a_default_port_that_is_taken(tmp_path: Path) -> N
         done = mainspring(*options, "--http", "127.0.0.1:8080", cwd=tmp_path)
         assert (done.returncode, taken.fileno() >= 0) == (1, True)
         assert b"127.0.0.1:8080" in done.stderr
+
+
+def test_streams_end_first_when_the_node_stops(tmp_path: Path) -> None:
+    options = ("serve", "--gearman", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory://")
+    with node(*options, cwd=tmp_path, faces=("gearman", "http")) as running:
+        address = running.ports["http"]
+        create = ("tokens", "create", "--name", "ci", "--role", "developer", "--server", running.address)
+        token = mainspring(*create, cwd=tmp_path).stdout.decode().strip()
+        bearer = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
+        jobs = "/api/v1/namespaces/default/jobs"
+        status, _, job = ask(address, "POST", jobs, '{"function": "wait"}', **bearer)
+        assert status == 201
+        connection = http.client.HTTPConnection(address, timeout=30)
+        connection.request("GET", f"{jobs}/{job['handle']}/stream", headers={"Authorization": f"Bearer {token}"})
+        stream = connection.getresponse()
+        assert (stream.status, stream.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
+        assert stream.readline().startswith(b"retry: ")
+        running.signal(signal.SIGTERM)
+        rest = stream.read()  # fails unless the stream is complete
+        assert b'"state":"pending"' in rest
+        assert running.wait() == 0
+        connection.close()
+    assert "rror" not in running.log.read_text()

@@ -106,8 +106,21 @@ class Api:
         answer: A = await _outcome(self._answer(request, caller))
         return answer
 
+    def check_early(self, kind: type[Request[Any]], namespace: str, caller: Caller, named: str) -> None:
+        """Raise ForbiddenError, and record it, if a caller may make no request of this kind in a namespace.
+
+        For faces that refuse a request before they have read all of it. ``named`` is its object, as far as it is known.
+        """
+        try:
+            check_permission(kind, namespace, caller)
+        except ForbiddenError as error:
+            act = caller.act(kind.call or kind.__name__, named[:OBJECT_LIMIT], namespace=namespace[:OBJECT_LIMIT])
+            self._refused(replace(act, refused=str(error)))
+            raise
+
     def _check(self, request: Request[Any], caller: Caller) -> None:
-        check_permission(type(request), request.namespace, caller)
+        if caller is not LOCAL:
+            check_permission(type(request), request.namespace, caller, getattr(request, "function", None))
         if request.namespace != DEFAULT:
             if self._enter is None:
                 raise ApiError(Code.UNSUPPORTED, NOT_KEPT)

@@ -13,7 +13,6 @@ import structlog
 
 from mainspring import namespaces
 from mainspring.access.roles import Permission
-from mainspring.api.answers.registry import check_permission
 from mainspring.api.errors import problem_of
 from mainspring.api.request import write
 from mainspring.errors import MainspringError
@@ -221,7 +220,7 @@ class RestApp:
         route: Route = found.route
         exchange.found = found
         # `Api` checks it, too: this is before the body is read.
-        check_permission(route.request, _namespace(route, values), caller)
+        self._api.check_early(route.request, _namespace(route, values), caller, values[-1] if values else "")
         version = required_version(headers.get(b"if-match")) if route.if_match else None
         body, lines = b"", False
         if route.has_body:

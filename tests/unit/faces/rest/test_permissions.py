@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Permission, Role
+from mainspring.api.audit import ListActs
 from mainspring.api.submitting import Submit
 from mainspring.faces.rest.openapi import document
 
@@ -119,6 +120,23 @@ def test_a_grant_for_some_functions_hides_the_jobs_of_others() -> None:
             assert wrong == []
             listed = await client.get(f"/api/v1/namespaces/{OWN}/jobs", token="pay")
             assert {job["function"] for job in listed.json["items"]} == {"payroll"}
+
+    asyncio.run(test())
+
+
+def test_refusals_are_in_the_audit() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            jobs = f"/api/v1/namespaces/{OWN}/jobs"
+            assert (await client.send("POST", f"{jobs}/H:n:1/cancel", {}, token="viewer")).status == 403
+            committed = asyncio.Event()
+            built.node.commits.when_idle(committed.set)
+            await committed.wait()
+            (act,) = (await built.api.call(ListActs(what="jobs.cancel"))).acts
+            assert (act.who, act.object, act.namespace, act.address) == ("viewer", "H:n:1", OWN, "127.0.0.1")
+            assert act.refused is not None
+            assert "operate" in act.refused
+            assert act.request
 
     asyncio.run(test())
 
