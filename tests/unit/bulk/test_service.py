@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -219,6 +220,37 @@ def test_jobs_that_match_again_have_no_second_turn_after_a_crash(node: BulkNode)
     assert following.shown(bulk).progress.counts == {Outcome.RETRIED: 30}
     states = {job.id: following.state(job.id) for job in jobs}
     assert [state for job_id, state in states.items() if job_id in retried] == [State.CANCELLED] * len(retried)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_crashes_at_random_moments_give_each_job_one_turn(seed: int) -> None:
+    chance = Random(seed)
+    node = BulkNode()
+    jobs = node.failed(30)
+    bulk = node.begin(where=JobFilter(states=(State.FAILED, State.CANCELLED)), rate=chance.choice([None, 20, 100]))
+    crashes = 0
+    while node.shown(bulk).status is Status.RUNNING:
+        for _ in range(chance.randrange(200)):  # a crash may lose the group under way
+            if node.life.loop.soon:
+                node.life.loop.soon.popleft()()
+            elif node.life.store.busy and chance.random() < 0.5:
+                node.life.store.finish()
+            else:
+                node.life.commits.hurry()
+                node.clock.advance(0.001)
+                node.life.run_due()
+                node.bulk.tick()
+        if crashes < 8:
+            crashes += 1
+            node = BulkNode(node)
+            for job_id in node.touched(bulk):
+                node.cancel(job_id)  # it matches again
+            node.commit()
+        node.bulk.tick()
+        node.wait(chance.random() / 10)
+    shown = node.shown(bulk)
+    assert (shown.status, shown.progress.counts) == (Status.DONE, {Outcome.RETRIED: 30})
+    assert sorted(node.touched(bulk)) == [job.id for job in jobs]
 
 
 def test_workers_are_asked_to_stop_after_a_crash(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
