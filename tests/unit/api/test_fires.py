@@ -8,6 +8,9 @@ from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import fires, schedules
 from mainspring.api.answers import fires as module
+from mainspring.api.answers.fires import FireCalls
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.errors import Code
 
 from .a_node import opened, run
@@ -134,5 +137,25 @@ def test_a_timeline_counts_a_bounded_number_of_times(monkeypatch: pytest.MonkeyP
             assert first.next == "a"
             second = await node.api.call(fires.ReadTimeline(after=first.next))
             assert [one.schedule for one in second.schedules] == ["b"]
+
+    run(test())
+
+
+def test_each_namespace_has_its_own_fire_times() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            parts = (node.schedules, node.reads, node.service.handles, node.clock)
+            call = Api(ScheduleCalls(*parts).handlers, FireCalls(*parts).handlers, enter=lambda _: None).call
+            for namespace in ("default", "shop"):
+                await call(schedules.Add(name="a", function=namespace, every=3600.0, namespace=namespace))
+            await call(schedules.Trigger("a", namespace="shop"))
+            (fire,) = (await call(fires.ListFires(namespace="shop"))).fires
+            assert fire.schedule == "a"
+            assert (await call(fires.ListFires())).fires == []
+            assert (await call(fires.ListFires(schedule="a", namespace="shop"))).fires == [fire]
+            (line,) = (await call(fires.ReadTimeline(namespace="shop"))).schedules
+            assert (line.schedule, line.function, sum(one.fired for one in line.buckets)) == ("a", "shop", 1)
+            (line,) = (await call(fires.ReadTimeline())).schedules
+            assert (line.function, sum(one.fired for one in line.buckets)) == ("default", 0)
 
     run(test())

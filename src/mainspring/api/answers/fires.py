@@ -21,10 +21,11 @@ from mainspring.api.fires import (
     TimelineBucket,
 )
 from mainspring.clock import to_us
-from mainspring.namespaces import DEFAULT
+from mainspring.namespaces import key_of_text
 from mainspring.queries import schedules as queries
 from mainspring.schedules import triggers
 from mainspring.schedules.model import FireState
+from mainspring.schedules.namespaced import row_with_names, stored_with_names
 from mainspring.schedules.store import ListSchedules
 
 if TYPE_CHECKING:
@@ -76,12 +77,11 @@ class FireCalls:
 
     async def _schedules(self, request: ListFires | ReadTimeline, caller: Caller) -> list[Stored]:
         """Return the schedules of functions that the caller may see, by name."""
-        if request.namespace != DEFAULT:
-            raise ApiError(Code.UNSUPPORTED, f"fire times are listed in the namespace {DEFAULT!r} alone")
-        found = (await read_page(self._reads.gather, ListSchedules(limit=sys.maxsize))).items
+        query = ListSchedules(limit=sys.maxsize, namespace=request.namespace)
+        found = (await read_page(self._reads.gather, query)).items
         return [
             one
-            for one in sorted(found, key=lambda one: one.schedule.name)
+            for one in sorted(map(stored_with_names, found), key=lambda one: one.schedule.name)
             if caller.may(request.permission, request.namespace, text(one.schedule.function))
         ]
 
@@ -121,7 +121,7 @@ class FireCalls:
             history = histories[name]
             if not history.rows and not history.ended:
                 reads += 1
-                await self._read(history)
+                await self._read(request.namespace, history)
             elif history.rows and -negative == history.rows[0].fire_us:
                 row = history.rows.popleft()
                 if _matches(row, request):
@@ -135,11 +135,15 @@ class FireCalls:
                 heapq.heapreplace(heap, (1 - history.after, name))  # its next row is earlier than the last one
         return Fires([run_of(row, self._handles) for row in found], None)
 
-    async def _read(self, history: _History) -> None:
-        query = queries.ListFires(history.name, after=history.after, limit=PAGE)
-        page = await read_page(self._reads.gather, query)
-        history.rows.extend(page.items)
-        history.ended = len(page.items) < PAGE
+    async def _read(self, namespace: str, history: _History) -> None:
+        rows = await self._rows(namespace, history.name, history.after, PAGE)
+        history.rows.extend(rows)
+        history.ended = len(rows) < PAGE
+
+    async def _rows(self, namespace: str, name: str, before_us: int | None, limit: int) -> list[Fire]:
+        """Return the rows of a schedule before a time, the newest first."""
+        query = queries.ListFires(key_of_text(namespace, name), after=before_us, limit=limit)
+        return [row_with_names(row) for row in (await read_page(self._reads.gather, query)).items]
 
     # ---- the timeline ----
 
@@ -158,22 +162,16 @@ class FireCalls:
                 break
             line = _Line(one, since_us, step_us)
             if _newest(one) >= since_us:
-                reads += await self._count_past(line, since_us, min(until_us, to_us(now) + 1))
+                rows = await self._rows(request.namespace, line.name, min(until_us, to_us(now) + 1), MOST_ROWS)
+                line.count([row for row in rows if row.fire_us >= since_us])
+                line.complete = len(rows) < MOST_ROWS or rows[-1].fire_us < since_us
+                reads += 1
             after_us = max(since_us, one.state.next_us or to_us(now)) - 1
             if not one.state.paused and after_us < until_us:
                 left -= await in_slices(self._service.run_sliced, line.count_next(after_us, until_us))
             lines.append(line.answer())
         following = lines[-1].schedule if len(lines) < len(stored) and lines else None
         return Timeline(rfc3339(since_us) or "", rfc3339(until_us) or "", request.step, lines, following)
-
-    async def _count_past(self, line: _Line, since_us: int, until_us: int) -> int:
-        """Count the rows of a schedule before a time, the newest first; return the number of pages read."""
-        query = queries.ListFires(line.name, after=until_us, limit=MOST_ROWS)
-        rows = (await read_page(self._reads.gather, query)).items
-        line.count([row for row in rows if row.fire_us >= since_us])
-        if len(rows) == MOST_ROWS and rows[-1].fire_us >= since_us:
-            line.complete = False
-        return 1
 
 
 class _Line:
