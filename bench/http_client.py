@@ -3,8 +3,10 @@
     python http_client.py MODE SECONDS CONNECTIONS [NUMBER]      (HTTP_ADDRESS and HTTP_TOKEN are in the environment)
 
 The modes are ``submit`` (one job a request), ``batch`` (NUMBER jobs a request), ``get`` (a job, every NUMBER milliseconds on
-each connection) and ``list`` (the paths in the other arguments in turn, each page continued where the last one ended). It prints
-one line of JSON: requests, jobs, the rate in jobs or requests per second, and percentiles of the time to the first byte.
+each connection), ``list`` (the queries in the other arguments in turn, each page continued where the last one ended), ``store``
+(NUMBER jobs that no worker runs, and a few of ten rare functions), ``drain`` (NUMBER no-op jobs until they are done) and
+``paced`` (NUMBER no-op jobs a second). It prints one line of JSON: requests, jobs, the rate in jobs or requests per second, and
+percentiles of the time to the answer.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ import sys
 from typing import Any
 
 JOBS = "/api/v1/namespaces/default/jobs"
+FUNCTIONS = "/api/v1/namespaces/default/functions"
+RARE = 10
+LARGEST_BATCH = 10_000
+PACE = 0.01
+"""Seconds between two batches of a paced load."""
 
 
 class Connection:
@@ -58,8 +65,7 @@ class Load:
             await connection.open()
         began = loop.time()
         self._until = began + self._seconds
-        work = {"submit": self._submit, "batch": self._batch, "get": self._get, "list": self._list}[mode]
-        await asyncio.gather(*(work(one, number, *arguments) for number, one in enumerate(connections)))
+        await asyncio.gather(*(getattr(self, f"_{mode}")(one, at, *arguments) for at, one in enumerate(connections)))
         seconds = loop.time() - began
         for connection in connections:
             connection.close()
@@ -106,6 +112,34 @@ class Load:
         while not self._is_over():
             await self._timed(one, "GET", f"{JOBS}/{handles[len(self.times) % len(handles)]}")
             await asyncio.sleep(int(interval_ms) / 1000)
+
+    async def _store(self, one: Connection, _: int, jobs: str) -> None:
+        for rare in range(RARE):
+            await self._post(one, f"rare{rare}", 5)
+        for _ in range(int(jobs) // LARGEST_BATCH):
+            await self._post(one, "f", LARGEST_BATCH)
+
+    async def _drain(self, one: Connection, _: int, jobs: str) -> None:
+        for _ in range(int(jobs) // 1000):
+            await self._post(one, "noop", 1000)
+        while True:
+            shown = json.loads((await one.request("GET", f"{FUNCTIONS}/noop"))[1])
+            if not shown["waiting"] + shown["running"]:
+                return
+            await asyncio.sleep(0.02)
+
+    async def _paced(self, one: Connection, _: int, rate: str) -> None:
+        following = asyncio.get_running_loop().time()
+        while not self._is_over():
+            await self._post(one, "noop", max(int(float(rate) * PACE), 1))
+            following += PACE
+            await asyncio.sleep(max(following - asyncio.get_running_loop().time(), 0))
+
+    async def _post(self, one: Connection, function: str, size: int) -> None:
+        await self._timed(
+            one, "POST", JOBS + "/batch", json.dumps([{"function": function, "args": []}] * size).encode()
+        )
+        self.jobs += size
 
     async def _list(self, one: Connection, number: int, interval_ms: str, *queries: str) -> None:
         at = number

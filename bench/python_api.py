@@ -76,10 +76,10 @@ def until_results(server: Server, scale: Scale) -> Run:
 
 def with_a_worker(server: Server, mode: str, scale: Scale) -> Run:
     """Run the client in a mode, with one worker process."""
-    with _worker(server) as worker:
-        cpu_before = processor_time.seconds(worker)
+    with worker(server) as pid:
+        cpu_before = processor_time.seconds(pid)
         details = _client(server, mode, scale.count(50_000, 2_000))
-        return Run(details["rate"], {**details, "worker_cpu_s": processor_time.seconds(worker) - cpu_before})
+        return Run(details["rate"], {**details, "worker_cpu_s": processor_time.seconds(pid) - cpu_before})
 
 
 def bulk_submit(server: Server, scale: Scale) -> Run:
@@ -91,7 +91,7 @@ def bulk_submit(server: Server, scale: Scale) -> Run:
 
 def submit_to_result(server: Server, scale: Scale) -> Run:
     """Return the median of the milliseconds from submit to result, for one job after another."""
-    with _worker(server):
+    with worker(server):
         details = _client(server, "latency", scale.count(2_000, 200))
         return Run(details["p50_ms"], details)
 
@@ -102,7 +102,7 @@ def _client(server: Server, mode: str, jobs: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _worker(server: Server) -> Iterator[int]:
+def worker(server: Server) -> Iterator[int]:
     """Run one worker process, and wait until it is registered."""
     _require_mainspring()
     command = [sys.executable, "-m", "mainspring", "worker", str(HERE / "noop_app.py")]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import cells
 import generator
+import http_api
 import limits
 import machine
 import postgres_cells
@@ -34,6 +35,7 @@ def main() -> int:
     every = (
         cells.cells(sqlite, memory)
         + python_api.cells(sqlite)
+        + http_api.cells("http", "SQLite", sqlite)
         + limits.cells(sqlite, memory)
         + postgres_cells.cells(options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)

@@ -66,5 +66,24 @@ def test_the_loop_goes_on_while_a_read_is_under_way(tmp_path: Path, monkeypatch:
     asyncio.run(asyncio.wait_for(check(), 30))
 
 
+def test_a_small_read_does_not_wait_for_a_folding(tmp_path: Path) -> None:
+    async def check() -> None:
+        engine = SqliteEngine(tmp_path / "jobs.db")
+        opened = await engine.open(NodeId("n"), asyncio.get_running_loop().call_soon_threadsafe)
+        job = Job(job_ids(opened.term)(), b"f", b"payload")
+        engine.commit([ops.Submit([job])], lambda _: None, apart)
+        engine._folding._is_due = True  # noqa: SLF001 - as while the log is folded
+        found = await answer(engine, ops.ShowJob(job.id))
+        assert found is not None
+        assert found.id == job.id
+        page = asyncio.ensure_future(answer(engine, ListJobs()))
+        assert not page.done()
+        engine._folding.admit_reader()  # noqa: SLF001 - as at its end
+        assert len((await page).items) == 1
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(check(), 10))
+
+
 def apart(place: int, outcome: Any) -> None:
     raise AssertionError((place, outcome))

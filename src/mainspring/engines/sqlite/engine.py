@@ -245,6 +245,9 @@ class SqliteEngine:
             answered(self._broken)
             return
         assert self._reader is not None, "the store is open"
+        if query.is_small:
+            self._reader.read(query, budget, answered)
+            return
 
         def after_read(answer: Any) -> None:
             self._fold_after_read()

@@ -5,6 +5,7 @@ A reader of a write-ahead log sees what was committed when it began, and delays 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from typing import TYPE_CHECKING, Any
@@ -64,15 +65,19 @@ class Reader:
     def _run(self) -> None:
         while (asked := self._asked.get()) is not None:
             query, budget, answered = asked
-            with self._folding.reading():
+            # A small read takes no longer than the moment between two pages of a folding, and is not worth a wait for all of it.
+            with contextlib.nullcontext() if query.is_small else self._folding.reading():
                 outcome = self._answer(query, budget)
             self._deliver(lambda then=answered, what=outcome: then(what))  # type: ignore[misc] # of this round
 
     def _answer(self, query: Query[Any], budget: Budget) -> Any:
         try:
+            read = self._readers[type(query)]
+            if query.is_small:  # one statement; each one more would wait for the interpreter under a busy loop
+                return run_synchronously(read(self._tx, query, Meter(budget)))
             self._tx.cursor.execute("BEGIN")  # all statements of a read see the same
             try:
-                return run_synchronously(self._readers[type(query)](self._tx, query, Meter(budget)))
+                return run_synchronously(read(self._tx, query, Meter(budget)))
             finally:
                 self._tx.cursor.execute("ROLLBACK")
         except apsw.Error as error:

@@ -24,7 +24,7 @@ class Reading:
             assert store.read(ops.ShowJob(job.id)) == found[job.id]
         for unknown in (1, 2**70):
             assert store.read(ops.ShowJob(unknown)) is None
-        if store.engine.limits:  # else it has the namespace `default` alone
+        if store.engine.namespaces:
             assert store.read(ops.ShowJob(pending.id, "elsewhere")) is None
 
     def test_the_arguments_of_a_job_are_kept_until_it_succeeds(self, store: Store) -> None:

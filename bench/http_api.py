@@ -1,0 +1,154 @@
+"""The cells of the HTTP API: submits, batches, and reads while workers run no-op jobs at half speed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import processes
+from generator import LoadError
+from measure import Cell, Run, Scale, Side
+from python_api import environment, worker
+from scenarios import MILLION
+from servers import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from servers import Contestant, Server
+
+HERE = Path(__file__).resolve().parent
+CONNECTIONS = 16
+SECONDS = 8.0
+LISTS = (
+    "limit=50",
+    "state=pending&limit=50",
+    "state=failed&limit=50",
+    "function=f&limit=50",
+    "state=succeeded&limit=50",
+    "function=rare0&limit=50",
+)
+WORST = "function=rare3&state=failed&state=succeeded&state=cancelled&created_from=2026-01-01T00:00:00Z&error_type=E"
+"""A rare function, three states, a time and an error: the search passes over all jobs."""
+TURNS = 3
+_HTTP = re.compile(r"^listening http (127\.0\.0\.1:\d+)", re.MULTILINE)
+
+
+def cells(
+    key: str, store: str, contestant: Contestant, wrapped: Callable[[Any], Any] = lambda scenario: scenario
+) -> list[Cell]:
+    """Return the cells for a store; ``wrapped`` adapts a scenario to its server."""
+    served = replace(contestant, command=f"{contestant.command} --http 127.0.0.1:0")
+
+    def cell(name: str, measure: str, required: str, unit: str, scenario: Any, **bounds: Any) -> Cell:
+        side = Side(f"mainspring {store}", served, wrapped(scenario))
+        return Cell(f"{key}-{name}", f"HTTP API on {store}: {measure}", required, unit, (side,), **bounds)
+
+    return [
+        cell("submit", "single durable submits, 16 kept connections", "1,500/s", "jobs/s", submits, at_least=1500),
+        cell("batch", "batches of 1,000 jobs, 2 connections", "40,000/s", "jobs/s", batches, at_least=40_000),
+        cell("get", "p99 of GET of a job at half load", "10 ms", "ms", gets, under=10.0, once=True),
+        cell("list", "p99 of lists with 1M jobs at half load", "80 ms", "ms", lists, under=80.0, once=True),
+        cell(
+            "worst",
+            "p99 of durable submits, window 1, beside the worst filter over 1M jobs, divided by that without",
+            "2 x",
+            "x",
+            submits_beside_the_worst_filter,
+            under=2.0,
+            once=True,
+        ),
+    ]
+
+
+def submits(server: Server, scale: Scale) -> Run:
+    """Return the single submits per second."""
+    return _rate(_Http(server).run("submit", scale.count(10, 2), CONNECTIONS))
+
+
+def batches(server: Server, scale: Scale) -> Run:
+    """Return the jobs per second in batches."""
+    return _rate(_Http(server).run("batch", scale.count(10, 2), 2, 1000))
+
+
+def gets(server: Server, scale: Scale) -> Run:
+    """Return the p99 of the milliseconds of a GET at half load."""
+    http = _Http(server)
+    with worker(server), http.half_load(scale) as half:
+        found = http.run("get", SECONDS, 4, 20)
+    return Run(found["p99_ms"], {**found, "half_load": half})
+
+
+def lists(server: Server, scale: Scale) -> Run:
+    """Return the p99 of the milliseconds of a list at half load."""
+    http = _Http(server)
+    http.run("store", 0, 1, scale.count(MILLION, 50_000))
+    with worker(server), http.half_load(scale) as half:
+        found = http.run("list", SECONDS, 2, 50, *LISTS)
+    return Run(found["p99_ms"], {**found, "half_load": half})
+
+
+def submits_beside_the_worst_filter(server: Server, scale: Scale) -> Run:
+    """Return the p99 of submits beside searches, divided by the p99 without, in turns."""
+    http = _Http(server)
+    http.run("store", 0, 1, scale.count(MILLION, 50_000))
+    alone, beside, searches = [], [], []
+    for _ in range(TURNS):
+        alone.append(http.run("submit", 4, 1))
+        with http.running("list", 5, 2, 20, WORST) as search:
+            time.sleep(0.5)
+            beside.append(http.run("submit", 4, 1))
+            searches.append(search())
+    ratio = sum(one["p99_ms"] for one in beside) / sum(one["p99_ms"] for one in alone)
+    return Run(ratio, {"alone": alone, "beside": beside, "searches": searches})
+
+
+def _rate(found: dict[str, Any]) -> Run:
+    return Run(found["rate"], found)
+
+
+class _Http:
+    """The HTTP port of a server, with a token for it."""
+
+    def __init__(self, server: Server) -> None:
+        found = _HTTP.search((server.directory / "output.log").read_text(errors="replace"))
+        if found is None:
+            raise StartError(f"{server.contestant.name} has no HTTP port")
+        command = [sys.executable, "-m", "mainspring", "tokens", "create", "--name", "bench", "--role", "admin"]
+        token = processes.output_of(command, environment(server)).strip()
+        self._environment = {**environment(server), "HTTP_ADDRESS": found[1], "HTTP_TOKEN": token}
+
+    def run(self, mode: str, *arguments: object) -> dict[str, Any]:
+        """Run the client, and return its figures."""
+        return processes.figures_of(self._command(mode, *arguments), self._environment)
+
+    @contextlib.contextmanager
+    def running(self, mode: str, *arguments: object) -> Iterator[Callable[[], str]]:
+        """Run the client meanwhile; the yielded function returns its output once it has ended."""
+        command = self._command(mode, *arguments)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environment) as client:
+            try:
+                yield lambda: client.communicate()[0]
+            finally:
+                client.kill()
+
+    @contextlib.contextmanager
+    def half_load(self, scale: Scale) -> Iterator[float]:
+        """Run no-op jobs at half of the speed that was measured before."""
+        self.run("drain", 0, 1, 5_000)
+        rate = self.run("drain", 0, 1, scale.count(60_000, 5_000))["rate"] / 2
+        with self.running("paced", 3600, 1, rate):
+            time.sleep(2)
+            yield rate
+
+    @staticmethod
+    def _command(mode: str, *arguments: object) -> list[str]:
+        if mode not in {"submit", "batch", "get", "list", "store", "drain", "paced"}:
+            raise LoadError(f"the client has no mode {mode}")
+        return [sys.executable, str(HERE / "http_client.py"), mode, *map(str, arguments)]
