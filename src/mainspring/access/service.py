@@ -63,6 +63,7 @@ AUDIT_RETENTION: Final = 90 * 86400.0
 """Seconds for which acts are kept, by default."""
 REFUSALS_PER_MINUTE: Final = 60
 """Refusals that a node records in a minute; it counts the others."""
+EVERYTHING: Final = (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),)
 MOST_CACHED: Final = 10_000
 ID_BYTES: Final = 8
 
@@ -234,9 +235,8 @@ class AccessService:
         """Return a sign-in link; see `sign_in.SignIn`."""
         link, digest = self._new(Kind.LINK)
         now_us = self._now_us()
-        grants = (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),)
         credential = Credential(
-            digest, Kind.LINK, name, grants, created_us=now_us, expires_us=now_us + to_us(LINK_LIFE)
+            digest, Kind.LINK, name, EVERYTHING, created_us=now_us, expires_us=now_us + to_us(LINK_LIFE)
         )
         await self._commit(Issue(credential))
         return link
@@ -254,6 +254,12 @@ class AccessService:
         secret, digest = self._new(Kind.TOKEN)
         stored = msgspec.structs.replace(token, digest=digest, kind=Kind.TOKEN, created_us=self._now_us())
         self._commits.put(Issue(stored, act), lambda _: done((secret, stored)), failed)
+
+    async def token_of_start(self) -> str:
+        """Return a new token for everything, for a node whose store keeps no tokens: it ends with the node."""
+        template = Credential(b"", Kind.TOKEN, "start", EVERYTHING, token=self.new_id())
+        secret, _ = await _awaited(lambda done, failed: self.new_token(template, None, done, failed))
+        return str(secret)
 
     def new_id(self) -> str:
         """Return the id of a new token."""

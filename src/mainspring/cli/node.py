@@ -63,12 +63,17 @@ async def serve_node(settings: ServerSettings, ready: Ready) -> int:
     gc.set_threshold(50_000, 20, 50)
     from mainspring.server.serving import serve  # noqa: PLC0415 - the whole server, which other commands do not need
 
-    return await serve(settings, ready=ready, show_sign_in=_show_sign_in if sys.stdout.isatty() else None)
+    show_sign_in = _show_sign_in if sys.stdout.isatty() else None
+    return await serve(settings, ready=ready, show_sign_in=show_sign_in, show_token=_show_token)
 
 
 def _show_sign_in(link: str) -> None:
     if sys.stdout.isatty():  # not in the background
         print(f"sign in, once and within 10 minutes: {link}", flush=True)
+
+
+def _show_token(token: str) -> None:
+    print(f"token for the HTTP API until this node stops: {token}", flush=True)
 
 
 def client_address(port: Listening) -> str:

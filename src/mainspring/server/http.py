@@ -68,6 +68,10 @@ class HttpPort:
         address = TcpAddress(ANY_HOST.get(host, host), port)
         return f"{self._scheme}://{address}{self._prefix}{LOGIN}?link={await self._access.new_link()}"
 
+    async def token_of_start(self) -> str:
+        """Return a new token that is valid until the node stops."""
+        return await self._access.token_of_start()
+
     def end_streams(self) -> None:
         """End all streams, before the node drains: their clients connect to other nodes."""
         self._streams.end()

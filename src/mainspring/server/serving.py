@@ -78,6 +78,12 @@ class Server:
         port = next((port for port in self._ports.opened if port.face == "http" and port.port), None)
         return None if self._http is None or port is None else await self._http.sign_in_link(port.host, port.port)
 
+    async def token_of_start(self) -> str | None:
+        """Return a new token for the HTTP API; None if the store keeps tokens, or the node has no HTTP port."""
+        if self._http is None or self._engine.access:
+            return None
+        return await self._http.token_of_start()
+
     def reload(self) -> None:
         """Reopen the log and reload the TLS files, at SIGHUP."""
         self._log_sink.reopen()
@@ -105,12 +111,15 @@ async def serve(
     *,
     ready: Callable[[Sequence[Listening]], None],
     show_sign_in: Callable[[str], None] | None = None,
+    show_token: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run a node until a signal stops it; return the exit code.
 
-    ``ready`` is called when all ports are open. ``show_sign_in`` is called afterwards with an address that signs a browser in
-    once, if the node has an HTTP port. Raises SettingsError, PortError or StoreError if the node cannot start, and
-    StoreBrokenError if its disk fails: acknowledged jobs are safe, but the node can accept no more.
+    ``ready`` is called when all ports are open. Afterwards, if the node has an HTTP port, ``show_sign_in`` is called with an
+    address that signs a browser in once, and ``show_token`` with a token, if the store keeps none.
+
+    Raises SettingsError, PortError or StoreError if the node cannot start, and StoreBrokenError if its disk fails: acknowledged
+    jobs are safe, but the node can accept no more.
     """
     settings.check()
     server = Server(settings, start_logging(settings.log))
@@ -132,6 +141,8 @@ async def serve(
         ready(ports)
         if show_sign_in is not None:
             await _show_sign_in(server, show_sign_in)
+        if (token := await server.token_of_start()) is not None:
+            show_token(token)
         if not settings.jobs.schedules:
             log.info("this node fires no schedules")
         log.info("started", node=settings.name, term=server.node.term, store=settings.store.shown, core=core())
