@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from mainspring.client.aio import AsyncClient
     from mainspring.client.outcomes import Notice, Outcome
 
-LAST_LINES: Final = 0.3
-"""Seconds after the end of a job in which its last lines are stored."""
+LAST_LINES: Final = 1.5
+"""Seconds after the end of a job in which its last lines are stored, even if the node is busy."""
+NO_LINES: Final = 0.3
+"""The same for a job without lines so far."""
+INTERVAL: Final = 0.1
+"""Seconds between two requests for its last lines."""
 
 
 class View(Protocol):
@@ -39,17 +43,24 @@ async def _follow(client: AsyncClient, handle: str, view: View, limit: float | N
     lines = asyncio.create_task(_show_lines(client, cursor, view))
     try:
         outcome = await client.outcome(handle, limit, on_notice=view.notice)
-        if not lines.done() or not cursor.ended:
-            await asyncio.sleep(LAST_LINES)
     finally:
         lines.cancel()
         await asyncio.wait([lines])
     with contextlib.suppress(MainspringError):  # the outcome counts more than the last lines
-        cursor.params["wait"] = 0
-        while not cursor.ended and (rest := cursor.add(await client.call(METHOD, cursor.params))):
-            view.lines(rest)
+        await _show_last_lines(client, cursor, view)
     await client.close()
     return outcome
+
+
+async def _show_last_lines(client: AsyncClient, cursor: LogCursor, view: View) -> None:
+    cursor.params["wait"] = 0
+    until = time.monotonic() + (LAST_LINES if cursor.params["after"] else NO_LINES)
+    while not cursor.ended:
+        view.lines(cursor.add(await client.call(METHOD, cursor.params)))
+        if time.monotonic() >= until:
+            return
+        if not cursor.ended:
+            await asyncio.sleep(INTERVAL)
 
 
 async def _show_lines(client: AsyncClient, cursor: LogCursor, view: View) -> None:

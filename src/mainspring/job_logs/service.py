@@ -30,6 +30,10 @@ OPERATION_BYTES: Final = 128 * 1024
 OPERATION_ROWS: Final = 256
 PAUSE: Final = 0.1
 """Seconds between two operations."""
+BUSY_PAUSE: Final = 0.5
+"""The same while the node commits many groups: a group with lines takes longer than one with jobs alone."""
+QUIET_GROUPS: Final = 10
+"""Groups between two operations above which a node is busy."""
 RETRY_PAUSE: Final = 1.0
 """Seconds after an operation that has failed."""
 BUSY_BYTES: Final = 2 * 2**20
@@ -103,6 +107,10 @@ class LogService:
         self._unneeded: set[tuple[int, int]] = set()
         """The stored chunks of the middle of long logs, by job and id."""
         self._is_scheduled = False
+        self._written_at = float("-inf")
+        """The monotonic time of the last operation."""
+        self._groups = 0
+        """The number of the node's groups at the last operation."""
         self._is_sweeping = False
         self._swept = clock.monotonic()
         self.lines = 0
@@ -151,13 +159,19 @@ class LogService:
     def _schedule(self, pause: float) -> None:
         if not self._is_scheduled and not self._under_way:
             self._is_scheduled = True
-            self._later(pause, self._write)
+            self._later(max(pause, self._next_at() - self._clock.monotonic()), self._write)
+
+    def _next_at(self) -> float:
+        """Return the monotonic time of the next operation."""
+        is_busy = self._commits.groups - self._groups > QUIET_GROUPS
+        return self._written_at + (BUSY_PAUSE if is_busy else PAUSE)
 
     def _write(self) -> None:
         """Put the next operation, unless the store is busy with jobs."""
         self._is_scheduled = False
-        if self._commits.bytes > BUSY_BYTES:
-            self._schedule(PAUSE)
+        early = self._next_at() - self._clock.monotonic()
+        if early > 0 or self._commits.bytes > BUSY_BYTES:
+            self._schedule(max(early, PAUSE))
             return
         chunks: list[Chunk] = []
         size = 0
@@ -174,6 +188,7 @@ class LogService:
         self._unneeded.difference_update(dropped)
         if chunks or dropped:
             self._under_way = chunks
+            self._written_at, self._groups = self._clock.monotonic(), self._commits.groups
             self._commits.put(
                 AppendLogs(chunks, dropped), lambda _: self._written(), lambda _: self._not_written(dropped)
             )
@@ -182,7 +197,7 @@ class LogService:
         chunks, self._under_way = self._under_way, ()
         self.readers.written({chunk.job for chunk in chunks})
         if self._waiting or self._unneeded:
-            self._schedule(PAUSE)
+            self._schedule(0.0)
 
     def _not_written(self, dropped: Sequence[tuple[int, int]]) -> None:
         """Keep the lines of an operation that has failed for another attempt."""
@@ -230,6 +245,10 @@ class LogService:
     ) -> None:
         """Read a page of stored lines."""
         self._reads.ask(query, done, failed, wanted)
+
+    def has_all(self, job: int) -> bool:
+        """Return whether all lines of a job that has just ended were written here: its worker sends them before the end."""
+        return any(one.job == job for one in self._deliveries.values()) and not self.is_writing(job)
 
     def is_writing(self, job: int) -> bool:
         """Return whether lines of a job are on their way to the store."""

@@ -65,7 +65,8 @@ def followed(*answers: dict[str, Any] | Exception, json_lines: bool = False) -> 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_loop, "LAST_LINES", 0.0)
+    for name in ("LAST_LINES", "NO_LINES", "INTERVAL"):
+        monkeypatch.setattr(follow_loop, name, 0.0)
 
 
 def test_each_line_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

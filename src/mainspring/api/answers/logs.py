@@ -241,7 +241,7 @@ class LogCalls:
         if not State(job.state).ended:
             return False, max(job.term, 0)
         is_late = self._service.wall() - job.ended_us / 1_000_000 > LAST_LINES
-        return is_late and not logs.is_writing(job_id), 0
+        return logs.has_all(job_id) or (is_late and not logs.is_writing(job_id)), 0
 
     @staticmethod
     async def _has_lines(logs: LogService, request: Logs, job_id: int) -> bool:

@@ -9,7 +9,15 @@ import pytest
 from tests.simulation.life import LOG_RETENTION
 
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.job_logs.service import BUFFER_BYTES, OPERATION_ROWS, PAUSE, RETRY_PAUSE, SWEEP_INTERVAL
+from mainspring.job_logs.service import (
+    BUFFER_BYTES,
+    BUSY_PAUSE,
+    OPERATION_ROWS,
+    PAUSE,
+    QUIET_GROUPS,
+    RETRY_PAUSE,
+    SWEEP_INTERVAL,
+)
 from mainspring.jobs.argument_rules import ArgumentRules, Rule
 from mainspring.wire.gearman.packets import Type
 
@@ -56,7 +64,7 @@ class Running:
 
     def log(self, some: Sequence[Any], first: int = 1) -> None:
         send(self.peer, self.handle, self.token, some, first)
-        self.node.wait(0)
+        self.node.wait(PAUSE)
         self.node.commit()
 
 
@@ -200,14 +208,35 @@ def test_unknown_jobs(node: Node) -> None:
 
 
 def test_the_end_of_a_log(node: Node, running: Running) -> None:
-    running.log(lines(1))
-    assert not read(node, running.handle)["ended"]
     settle(running.peer, running.handle, running.token)
     node.commit()
-    assert not read(node, running.handle)["ended"], "its last lines may be on their way"
+    assert not read(node, running.handle)["ended"], "lines may be on their way to another node"
     node.wait(1.5)
     assert read(node, running.handle)["ended"]
     assert read(node, running.handle, after="")["ended"]
+
+
+def test_the_end_of_a_log_that_was_written_here(node: Node, running: Running) -> None:
+    running.log(lines(1))
+    assert not read(node, running.handle)["ended"]
+    send(running.peer, running.handle, running.token, lines(1), first=2)
+    settle(running.peer, running.handle, running.token)
+    node.commit()
+    assert not read(node, running.handle)["ended"], "its last line is not written yet"
+    node.wait(PAUSE)
+    assert [line["number"] for line in read(node, running.handle)["lines"]] == [1, 2]
+    assert read(node, running.handle)["ended"]
+
+
+def test_a_busy_node_writes_lines_less_often(node: Node, running: Running) -> None:
+    running.log(lines(1))
+    client = node.connect(extended=True)
+    for number in range(2 * QUIET_GROUPS):
+        submit(client, payload=b"%d" % number)
+    running.log(lines(1), first=2)
+    assert len(messages(node, running.handle)) == 1
+    node.wait(BUSY_PAUSE)
+    assert len(messages(node, running.handle)) == 2
 
 
 def test_a_reader_waits_for_lines(node: Node, running: Running) -> None:

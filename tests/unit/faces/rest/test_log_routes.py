@@ -64,6 +64,7 @@ class Logged:
         lines = [Line(1_000_000, level, "a.b", message, {"n": 1}) for message in messages]
         self._logs.append(self._delivery, self._number + 1, lines)
         self._number += len(lines)
+        self.node.clock.advance(1)
         await asyncio.sleep(0)  # it is put in the next turn
         await self.node.committed()
         assert not self._logs.is_writing(self.held.job.id)
