@@ -12,6 +12,7 @@ from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.schedules import reconcile, registration, triggers
 from mainspring.schedules.model import Origin
+from mainspring.schedules.namespaced import with_names
 from mainspring.schedules.store import (
     Change,
     Declare,
@@ -240,7 +241,7 @@ class ScheduleService:
             for change in changes:
                 schedule = change.schedule
                 if schedule is not None:
-                    registration.check(schedule)
+                    registration.check(with_names(schedule))
                     change = change._replace(first_us=triggers.first(schedule, now_us))
                 checked.append(change)
                 yield
