@@ -39,6 +39,8 @@ class FunctionRules:
     def __init__(self, kept: int, keys: re.Pattern[str] | None) -> None:
         self.limit = kept
         """Bytes of the largest payload that is kept after a success."""
+        self.kept_whole = -1 if keys is not None else kept
+        """Bytes of the largest payload that is kept without a look at its keys."""
         self._keys = keys
 
     def kept(self, payload: bytes) -> bytes | None:
@@ -99,25 +101,27 @@ class Rule(NamedTuple):
     """Of a size: bytes. Of a redaction: a pattern of keys."""
 
 
-class ArgumentRules:
-    """The rules of all functions.
+class ArgumentRules(dict[bytes, FunctionRules]):
+    """The rules of all functions, by function: made when they are looked up first.
 
     Of ``sizes``, the last that matches a function applies; without any, `KEPT`. Of ``redactions``, all that match it.
     """
 
     def __init__(self, sizes: Sequence[Rule] = (), redactions: Sequence[Rule] = ()) -> None:
+        super().__init__()
         self._sizes = sizes
         self._redactions = redactions
-        self._functions: dict[bytes, FunctionRules] = {}
+
+    def __missing__(self, function: bytes) -> FunctionRules:
+        """Make the rules of a function."""
+        if len(self) >= MOST_FUNCTIONS:
+            self.clear()
+        made = self[function] = self._build(split(function)[1].decode("utf-8", "backslashreplace"))
+        return made
 
     def of(self, function: bytes) -> FunctionRules:
         """Return the rules of a function."""
-        found = self._functions.get(function)
-        if found is None:
-            if len(self._functions) >= MOST_FUNCTIONS:
-                self._functions.clear()
-            found = self._functions[function] = self._build(split(function)[1].decode("utf-8", "backslashreplace"))
-        return found
+        return self[function]
 
     def _build(self, name: str) -> FunctionRules:
         kept = KEPT

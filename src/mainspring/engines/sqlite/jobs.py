@@ -124,7 +124,7 @@ def _settled(settlement: rules.Settlement) -> rows.Row:
         job.id,
         job.term,
         settlement.payload,
-        settlement.record.decode() or None,
+        settlement.record.decode() if settlement.record else None,
     )
 
 
