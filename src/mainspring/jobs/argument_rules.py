@@ -116,8 +116,8 @@ class ArgumentRules(dict[bytes, FunctionRules]):
         """Make the rules of a function."""
         if len(self) >= MOST_FUNCTIONS:
             self.clear()
-        made = self[function] = self._build(split(function)[1].decode("utf-8", "backslashreplace"))
-        return made
+        rules = self[function] = self._build(split(function)[1].decode("utf-8", "backslashreplace"))
+        return rules
 
     def of(self, function: bytes) -> FunctionRules:
         """Return the rules of a function."""

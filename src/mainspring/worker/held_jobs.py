@@ -166,7 +166,8 @@ class HeldJobs:
         extra = 0
         self._reports.send()
         for delivery, settlement, seconds in finished:
-            self._reports.send_last(delivery.link, delivery.key)
+            if self._reports.progress_waits:
+                self._reports.send_last(delivery.link, delivery.key)
             self._prefetch.observe(seconds)
             extra += delivery.link.extra
             session = delivery.link.session

@@ -120,6 +120,11 @@ class LogBatches:
             link.session.send_logs(_encode(batch))
             link.flush()
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether it knows any delivery."""
+        return bool(self._deliveries)
+
     def ended(self, origin: Origin) -> None:
         """Forget a delivery that has ended."""
         if self._deliveries:

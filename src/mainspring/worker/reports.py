@@ -58,10 +58,11 @@ class Reports:
 
     def ended(self, link: Link, key: Key) -> None:
         """Forget a delivery that has ended."""
-        origin = Origin(link, key)
-        self._logs.ended(origin)
-        self._next_progress.pop(origin, None)
-        self._progress.pop(origin, None)
+        if self._next_progress or self._progress or self._logs.has_lines:
+            origin = Origin(link, key)
+            self._logs.ended(origin)
+            self._next_progress.pop(origin, None)
+            self._progress.pop(origin, None)
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that a job waits for another one."""
@@ -80,7 +81,7 @@ class Reports:
                 pass  # the loop is closed: the worker has ended
 
     def send(self) -> None:
-        """Send queued reports, without progress that came too soon; called on the loop."""
+        """Send queued reports, without progress that came too soon; called on the loop, and before settlements."""
         self._logs.send()
         if not self._scheduled:
             return
@@ -111,11 +112,14 @@ class Reports:
         self._timer = None
         self._send_due_progress()
 
+    @property
+    def progress_waits(self) -> bool:
+        """Whether progress waits that came too soon."""
+        return bool(self._progress)
+
     def send_last(self, link: Link, key: Key) -> None:
-        """Send the last reports of a delivery, before its settlement: after that, its job must not report."""
-        self.send()
-        if self._progress:
-            self._send_progress(Origin(link, key))
+        """Send the last progress of a delivery, before its settlement: after that, its job must not report."""
+        self._send_progress(Origin(link, key))
 
     def _send_progress(self, origin: Origin) -> None:
         newest = self._progress.pop(origin, None)

@@ -60,6 +60,7 @@ def test_progress_is_sent_at_once_and_then_at_most_once_in_each_interval(monkeyp
         reporter.send_last(*first.origin)
         assert link.session.sent[2:] == [(b"1", 4, 9, "step 4")], "the newest one comes before the end"
         reporter.ended(*first.origin)
+        assert not reporter.progress_waits
         reporter.send_last(*first.origin)
         assert len(link.session.sent) == 3
 
