@@ -1,4 +1,4 @@
-"""A search for jobs in several requests: each answer has the jobs found in 0.1 s and the handle at which to continue."""
+"""A search for jobs in several requests: each answer has the jobs found in 60 ms and the handle at which to continue."""
 
 from __future__ import annotations
 
