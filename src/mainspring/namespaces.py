@@ -79,7 +79,9 @@ def name_of(key: bytes) -> bytes:
 
 
 def key_of_text(namespace: str, name: str) -> str:
-    """Return the key of a name that is text, such as that of a schedule."""
+    """Return the key of a name that is text, such as that of a schedule. Raises UsageError for a name that looks like a key."""
+    if "\x1f" in name:
+        raise UsageError(f"{name!r} contains the character U+001F, which separates namespaces from names: leave it out")
     return name if namespace == DEFAULT else f"{namespace}\x1f{name}"
 
 

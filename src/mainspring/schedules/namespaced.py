@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 def with_keys(schedule: Schedule, namespace: str) -> Schedule:
     """Return a schedule of a namespace as it is stored."""
     if namespace == DEFAULT:
+        for parent in schedule.parents:
+            key_of_text(
+                namespace, parent
+            )  # refuses the key of another namespace; `registration` checks the other names
         return schedule
     return replace(
         schedule,

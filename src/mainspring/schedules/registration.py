@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mainspring.errors import UsageError
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT
 from mainspring.jobs.retry import check as check_retry
+from mainspring.namespaces import DEFAULT, name_of, split_text
 from mainspring.quantities import format_duration
 from mainspring.schedules import cron, triggers
 from mainspring.schedules.model import At, Cron, Every, Overlap
@@ -25,7 +26,8 @@ _MAX_NAME_LENGTH = 200
 
 def check(schedule: Schedule) -> None:
     """Raise UsageError if a schedule is invalid by itself; ``parents.Graph`` checks it together with the others."""
-    name = schedule.name
+    # Outside of the default namespace the names are keys, which contain the separator once.
+    name = schedule.name if schedule.namespace == DEFAULT else split_text(schedule.name)[1]
     if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable() or name != name.strip():
         raise UsageError(f"{name!r} is not a name for a schedule: use 1 to {_MAX_NAME_LENGTH} printable characters")
     try:
@@ -62,12 +64,13 @@ def _check(schedule: Schedule) -> None:
     for what, text in (("the function's name", schedule.function), ("unique", schedule.unique)):
         if b"\0" in text:  # NUL separates the arguments of a packet
             raise UsageError(f"{what} contains a NUL byte: leave it out")
-    if DECISIONS in schedule.function:
+    function = schedule.function if schedule.namespace == DEFAULT else name_of(schedule.function)
+    if DECISIONS in function:
         raise UsageError(
             "the function's name has the character U+001F, which marks a node's own functions: leave it out"
         )
-    if len(schedule.function) > FUNCTION_LIMIT:
-        raise UsageError(f"the function's name has {len(schedule.function)} bytes: give it at most {FUNCTION_LIMIT}")
+    if len(function) > FUNCTION_LIMIT:
+        raise UsageError(f"the function's name has {len(function)} bytes: give it at most {FUNCTION_LIMIT}")
     if len(schedule.unique) > UNIQUE_LIMIT:
         raise UsageError(f"unique has {len(schedule.unique)} bytes: give it at most {UNIQUE_LIMIT}")
     if schedule.timeout == 0:

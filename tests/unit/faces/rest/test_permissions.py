@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api.audit import ListActs
@@ -120,6 +122,69 @@ def test_a_grant_for_some_functions_hides_the_jobs_of_others() -> None:
             assert wrong == []
             listed = await client.get(f"/api/v1/namespaces/{OWN}/jobs", token="pay")
             assert {job["function"] for job in listed.json["items"]} == {"payroll"}
+
+    asyncio.run(test())
+
+
+def test_objects_of_other_namespaces_do_not_exist() -> None:
+    """Each operation on one object gets the object of another namespace, and answers as if there were none."""
+
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            team = f"/api/v1/namespaces/{OTHER}"
+            job = await client.send("POST", f"{team}/jobs", {"function": "pay", "args": [1]})
+            assert job.status == 201, job.body
+            schedule = {"name": "nightly", "function": "pay", "cron": "0 3 * * *"}
+            assert (await client.send("POST", f"{team}/schedules", schedule)).status == 201
+            operation = {"action": "cancel", "filter": {"function": "none"}, "reason": "test"}
+            begun = await client.send("POST", f"{team}/operations", operation)
+            assert begun.status == 202, begun.body
+            names = {
+                "{handle}": job.json["handle"],
+                "{name}": "nightly",
+                "{id}": begun.json["id"],
+                "{schedule}": "nightly",
+            }
+            grant = Grant(Role.ADMIN, OWN, payloads=True)
+            client.access.callers["own"] = Caller("own", (grant,), token="own")
+            checked, wrong = 0, []
+            for method, path, described in operations():
+                target = path
+                for name, value in names.items():
+                    target = target.replace(name, value)
+                if target == path or "{namespace}" not in path or method == "PUT":
+                    continue
+                status = await status_of(client, method, target.replace("{namespace}", OWN), described, "own")
+                checked += 1
+                if status not in (404, 422):
+                    wrong.append((method, path, status))
+            assert wrong == []
+            assert checked > 25
+            assert (await client.get(f"{team}/jobs/{job.json['handle']}")).json["state"] == "pending"
+            assert (await client.get(f"{team}/schedules/nightly")).status == 200
+            for kind in ("jobs", "schedules", "operations"):
+                assert (await client.get(f"/api/v1/namespaces/{OWN}/{kind}")).json["items"] == []
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("namespace", [OWN, OTHER])
+def test_names_that_look_like_keys_are_refused(namespace: str) -> None:
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            base = f"/api/v1/namespaces/{namespace}"
+            plain = {"name": "a", "function": "f", "cron": "0 3 * * *"}
+            for wrong in (
+                {"name": "other\x1fa"},
+                {"function": "other\x1ff"},
+                {"cron": None, "parents": ["other\x1fa"]},
+            ):
+                schedule = {key: value for key, value in {**plain, **wrong}.items() if value is not None}
+                answer = await client.send("POST", f"{base}/schedules", schedule)
+                assert answer.status == 422, (wrong, answer.body)
+            assert (await client.send("POST", f"{base}/jobs", {"function": "other\x1ff"})).status == 422
+            assert (await client.get(f"{base}/schedules/other%1Fa")).status in (404, 422)
+            assert (await client.send("POST", f"{base}/schedules", plain)).status == 201
 
     asyncio.run(test())
 
