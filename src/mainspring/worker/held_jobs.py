@@ -165,6 +165,7 @@ class HeldJobs:
         self.done += len(finished)
         extra = 0
         self._reports.send()
+        logged = self._reports.has_logs
         for delivery, settlement, seconds in finished:
             if self._reports.progress_waits:
                 self._reports.send_last(delivery.link, delivery.key)
@@ -176,7 +177,8 @@ class HeldJobs:
             if self._decider is None or not self._decider.ended(delivery, settlement):
                 session.settle(delivery.key, settlement)
             self._held.pop((delivery.link, delivery.key), None)
-            self._reports.ended(delivery.link, delivery.key)
+            if logged:
+                self._reports.ended(delivery.link, delivery.key)
         if self._counters is not None:
             self._counters.ended([one.delivery for one in finished])
         self._places.vacate(len(finished) - extra, extra)

@@ -55,6 +55,9 @@ class LogBatches:
         self._timer: asyncio.TimerHandle | None = None
         self._sent = float("-inf")
 
+    def __bool__(self) -> bool:
+        return bool(self._deliveries)
+
     def attach(self) -> None:
         """Use the running loop."""
         self._loop = asyncio.get_running_loop()
@@ -127,6 +130,5 @@ class LogBatches:
 
     def ended(self, origin: Origin) -> None:
         """Forget a delivery that has ended."""
-        if self._deliveries:
-            with self._lock:
-                self._deliveries.pop(origin, None)
+        with self._lock:
+            self._deliveries.pop(origin, None)

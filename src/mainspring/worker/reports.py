@@ -56,6 +56,11 @@ class Reports:
         if job.origin is not None:
             self._logs.add(job.origin, line)
 
+    @property
+    def has_logs(self) -> bool:
+        """Whether any delivery has logged lines: most jobs log none, and then their ends need no call."""
+        return bool(self._logs)
+
     def ended(self, link: Link, key: Key) -> None:
         """Forget a delivery that has ended."""
         if self._next_progress or self._progress or self._logs.has_lines:
