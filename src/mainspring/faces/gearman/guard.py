@@ -14,7 +14,7 @@ from mainspring.access.roles import Permission
 from mainspring.log_limit import LogLimit
 from mainspring.namespaces import split
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
-from mainspring.wire.gearman.packets import EXTENSION, Type, response
+from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, Type, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,7 +155,7 @@ class Guard:
         """Return whether a message is refused; then it is answered here."""
         caller = self.caller
         if caller is None:
-            if kind == Type.OPTION_REQ and args[0].startswith(SIGN_IN):
+            if kind == Type.OPTION_REQ and args[0].startswith((SIGN_IN, NAMESPACE_OPTION)):
                 return False
             _refuse(peer, kind, TOKEN_REQUIRED, _REQUIRED)
             peer.end()

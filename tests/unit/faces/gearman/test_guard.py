@@ -27,6 +27,7 @@ TOKENS = {
     "dev": Caller("dev", (Grant(Role.DEVELOPER),), "t1"),
     "pay": Caller("pay", (Grant(Role.DEVELOPER, functions=("pay*",)),), "t2"),
     "view": Caller("view", (Grant(Role.VIEWER),), "t3"),
+    "shop": Caller("shop", (Grant(Role.DEVELOPER, "shop"),), "t5"),
     "admin": Caller("admin", (Grant(Role.ADMIN),), "t4"),
 }
 
@@ -180,6 +181,31 @@ def test_a_token_for_some_functions_reaches_no_others(guarded: Node) -> None:
     assert pay.call("jobs.watch") == "forbidden"
     assert pay.call("jobs.watch", function="mail") == "forbidden"
     assert pay.call("jobs.watch", function="pay") == {}
+
+
+def test_a_token_is_for_its_namespace(guarded: Node) -> None:
+    dev, shop = signed_in(guarded, "dev"), signed_in(guarded, "shop")
+    for peer in (dev, shop):
+        peer.request(Type.OPTION_REQ, b"namespace=shop")
+        assert [name for name, _ in peer.received()] == ["OPTION_RES"]
+    assert dev.ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "NOT_PERMITTED"
+    assert dev.ask(Type.REGISTER, b"f", b"")[1][0] == "NOT_PERMITTED"
+    assert dev.call("jobs.list") == "forbidden"
+    name, (handle, _) = shop.ask(Type.SUBMIT, b"f", b"", b"", b"")
+    assert name == "SUBMITTED"
+    assert dev.ask(Type.WAIT, handle.encode())[1][1] == "unknown"
+    default = signed_in(guarded, "dev")
+    assert default.ask(Type.WAIT, handle.encode())[1][1] == "unknown"
+    own = signed_in(guarded, "shop")
+    assert own.ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "NOT_PERMITTED", "in the default namespace"
+
+
+def test_a_namespace_may_be_chosen_before_the_token_is_sent(guarded: Node) -> None:
+    peer = guarded.connect()
+    peer.request(Type.OPTION_REQ, b"namespace=shop")
+    peer.request(Type.OPTION_REQ, EXTENSION + b" shop")
+    assert [name for name, _ in peer.received()] == ["OPTION_RES", "OPTION_RES"]
+    assert peer.ask(Type.SUBMIT, b"f", b"", b"", b"")[0] == "SUBMITTED"
 
 
 def test_roles_limit_calls_and_packets(guarded: Node) -> None:
