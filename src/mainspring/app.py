@@ -58,7 +58,10 @@ class App(AppClient):
     ``store`` is the store for which the tasks are written: a URL, or ``ZooKeeper(URL)``, which has neither limits nor
     transactional submits. ``mainspring run`` opens it unless another store is given; an App itself only connects to servers.
 
-    Raises UsageError for an invalid store.
+    ``namespace`` is the namespace of its tasks, workflows and schedules, and of all jobs that it submits and reads. The default
+    is MAINSPRING_NAMESPACE, or else ``default``.
+
+    Raises UsageError for an invalid store or namespace.
     """
 
     def __init__(
@@ -68,9 +71,10 @@ class App(AppClient):
         tls: ssl.SSLContext | None = None,
         name: str | None = None,
         store: str | ZooKeeper | None = None,
+        namespace: str | None = None,
     ) -> None:
         check_store(store)
-        super().__init__(server, tls, self._check_given)
+        super().__init__(server, tls, self._check_given, namespace)
         self._store = store
         self.registry = Registry()
         self._included: list[str] = []
@@ -373,4 +377,11 @@ class App(AppClient):
         check_workflows(self.registry)
         addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
         connectors = {str(address): connector(address, tls) for address in addresses}
-        return Worker(self.registry, connectors, settings, selector=selector, token=token_of_environment())
+        return Worker(
+            self.registry,
+            connectors,
+            settings,
+            selector=selector,
+            token=token_of_environment(),
+            namespace=self.namespace,
+        )

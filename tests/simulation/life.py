@@ -114,7 +114,7 @@ class Life:
             limits = Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
             handlers.append(VersionCalls(self.workflows.versions, self.workflows.workers.rows).handlers)
-        self.api = Api(*handlers)
+        self.api = Api(*handlers, enter=self.service.enter_namespace)
         self.face = GearmanFace(
             self.service,
             peers,

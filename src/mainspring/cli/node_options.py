@@ -34,7 +34,7 @@ from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
 from mainspring.quantities import format_duration, parse_duration, parse_size
-from mainspring.server.addresses import Address, parse_addresses
+from mainspring.server.addresses import Address, parse_gearman_addresses
 from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
@@ -170,9 +170,10 @@ class NodeOptions:
         tuple[Address, ...],
         option(
             "--gearman",
-            "The address for Gearman clients and workers, several with commas, or none. Port 0 means any free port.",
+            "The address for Gearman clients and workers, several with commas, or none. Port 0 means any free port. Behind a"
+            " slash, the namespace of all its connections: 127.0.0.1:4731/team.",
             metavar="HOST:PORT",
-            converter=reading(parse_addresses),
+            converter=reading(parse_gearman_addresses),
             n_tokens=1,
             json_list=False,  # an IPv6 address begins as a list in JSON does
             negative="",

@@ -15,6 +15,7 @@ from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.client.tokens import token_of_environment
 from mainspring.errors import MainspringError, SettingsError
+from mainspring.namespaces import DEFAULT, check
 from mainspring.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -133,6 +134,16 @@ class ServerOptions:
         Path | None, option("--tls-key", "The key of the client certificate (PEM).", group=SERVER_GROUP, **FILE_OPTION)
     ] = None
 
+    namespace: Annotated[
+        str,
+        option(
+            "--namespace",
+            "The namespace of the functions, schedules and workflows, and of their jobs.",
+            metavar="NAME",
+            group=SERVER_GROUP,
+        ),
+    ] = DEFAULT
+
     def tls_files(self) -> TlsFiles:
         """Return the paths of the files for TLS, as given."""
         named = (self.tls_ca, self.tls_cert, self.tls_key)
@@ -146,7 +157,9 @@ class ServerOptions:
         """Return a client of these servers; it connects at its first request. Raises SettingsError."""
         from mainspring.client.blocking import Client  # noqa: PLC0415 - a server has these options too, and no client
 
-        return Client(parse_servers(self.server), tls=self.tls(), token=token_of_environment())
+        return Client(
+            parse_servers(self.server), tls=self.tls(), token=token_of_environment(), namespace=check(self.namespace)
+        )
 
     def aio(self) -> AsyncClient:
         """Return an asyncio client of these servers. Raises SettingsError."""

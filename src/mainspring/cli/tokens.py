@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,9 +39,6 @@ def create(
             " jobs and change schedules and limits. admin: also manage tokens and nodes, and read the audit.",
         ),
     ],
-    namespace: Annotated[
-        str, Parameter(name="--namespace", help="The namespace in which the token is valid, or * for all.")
-    ] = DEFAULT,
     function: Annotated[
         list[str] | None,
         plain(
@@ -60,6 +58,8 @@ def create(
 ) -> int:
     """Create a token, and print the token alone. Nothing can show it a second time: the store keeps only its SHA-256.
 
+    It is valid in the namespace of --namespace; with --namespace '*', in all.
+
     EXAMPLES
       mainspring tokens create --name grafana --role viewer
       mainspring tokens create --name ci --role developer --function 'pay*' --expires 30d
@@ -68,9 +68,10 @@ def create(
       0 created, 2 a value is wrong, or your own token does not permit as much, 3 no server
     """
     ends = None if expires is None else datetime.fromtimestamp(time.time() + expires, UTC)
-    grant = GrantSpec(role, namespace, function or [], payloads)
+    grant = GrantSpec(role, server.namespace, function or [], payloads)
     request = Create(name, [grant], expires_at=ends)
-    return print_answer(server.client(), request, lambda token: print(token["token"]), json=json)
+    client = replace(server, namespace=DEFAULT).client()
+    return print_answer(client, request, lambda token: print(token["token"]), json=json)
 
 
 @tokens.command(name="list")

@@ -19,6 +19,7 @@ from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.worker_order import WorkerOrder
 from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
+from mainspring.namespaces import check
 from mainspring.quantities import parse_size
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogSettings
@@ -211,6 +212,7 @@ def worker(
         workers.order(app, [str(address) for address in parse_servers(server.server)], stop.seconds),
         log=log,
         tls=server.tls_files().absolute(),
+        namespace=check(server.namespace),
         named=workers.processes > 1,
     )
     start_logging(log)

@@ -25,6 +25,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     grace: float
     """Seconds for running jobs at a stop."""
 
+    namespace: str = ""
+    """The namespace of an App that names none itself; empty: that of the environment."""
+
     functions: tuple[str, ...] = ()
     """Patterns of the tasks to run; empty: all tasks of the App."""
 

@@ -23,6 +23,7 @@ from mainspring.cli.worker_order import WorkerOrder
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.declarations import Declarations
+from mainspring.client.namespacing import NAMESPACE_VARIABLE, namespace_or_default
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES
 from mainspring.client.tokens import TOKEN_VARIABLE, token_of_environment
 from mainspring.errors import MainspringError, SettingsError
@@ -89,6 +90,7 @@ def work(order: WorkerOrder) -> int:
             counters=JobCounters(order.counters, [function.name for function in registry]),
             left_out=order.left_out,
             token=token_of_environment(),
+            namespace=namespace_of(app),
         )
         loop = asyncio.get_running_loop()
         disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
@@ -125,6 +127,11 @@ def _check_memory(limit: int | None, used: int) -> None:
         )
 
 
+def namespace_of(app: object) -> str:
+    """Return the namespace of a worker for an App: the App's own, or that of the command."""
+    return namespace_or_default(getattr(app, "namespace", None))
+
+
 async def _declare(app: object, order: WorkerOrder) -> None:
     """Declare the schedules in the App's code to the servers, until cancelled.
 
@@ -135,7 +142,9 @@ async def _declare(app: object, order: WorkerOrder) -> None:
     if not isinstance(declarations, Declarations) or not declarations.needed:
         return
     servers = [parse_address(server) for server in order.servers]
-    client = AsyncClient(servers, tls=order.tls.context(TLS_OPTIONS), token=token_of_environment())
+    client = AsyncClient(
+        servers, tls=order.tls.context(TLS_OPTIONS), token=token_of_environment(), namespace=namespace_of(app)
+    )
     try:
         await keep_declaring(client, declarations.params(_app_name(order.app)))
     except MainspringError as error:
@@ -174,6 +183,8 @@ def _set_task_environment(order: WorkerOrder) -> None:
     An order without TLS removes TLS files from the environment: workers of ``run`` need none.
     """
     os.environ[SERVER_VARIABLE] = ",".join(order.servers)
+    if order.namespace:
+        os.environ[NAMESPACE_VARIABLE] = order.namespace
     for name, path in zip(TLS_VARIABLES, order.tls, strict=True):
         if path is None:
             os.environ.pop(name, None)

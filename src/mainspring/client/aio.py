@@ -16,6 +16,7 @@ from mainspring.client.session import PendingReply, Request, Session, SubmitBatc
 from mainspring.client.sockets import connect, tune
 from mainspring.client.streaming import EventBuffer
 from mainspring.errors import ConnectionLostError, ServerError
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     import ssl
@@ -44,12 +45,13 @@ class AsyncClient:
         connect_timeout: float = CONNECT_TIMEOUT,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         token: str | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
         self.servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
         self._reconnect_policy = ReconnectPolicy(reconnect_timeout)
-        self._session = Session(token)
+        self._session = Session(token, namespace)
         self._current: _Wire | None = None  # the session's connection, with or without an agreed extension
         self._wire: _Wire | None = None  # the same connection, once the extension is agreed
         self._flushing = False

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, TypeVar
 
+from mainspring import namespaces
 from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
+from mainspring.client.namespacing import namespace_or_default
 from mainspring.client.options import Duration, Options, seconds
 from mainspring.client.submission import Check, Submission, Verbatim
 from mainspring.client.tls import tls_of_environment
@@ -22,18 +24,29 @@ R = TypeVar("R")
 class AppClient:
     """The servers of an App, and the jobs on them. ``check`` refuses options that the App's store does not support.
 
-    Raises UsageError for a wrong ``server`` or ``tls``.
+    Raises UsageError for a wrong ``server``, ``tls`` or ``namespace``.
     """
 
-    def __init__(self, server: str | None, tls: ssl.SSLContext | None, check: Check) -> None:
+    def __init__(
+        self, server: str | None, tls: ssl.SSLContext | None, check: Check, namespace: str | None = None
+    ) -> None:
         if server is not None:
             check_text(server, "server", "HOST:PORT, or several with commas")
         if tls is not None and not isinstance(tls, ssl.SSLContext):
             raise refusal("tls", "an ssl.SSLContext", tls)
+        if namespace is not None:
+            check_text(namespace, "namespace", "its name")
+            namespaces.check(namespace)
         self._server = server
         self._tls = tls
         self._check = check
-        self.connections = Connections(self.servers, self.tls)
+        self._namespace = namespace
+        self.connections = Connections(self.servers, self.tls, lambda: self.namespace)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the App's tasks, workflows and schedules, and of its jobs. Raises UsageError if that is invalid."""
+        return namespace_or_default(self._namespace)
 
     def servers(self) -> tuple[Address, ...]:
         """Return the servers' addresses. Raises SettingsError."""

@@ -15,6 +15,7 @@ from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOU
 from mainspring.client.shared_connection import SharedConnection
 from mainspring.client.streaming import EventBuffer
 from mainspring.errors import ServerError
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     import ssl
@@ -43,9 +44,10 @@ class Client:
         connect_timeout: float = CONNECT_TIMEOUT,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         token: str | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
         self.servers = tuple(servers)
-        self._shared = SharedConnection(self.servers, tls, connect_timeout, reconnect_timeout, token)
+        self._shared = SharedConnection(self.servers, tls, connect_timeout, reconnect_timeout, token, namespace)
 
     # Requests of users.
 

@@ -11,6 +11,7 @@ from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
 from mainspring.client.inside import check_outside
 from mainspring.client.tokens import token_of_environment
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     import ssl
@@ -24,13 +25,17 @@ _IN_WORKFLOW: Final = (
 
 
 class Connections:
-    """Creates clients on first use, and calls ``servers`` and ``tls`` only then."""
+    """Creates clients on first use, and calls ``servers``, ``tls`` and ``namespace`` only then."""
 
     def __init__(
-        self, servers: Callable[[], Sequence[Address]], tls: Callable[[], ssl.SSLContext | None] = lambda: None
+        self,
+        servers: Callable[[], Sequence[Address]],
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        namespace: Callable[[], str] = lambda: DEFAULT,
     ) -> None:
         self._servers = servers
         self._tls = tls
+        self._namespace = namespace
         self._lock = threading.Lock()
         self._blocking: Client | None = None
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
@@ -44,7 +49,9 @@ class Connections:
         if self._blocking is None:
             with self._lock:
                 if self._blocking is None:
-                    self._blocking = Client(self._servers(), tls=self._tls(), token=token_of_environment())
+                    self._blocking = Client(
+                        self._servers(), tls=self._tls(), token=token_of_environment(), namespace=self._namespace()
+                    )
         return self._blocking
 
     def aio(self) -> AsyncClient:
@@ -53,7 +60,9 @@ class Connections:
         loop = asyncio.get_running_loop()
         client = self._by_loop.get(loop)
         if client is None:
-            client = self._by_loop[loop] = AsyncClient(self._servers(), tls=self._tls(), token=token_of_environment())
+            client = self._by_loop[loop] = AsyncClient(
+                self._servers(), tls=self._tls(), token=token_of_environment(), namespace=self._namespace()
+            )
         return client
 
     def forget(self) -> None:

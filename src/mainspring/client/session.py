@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from mainspring.client.connection_errors import no_extension_error
+from mainspring.client.namespacing import namespace_error, namespace_request
 from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
 from mainspring.client.tokens import extension_request, is_unaware_of_tokens
 from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
+from mainspring.namespaces import DEFAULT
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
 from mainspring.wire.gearman.packets import Type
@@ -135,8 +137,11 @@ class Call(PendingReply[Any]):
 class Session:
     """The pending requests of one client.  Not thread-safe: the shell provides locking."""
 
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self, token: str | None = None, namespace: str = DEFAULT) -> None:
         self._token = token
+        self._namespace = namespace
+        self._has_named = False
+        """Whether the namespace was sent on the connection."""
         self._connection: Connection | None = None
         self.ready = self._has_asked_for_texts = False
         self._texts: dict[bytes, bytes] = {}
@@ -221,6 +226,7 @@ class Session:
         """Begin on a new connection: request the extension."""
         self._connection = Connection("client", max_body=MAX_BODY)
         self.ready = self._has_asked_for_texts = False
+        self._has_named = self._namespace == DEFAULT
         self._texts.clear()
         self._output = [extension_request(self._token)]
 
@@ -305,6 +311,10 @@ class Session:
 
     def _agreed(self, connection: Connection) -> None:
         connection.extended = True
+        if not self._has_named:
+            self._has_named = True
+            self._output.append(namespace_request(self._namespace))
+            return
         self.ready = True
         for batch in self._batches:
             self._send_batch(batch)
@@ -334,6 +344,8 @@ class Session:
     def _refusal(self, args: list[bytes]) -> None:
         code, message = (part.decode("utf-8", "replace") for part in args)
         if not self.ready:
+            if self._connection is not None and self._connection.extended:
+                raise namespace_error(code, message, self._namespace)
             if is_unaware_of_tokens(code, self._token):
                 self._output.append(extension_request(None))
                 return

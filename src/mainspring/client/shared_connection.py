@@ -21,6 +21,7 @@ from mainspring.client.reconnect_policy import ReconnectPolicy, unreachable_mess
 from mainspring.client.session import Session
 from mainspring.client.sockets import open_socket
 from mainspring.errors import ConnectionLostError, ServerError
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +42,10 @@ class SharedConnection:
         connect_timeout: float,
         reconnect_timeout: float,
         token: str | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
         self._token = token
+        self._namespace = namespace
         self._servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
@@ -52,7 +55,7 @@ class SharedConnection:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
-        self._session = Session(self._token)
+        self._session = Session(self._token, self._namespace)
         self._socket: socket.socket | None = None
         self._unsent: memoryview | None = None
         self._blocked = False  # the kernel accepts no more bytes for now

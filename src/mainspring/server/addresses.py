@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mainspring.errors import SettingsError
+from mainspring.errors import SettingsError, UsageError
+from mainspring.namespaces import check
 
 GEARMAN_PORT = 4730
 
@@ -18,10 +19,12 @@ class TcpAddress:
 
     host: str
     port: int
+    namespace: str | None = None
+    """Of a Gearman port: the namespace of all its connections; None: ``default``, or the one that a connection chooses."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{host}:{self.port}" + ("" if self.namespace is None else f"/{self.namespace}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,25 @@ def parse_addresses(text: str, *, default_port: int | None = GEARMAN_PORT) -> tu
     if not addresses:
         raise SettingsError(f"{text!r} names no address: write HOST:PORT, or none")
     return addresses
+
+
+def parse_gearman_addresses(text: str) -> tuple[Address, ...]:
+    """Parse the addresses of Gearman ports: as `parse_addresses`, each with ``/NAMESPACE`` behind it, or without."""
+    if "/" not in text:
+        return parse_addresses(text)
+    return tuple(_with_namespace(part) for part in text.split(",") if part.strip())
+
+
+def _with_namespace(text: str) -> Address:
+    place, slash, namespace = text.partition("/")
+    if not slash or text.strip().startswith("unix:"):
+        return parse_address(text)
+    address = parse_address(place)
+    assert isinstance(address, TcpAddress), "the others begin with unix:"
+    try:
+        return replace(address, namespace=check(namespace.strip()))
+    except UsageError as error:
+        raise SettingsError(f"{text.strip()!r}: {error}") from None
 
 
 def is_local(address: Address) -> bool:

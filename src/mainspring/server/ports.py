@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -103,11 +104,12 @@ class Ports:
             sock.close()
         self.remove_files()
 
-    async def listen_gearman(self, peer: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Listen on Gearman's ports."""
+    async def listen_gearman(self, peer: Callable[[str | None], asyncio.BaseProtocol]) -> None:
+        """Listen on Gearman's ports; ``peer`` takes the namespace of the port, if it has one."""
         handshakes = connection_limits(self._settings).handshakes // max(1, len(self._gearman))
         for address, sock in self._gearman:
-            await self._listen_gearman(address, sock, peer, handshakes)
+            namespace = address.namespace if isinstance(address, TcpAddress) else None
+            await self._listen_gearman(address, sock, partial(peer, namespace), handshakes)
 
     async def _listen_gearman(
         self, address: Address, sock: socket.socket, peer: Callable[[], asyncio.BaseProtocol], handshakes: int

@@ -60,7 +60,7 @@ class Server:
             self._ports.abandon()
             raise
         node = self.node = built.node
-        await self._ports.listen_gearman(lambda: GearmanProtocol(node.face))
+        await self._ports.listen_gearman(lambda namespace: GearmanProtocol(node.face, namespace))
         if self._ports.has_http:
             # Imported here: the HTTP framework loads slowly, and only nodes with this port need it.
             from mainspring.server.http import HttpPort  # noqa: PLC0415

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
+from mainspring.namespaces import DEFAULT
 from mainspring.nodes import strategies
 from mainspring.nodes.lease import BEAT, LEASE, Lease
 from mainspring.server.addresses import Address, TcpAddress, is_local
@@ -336,6 +337,10 @@ class ServerSettings:
                 raise SettingsError(f"{self.store.cluster!r} is not a cluster: write zookeeper://HOST:2181/CHROOT")
         if bool(self.listen.proxies) != bool(self.listen.proxy_rules):
             raise SettingsError("--trust-proxy and --proxy-role belong together: give both")
+        if self.store.engine == "zookeeper":
+            for address in self.listen.gearman:
+                if isinstance(address, TcpAddress) and address.namespace not in {None, DEFAULT}:
+                    raise SettingsError(f"{address}: a store on ZooKeeper has the namespace {DEFAULT!r} alone")
         if self.listen.require_token and self.store.engine == "zookeeper":
             raise SettingsError("--require-token needs a store that keeps tokens: use one on SQLite or PostgreSQL")
         strategies.strategy(self.fleet.strategy)

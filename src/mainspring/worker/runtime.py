@@ -14,6 +14,7 @@ import structlog
 from mainspring.attempt_log import AttemptLog
 from mainspring.client.validation import refusal
 from mainspring.errors import SettingsError
+from mainspring.namespaces import DEFAULT
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.extra_places import ExtraPlaces
 from mainspring.worker.failed_attempts import FailedAttempts
@@ -79,8 +80,9 @@ class Worker:
         decider: Decider | None = None,
         wall: Callable[[], float] = time.time,
         token: str | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
-        self._token = token
+        self._token, self._namespace = token, namespace
         given: object = settings
         if given is not None and not isinstance(given, WorkerSettings):
             raise refusal("settings", "WorkerSettings", given)
@@ -102,7 +104,9 @@ class Worker:
             Link(
                 place,
                 connect,
-                WorkerSession(functions, self._name, slots, isolates=isolates, stops=True, token=token),
+                WorkerSession(
+                    functions, self._name, slots, isolates=isolates, stops=True, token=token, namespace=namespace
+                ),
                 self,
             )
             for place, connect in servers.items()
@@ -285,7 +289,13 @@ class Worker:
             Link(
                 place,
                 connect,
-                WorkerSession((), self._name, isolates=self._selector is not None, token=self._token),
+                WorkerSession(
+                    (),
+                    self._name,
+                    isolates=self._selector is not None,
+                    token=self._token,
+                    namespace=self._namespace,
+                ),
                 self,
                 extra=True,
             )

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from mainspring.client.connection_errors import no_extension_error
+from mainspring.client.namespacing import namespace_error, namespace_request
 from mainspring.client.tokens import extension_request, is_unaware_of_tokens
 from mainspring.errors import ServerError, SettingsError
+from mainspring.namespaces import DEFAULT
 from mainspring.version import version
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
@@ -134,9 +136,13 @@ class WorkerSession:
         isolates: bool = False,
         stops: bool = False,
         token: str | None = None,
+        namespace: str = DEFAULT,
     ) -> None:
         self._stops = stops
         self._token = token
+        self._namespace = namespace
+        self._has_named = False
+        """Whether the namespace was sent on the connection."""
         self._functions = list(functions)
         self._name = name.encode()
         self._slots = slots
@@ -255,6 +261,7 @@ class WorkerSession:
     def connected(self) -> None:
         """Begin on a new connection."""
         self._connection = Connection("client", max_body=MAX_BODY)
+        self._has_named = self._namespace == DEFAULT
         self._output = [extension_request(self._token)]
         self.agreed = self.takes_logs = self._takes_texts = False
         self._pauses = 0
@@ -320,6 +327,8 @@ class WorkerSession:
             elif kind == Type.ERROR:
                 code, message = (part.decode("utf-8", "replace") for part in args)
                 if not self.agreed:
+                    if connection.extended:
+                        raise namespace_error(code, message, self._namespace)
                     if is_unaware_of_tokens(code, self._token):
                         self._output.append(extension_request(None))
                         continue
@@ -336,6 +345,10 @@ class WorkerSession:
 
     def _agree(self, connection: Connection) -> None:
         connection.extended = True
+        if not self._has_named:
+            self._has_named = True
+            self._output.append(namespace_request(self._namespace))
+            return
         self.agreed = True
         self._output.append(packets.request(Type.SET_CLIENT_ID, self._name))
         for function, options in self._functions:
