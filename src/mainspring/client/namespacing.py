@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from mainspring import namespaces
-from mainspring.errors import ServerError, SettingsError
+from mainspring.errors import ServerError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.packets import NAMESPACE_OPTION, Type
 
@@ -26,8 +26,8 @@ def namespace_request(namespace: str) -> bytes:
     return packets.request(Type.OPTION_REQ, NAMESPACE_OPTION + namespace.encode())
 
 
-def namespace_error(code: str, message: str, namespace: str) -> ServerError | SettingsError:
+def namespace_error(code: str, message: str, namespace: str) -> ServerError:
     """Return the error for a server that refuses a namespace."""
     if code == "UNKNOWN_OPTION":
-        return SettingsError(f"the server has no namespaces, and the namespace is {namespace!r}: update the server")
-    return SettingsError(f"the server refuses the namespace {namespace!r}: {message}")
+        return ServerError(f"the server has no namespaces, and the namespace is {namespace!r}: update the server")
+    return ServerError(f"the server refuses the namespace {namespace!r}: {message}")
