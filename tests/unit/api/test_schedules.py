@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mainspring.api import jobs, schedules
-from mainspring.api.errors import Code
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.schedules import ScheduleCalls
+from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreFullError
 from mainspring.schedules.specification import Specification
 
@@ -34,6 +36,36 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
             assert times.times == ["2023-11-14T22:14:00.000000Z", "2023-11-14T22:15:00.000000Z"]
             assert await call(schedules.Remove("a")) == schedules.Removed("a")
             assert (await call(schedules.List())).schedules == []
+
+    run(test())
+
+
+def test_namespaces_have_schedules_of_the_same_name_and_do_not_see_each_other() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            parts = (node.schedules, node.reads, node.service.handles, node.clock)
+            call = Api(ScheduleCalls(*parts).handlers, enter=lambda _: None).call
+            added = await call(schedules.Add(name="a", function="f", every=60.0, namespace="team"))
+            assert (added.name, added.function) == ("a", "f")
+            assert (await call(schedules.List())).schedules == []
+            assert (await call(schedules.List(namespace="team"))).schedules == [added]
+            foreign: list[Request[Any]] = [
+                schedules.Show("a"),
+                schedules.Remove("a"),
+                schedules.Trigger("a"),
+                schedules.Pause("a"),
+            ]
+            for request in foreign:
+                with pytest.raises(ApiError, match="'a'") as caught:
+                    await call(request)
+                assert caught.value.problem.code is Code.SCHEDULE_NOT_FOUND
+            await call(schedules.Add(name="a", function="g", every=60.0))
+            assert (await call(schedules.Pause("a"))).state == "paused"
+            assert (await call(schedules.Show("a", namespace="team"))).state == "active"
+            with pytest.raises(ApiError, match="no schedule") as caught:
+                await call(schedules.Show("team\x1fa"))
+            await call(schedules.Remove("a"))
+            assert (await call(schedules.Show("a", namespace="team"))).function == "f"
 
     run(test())
 
