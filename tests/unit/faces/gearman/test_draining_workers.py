@@ -22,6 +22,8 @@ def test_a_draining_worker_gets_no_jobs_until_the_drain_ends(node: Node) -> None
     node.commit()
     assert stream.received() == []
     stream.request(Type.READY, b"1")
+    node.commit()
+    assert stream.received() == []
     assert workers.all()[0].draining
     assert workers.direct(row.number, "undrain")
     node.commit()
