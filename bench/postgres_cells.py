@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import bulk
+import http_api
 import listing
 import log_lines
 import machine
@@ -33,7 +34,8 @@ def cells(template: str | None = None) -> list[Cell]:
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
-    return [*_gearman(mainspring), lists, logs, retries, *_python(mainspring), *_fleet(mainspring, template)]
+    http = http_api.cells("postgres-http", "PostgreSQL", mainspring, WithDatabase)
+    return [*_gearman(mainspring), lists, logs, retries, *http, *_python(mainspring), *_fleet(mainspring, template)]
 
 
 def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:
