@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -76,19 +75,6 @@ def test_the_link_at_a_terminal_signs_a_browser_in_once(tmp_path: Path) -> None:
         assert ask(address, "POST", "/logout", Cookie=cookie, Sec_Fetch_Site="same-origin")[0] == 303
         assert ask(address, "GET", "/api/v1/status", Cookie=cookie)[0] == 401
     assert "msl_" not in (tmp_path / "node.log").read_text()
-
-
-def test_a_node_starts_without_a_default_port_that_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text("from mainspring import App\napp = App()\n")
-    options = ("run", "app.py", "--gearman", "127.0.0.1:0", "--store", "memory://")
-    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 8080)) as taken:
-        with node(*options, cwd=tmp_path, MAINSPRING_HTTP="") as running:
-            assert "this node has no HTTP port" in running.log.read_text()
-            assert running.stop() == 0
-        assert "http" not in running.ports
-        done = mainspring(*options, "--http", "127.0.0.1:8080", cwd=tmp_path)
-        assert (done.returncode, taken.fileno() >= 0) == (1, True)
-        assert b"127.0.0.1:8080" in done.stderr
 
 
 def test_streams_end_first_when_the_node_stops(tmp_path: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
+
+import pytest
 
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress
 from mainspring.server.build import run_limits
 from mainspring.server.logs import start_logging
 from mainspring.server.serving import Server
 from mainspring.server.settings import ListenSettings, LogSettings, ServerSettings, WorkflowSettings, parse_store
+from mainspring.server.sockets import PortError
 from mainspring.workflows.model import Limits
 
 if TYPE_CHECKING:
@@ -62,3 +66,22 @@ def test_the_limits_of_runs_follow_the_settings_and_the_store() -> None:
     limits = run_limits(WorkflowSettings(timeout=60.0, events=2_000, open=5), 480)
     assert (limits.timeout, limits.events, limits.reserved, limits.warn_events) == (60.0, 2_000, 500, 800)
     assert (limits.open_activities, limits.open_timers, limits.largest) == (5, 5, 480)
+
+
+def test_a_node_starts_without_a_default_port_that_is_taken() -> None:
+    """An address that the user has set has to be free."""
+
+    async def faces(*, is_default: bool) -> list[str]:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            http = TcpAddress("127.0.0.1", taken.getsockname()[1])
+            listen = ListenSettings(gearman=(), http=http, http_is_default=is_default)
+            settings = ServerSettings(store=parse_store("memory://"), listen=listen)
+            server = Server(settings, start_logging(LogSettings(enabled=False)))
+            opened = await server.start()
+            assert await server.sign_in_link() is None
+            await server.stop()
+            return [port.face for port in opened]
+
+    assert asyncio.run(faces(is_default=True)) == []
+    with pytest.raises(PortError):
+        asyncio.run(faces(is_default=False))

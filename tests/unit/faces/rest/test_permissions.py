@@ -174,10 +174,12 @@ def test_names_that_look_like_keys_are_refused(namespace: str) -> None:
         async with whole_node() as (client, _):
             base = f"/api/v1/namespaces/{namespace}"
             plain = {"name": "a", "function": "f", "cron": "0 3 * * *"}
+            foreign = "/api/v1/namespaces/other/schedules"  # a parent in another namespace, which has to stay there
+            assert (await client.send("POST", foreign, {**plain, "name": "b"})).status == 201
             for wrong in (
                 {"name": "other\x1fa"},
                 {"function": "other\x1ff"},
-                {"cron": None, "parents": ["other\x1fa"]},
+                {"cron": None, "parents": ["other\x1fb"]},
             ):
                 schedule = {key: value for key, value in {**plain, **wrong}.items() if value is not None}
                 answer = await client.send("POST", f"{base}/schedules", schedule)
