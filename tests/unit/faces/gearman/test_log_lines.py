@@ -229,14 +229,26 @@ def test_the_end_of_a_log_that_was_written_here(node: Node, running: Running) ->
 
 
 def test_a_busy_node_writes_lines_less_often(node: Node, running: Running) -> None:
-    running.log(lines(1))
     client = node.connect(extended=True)
-    for number in range(2 * QUIET_GROUPS):
-        submit(client, payload=b"%d" % number)
+
+    def keep_busy() -> None:
+        for number in range(2 * QUIET_GROUPS):
+            submit(client, payload=b"%d" % number)
+
+    running.log(lines(1))
+    keep_busy()
     running.log(lines(1), first=2)
     assert len(messages(node, running.handle)) == 1
     node.wait(BUSY_PAUSE)
     assert len(messages(node, running.handle)) == 2
+    node.wait(BUSY_PAUSE)
+    running.log(lines(1), first=3)
+    send(running.peer, running.handle, running.token, lines(1), first=4)
+    keep_busy()
+    node.wait(PAUSE)
+    assert len(messages(node, running.handle)) == 3, "it was quiet when the line came"
+    node.wait(BUSY_PAUSE)
+    assert len(messages(node, running.handle)) == 4
 
 
 def test_a_reader_waits_for_lines(node: Node, running: Running) -> None:
