@@ -62,7 +62,7 @@ def test_namespaces_have_schedules_of_the_same_name_and_do_not_see_each_other() 
             await call(schedules.Add(name="a", function="g", every=60.0))
             assert (await call(schedules.Pause("a"))).state == "paused"
             assert (await call(schedules.Show("a", namespace="team"))).state == "active"
-            with pytest.raises(ApiError, match="no schedule") as caught:
+            with pytest.raises(ApiError, match="separates namespaces") as caught:
                 await call(schedules.Show("team\x1fa"))
             await call(schedules.Remove("a"))
             assert (await call(schedules.Show("a", namespace="team"))).function == "f"
