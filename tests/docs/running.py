@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .pages import Block
 
 START_TIMEOUT = 30.0
-PORTS = ("4730", "4731", "4732", "8080")
+PORTS = ("4730", "4731", "4732", "8000", "8080")
 """The ports in the pages; each is replaced by a free one."""
 
 
@@ -132,7 +132,7 @@ class Reader:
         self._background.append(process)
         self._logs[process] = log
         deadline = time.monotonic() + START_TIMEOUT
-        while not _fits(log.read_text(), expected):
+        while not _fits(_without_taken_port(log.read_text()), expected):
             assert process.poll() is None, f"{block}: ended with {process.returncode}: {log.read_text()}"
             assert time.monotonic() < deadline, f"{block}: not ready: {log.read_text()}"
             time.sleep(0.02)
@@ -167,6 +167,11 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def _without_taken_port(text: str) -> str:
+    """Return output without the warning of `mainspring run` that another page has the default HTTP port now."""
+    return "".join(line for line in text.splitlines(keepends=True) if "this node has no HTTP port" not in line)
 
 
 def _commands(text: str) -> list[tuple[str, str]]:
