@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mainspring.bulk.run import Node
     from mainspring.errors import StoreError
 
-FIND_INTERVAL: Final = 2.0
+FIND_INTERVAL: Final = 10.0
 """Seconds between two searches for operations of nodes that are gone."""
 SWEEP_INTERVAL: Final = 60.0
 

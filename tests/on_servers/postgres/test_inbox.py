@@ -241,7 +241,7 @@ def test_no_submission_delays_the_others(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
             odd = await insert(other, options=b"\x01")
-            long_name = random.Random(1).randbytes(8192)  # which no compression makes short
+            long_name = random.Random(1).randbytes(8192).replace(b"\x1f", b"x")  # which no compression makes short
             long = await insert(other, function=long_name)
             assert (await take(one)).pending.keys() == {(b"f", Priority.NORMAL), (long_name, Priority.NORMAL)}
             assert [await state(one, job_id) for job_id in (odd, long)] == [State.PENDING, State.PENDING]

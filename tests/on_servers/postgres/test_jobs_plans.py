@@ -136,7 +136,10 @@ def test_each_statement_uses_its_index(database: str, state: str) -> None:
                 await other.execute(statement)
             for name, indexes in INDEXES.items():
                 steps = await plan(other, name)
-                taken = {step["Index Name"] for step in steps if "Index Name" in step}
+                taken = {step["Index Name"] for step in steps if "Index Name" in step} - {
+                    "functions_pkey",
+                    "functions_names",
+                }
                 assert taken == indexes, name
             # Entries at the head of an index need no sort.
             for name in (
