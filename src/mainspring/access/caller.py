@@ -37,6 +37,14 @@ class Caller(msgspec.Struct, frozen=True):
                 f"{self.name!r} lacks the permission {permission.value!r} in {where}: use a token that has it"
             )
 
+    def check_everywhere(self, permission: Permission) -> None:
+        """Raise ForbiddenError unless the caller has a permission in all namespaces, for all functions."""
+        if not self.may(permission, EVERY_NAMESPACE) or self.functions(permission, EVERY_NAMESPACE) is not None:
+            raise ForbiddenError(
+                f"{self.name!r} lacks the permission {permission.value!r} in all namespaces and for all functions, which share"
+                " this: use a token with the namespace '*'"
+            )
+
     def may_somewhere(self, permission: Permission) -> bool:
         """Return whether the caller has a permission in some namespace, for some function."""
         return self is LOCAL or any(one.permits(permission, one.namespace, None) for one in self.grants)

@@ -62,6 +62,7 @@ SWEEP_INTERVAL: Final = 600.0
 AUDIT_RETENTION: Final = 90 * 86400.0
 """Seconds for which acts are kept, by default."""
 REFUSALS_PER_MINUTE: Final = 60
+UNKNOWN_PER_MINUTE: Final = 10
 """Refusals that a node records in a minute; it counts the others."""
 EVERYTHING: Final = (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),)
 MOST_CACHED: Final = 10_000
@@ -105,7 +106,8 @@ class AccessService:
         self._confirmed_at = float("-inf")
         """The monotonic time at which that read began."""
         self._touched = self._swept = self._refusals_since = clock.monotonic()
-        self._refusals = 0
+        self._refusals = [0, 0]
+        """Recorded in this minute: of callers without a name, and with one."""
         self._left_out = 0
         self.replies = ReplyService(commits, clock)
         """Answers to requests that clients may send again."""
@@ -328,11 +330,15 @@ class AccessService:
         self._commits.put(RecordActs([act]), done, failed)
 
     def refused(self, act: Act) -> None:
-        """Record a refusal, unless `REFUSALS_PER_MINUTE` were recorded: clients can cause any number."""
-        if self._refusals >= REFUSALS_PER_MINUTE:
+        """Record a refusal, unless `REFUSALS_PER_MINUTE` were recorded: clients can cause any number.
+
+        Callers without a name have a count of their own, so that they cannot displace the refusals of those with one.
+        """
+        is_known = bool(act.who)
+        if self._refusals[is_known] >= (REFUSALS_PER_MINUTE if is_known else UNKNOWN_PER_MINUTE):
             self._left_out += 1
             return
-        self._refusals += 1
+        self._refusals[is_known] += 1
         operation = RecordActs([act])
         operation.urgent = False
         self._commits.put(operation)
@@ -370,8 +376,8 @@ class AccessService:
                 self._commits.put(TouchTokens(used))
         if now - self._refusals_since >= 60.0:
             if self._left_out:
-                log.warning("refusals are not in the audit", left_out=self._left_out, recorded=self._refusals)
-            self._refusals_since, self._refusals, self._left_out = now, 0, 0
+                log.warning("refusals are not in the audit", left_out=self._left_out, recorded=sum(self._refusals))
+            self._refusals_since, self._refusals, self._left_out = now, [0, 0], 0
         if now - self._swept >= SWEEP_INTERVAL:
             self._swept = now
             self._sweep()

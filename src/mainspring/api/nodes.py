@@ -58,6 +58,7 @@ class Drain(Request[NodeInfo]):
     """Let a node accept no more jobs, or accept jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
 
     permission = Permission.ADMIN
+    in_all_namespaces = True
     call = "nodes.drain"
     node: str
     draining: bool = True
@@ -67,6 +68,7 @@ class Remove(Request[NodeInfo]):
     """End a node's term. Codes: ``node_not_found``, ``ambiguous_node``, ``node_lives``, ``only_node``."""
 
     permission = Permission.ADMIN
+    in_all_namespaces = True
     call = "nodes.remove"
     node: str
     force: bool = False

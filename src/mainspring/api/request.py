@@ -29,6 +29,8 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """Whether a caller with the permission in some namespace may ask. The handler then checks each object."""
     call: ClassVar[str] = ""
     """The name in JSON; empty for a request with bytes, which JSON cannot hold."""
+    in_all_namespaces: ClassVar[bool] = False
+    """Whether a caller needs the permission in all namespaces, for all functions: the request is about what all of them share."""
     only_reads: ClassVar[bool] = False
     """Whether it changes nothing and may take long: it ends when its client disconnects."""
     is_small: ClassVar[bool] = False

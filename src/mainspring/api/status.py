@@ -71,7 +71,7 @@ class NodeStatus(msgspec.Struct):
 
 
 class Show(Request[NodeStatus]):
-    """The status of the node that receives the request. Codes: none of its own."""
+    """The status of the node that receives the request, with the functions of one namespace. Codes: none of its own."""
 
     permission = Permission.READ
     call = "node.status"

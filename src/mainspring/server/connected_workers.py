@@ -34,12 +34,13 @@ class ConnectedWorkers:
         """Return the rows of all workers."""
         return [_row(side) for side in self._sides()]
 
-    def details(self, number: int) -> tuple[list[bytes], list[bytes]] | None:
-        """Return the functions of a worker, and the handles of its running jobs; None if it is not connected."""
+    def details(self, number: int) -> tuple[list[bytes], dict[bytes, bytes]] | None:
+        """Return the functions of a worker, and its running jobs with theirs; None if it is not connected."""
         side = self._find(number)
         if side is None or side.worker is None:
             return None
-        return [queue.name for queue in side.worker.abilities], list(side.worker.running)
+        functions = [queue.name for queue in side.worker.abilities]
+        return functions, {handle: held.job.function for handle, held in side.worker.running.items()}
 
     def _find(self, number: int) -> TaskWorker | None:
         return next((side for side in self._sides() if side.number == number), None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting, WorkflowStatus
 from mainspring.jobs.held import FunctionQueue
+from mainspring.namespaces import namespace_of
 from mainspring.version import version
 from mainspring.workflows.model import function_text
 
@@ -49,8 +50,8 @@ class Status:
         self._started = started
         self._workflows = workflows
 
-    def read(self) -> NodeStatus:
-        """Return the current status."""
+    def read(self, namespace: str) -> NodeStatus:
+        """Return the current status, with the functions and workflows of a namespace."""
         service = self._service
         functions: Iterable[FunctionQueue] = service.queues()
         (total, waiting), running = service.jobs_of_others, 0
@@ -60,7 +61,8 @@ class Status:
             waiting += queue.size + sum(queue.backlog)
         number = service.number_of_functions
         if number > STATUS_FUNCTIONS:
-            functions = heapq.nlargest(STATUS_FUNCTIONS, service.all_functions(), key=FunctionQueue.total)
+            own = (queue for queue in service.all_functions() if namespace_of(queue.name) == namespace)
+            functions = heapq.nlargest(STATUS_FUNCTIONS, own, key=FunctionQueue.total)
         return NodeStatus(
             version=version(),
             name=self._settings.name,
@@ -74,14 +76,16 @@ class Status:
             known_functions=number,
             jobs=JobNumbers(total, running, waiting),
             commits=CommitNumbers(self._commits.groups, self._commits.jobs),
-            functions=[_function(queue) for queue in functions],
-            workflows=[] if self._workflows is None else self._versions(self._workflows),
+            functions=[_function(queue) for queue in functions if namespace_of(queue.name) == namespace],
+            workflows=[] if self._workflows is None else self._versions(self._workflows, namespace),
         )
 
     @staticmethod
-    def _versions(workflows: WorkflowService) -> list[WorkflowStatus]:
+    def _versions(workflows: WorkflowService, namespace: str) -> list[WorkflowStatus]:
         counts = workflows.counts()
-        versions = sorted((one.namespace, one.name, one.version) for one in workflows.definitions.all())
+        versions = sorted(
+            (one.namespace, one.name, one.version) for one in workflows.definitions.all() if one.namespace == namespace
+        )
         return [
             WorkflowStatus(
                 *key[1:], workflows.versions.workers(*key), counts.parked.get(key, 0), counts.stranded.get(key, 0)

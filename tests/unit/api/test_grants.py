@@ -34,6 +34,24 @@ async def refused(node: Node, request: Request[Any], caller: Caller = PAY) -> bo
     return caught.value.problem.code is Code.FORBIDDEN
 
 
+def test_places_between_pages_name_no_function_of_others() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            for name in ("mail", "pay", "pay-later", "post"):
+                await node.api.call(functions.Limit(name, concurrency=1))
+            after, names, places = None, [], []
+            while True:
+                page = await node.api.call(functions.List(limit=1, after=after), caller=PAY)
+                names += [one.function for one in page.functions]
+                if (after := page.next) is None:
+                    break
+                places.append(after)
+            assert names == ["pay", "pay-later"]
+            assert not {f"n{name.hex()}" for name in (b"mail", b"post")} & set(places)
+
+    run(test())
+
+
 def test_functions_of_others_are_left_out_and_forbidden() -> None:
     async def test() -> None:
         async with opened() as node:

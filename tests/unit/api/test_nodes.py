@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.nodes.rows import row
 
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
 from mainspring.api import nodes
 from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
@@ -103,5 +105,34 @@ def test_the_only_node_of_a_store_is_neither_drained_nor_removed() -> None:
         assert await members.code(nodes.Show("b")) is Code.NODE_NOT_FOUND
         assert await members.code(nodes.Drain("a")) is Code.ONLY_NODE
         assert await members.code(nodes.Remove("a", force=True)) is Code.ONLY_NODE
+
+    run(test())
+
+
+def test_the_functions_of_a_node_are_those_of_the_namespace_and_the_caller() -> None:
+    async def test() -> None:
+        members = Members()
+        members.by_term = {1: replace(row(1, name="a"), functions=(b"pay", b"mail", b"shop\x1fcart"))}
+        single = Api(SingleNodeCalls(lambda: members.by_term[1]).handlers)
+        pay = Caller("pay", (Grant(Role.VIEWER, functions=("pay*",)),))
+        for api in (members.api, single):
+            (node,) = (await api.call(nodes.List())).nodes
+            assert node.functions == ["pay", "mail"]
+            assert (await api.call(nodes.Show("a"), caller=pay)).functions == ["pay"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("grant", [Grant(Role.ADMIN), Grant(Role.ADMIN, "*", ("pay*",)), Grant(Role.OPERATOR, "*")])
+def test_nodes_are_changed_by_administrators_of_everything_alone(grant: Grant) -> None:
+    async def test() -> None:
+        members = Members()
+        for request in (nodes.Drain("a"), nodes.Remove("3")):
+            with pytest.raises(ApiError) as caught:
+                await members.api.call(request, caller=Caller("c", (grant,)))
+            assert caught.value.problem.code is Code.FORBIDDEN
+        assert members.recovered == []
+        everything = Caller("c", (Grant(Role.ADMIN, "*"),))
+        assert (await members.api.call(nodes.Drain("a"), caller=everything)).state == "draining"
 
     run(test())

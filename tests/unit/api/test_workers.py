@@ -6,6 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.nodes.rows import row
 
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
 from mainspring.api import workers
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.workers import Verb, WorkerCalls
@@ -36,8 +38,9 @@ class Fleet:
     def all(self) -> list[WorkerRow]:
         return self.here
 
-    def details(self, number: int) -> tuple[list[bytes], list[bytes]] | None:
-        return [b"g", b"f", b"\x1fd\x1fdefault\x1forder"], [b"H:a:3"] if number == 1 else []
+    def details(self, number: int) -> tuple[list[bytes], dict[bytes, bytes]] | None:
+        functions = [b"g", b"f", b"shop\x1fcart", b"\x1fd\x1fdefault\x1forder"]
+        return functions, {b"H:a:3": b"f", b"H:a:4": b"g", b"H:a:5": b"shop\x1fcart"} if number == 1 else {}
 
     def direct(self, number: int, verb: Verb) -> bool | None:
         self.directed.append((number, verb))
@@ -64,10 +67,24 @@ def test_a_worker_is_shown_with_its_functions_if_it_is_connected_here() -> None:
     async def test() -> None:
         call = Fleet().api.call
         here = await call(workers.Show("3-1"))
-        assert (here.functions, here.jobs, here.version) == (["f", "g"], ["H:a:3"], "9.9")
+        assert (here.functions, here.jobs, here.version) == (["f", "g"], ["H:a:3", "H:a:4"], "9.9")
         assert here.connected_at == "1970-01-01T00:00:01.000000Z"
         there = await call(workers.Show("2-1"))
         assert (there.functions, there.jobs, there.slots) == (None, None, 4)
+
+    run(test())
+
+
+def test_a_caller_with_some_functions_sees_their_jobs_and_changes_no_worker() -> None:
+    async def test() -> None:
+        fleet, caller = Fleet(), Caller("f", (Grant(Role.ADMIN, functions=("f",)),))
+        shown = await fleet.api.call(workers.Show("3-1"), caller=caller)
+        assert (shown.functions, shown.jobs) == (["f"], ["H:a:3"])
+        for request in (workers.Drain("3-1"), workers.Stop("3-1")):
+            with pytest.raises(ApiError) as caught:
+                await fleet.api.call(request, caller=caller)
+            assert caught.value.problem.code is Code.FORBIDDEN
+        assert fleet.directed == []
 
     run(test())
 

@@ -65,13 +65,13 @@ class FunctionCalls:
 
     # ---- reading ----
 
-    async def _list(self, request: List) -> Listed:
+    async def _list(self, request: List, caller: Caller) -> Listed:
         limit = request.limit
         try:
             place = _place(request.after)
         except ValueError:
             raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
-        others = self._others(request.namespace)
+        others = self._others(request, caller)
         await self._counted()
         found: list[FunctionQueue] = []
         while isinstance(place, Place):
@@ -97,14 +97,19 @@ class FunctionCalls:
     def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
         return Listed([self._info(queue) for queue in sorted(found, key=lambda queue: queue.name)], following)
 
-    def _others(self, namespace: str) -> set[bytes]:
-        """Return the functions that are listed although this node has no jobs or workers of them."""
+    def _others(self, request: List, caller: Caller) -> set[bytes]:
+        """Return the functions that are listed although this node has no jobs or workers of them.
+
+        Their names are places between pages, so these are the ones that the caller may see.
+        """
         service = self._service
         elsewhere = service.registered_elsewhere() or frozenset()
         return {
             name
             for name in (*service.limited_functions(), *elsewhere)
-            if namespace_of(name) == namespace and service.queue_of(name) is None
+            if namespace_of(name) == request.namespace
+            and service.queue_of(name) is None
+            and caller.may(request.permission, request.namespace, function_text(name))
         }
 
     def _page(self, place: Place, size: int) -> Later[Page]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.api.answers.text import rfc3339, text
+from mainspring.access.roles import Permission
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.nodes import Drain, List, Listed, NodeInfo, Remove, Show
+from mainspring.namespaces import namespace_of
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Done, Failed
+    from mainspring.api.request import Request
     from mainspring.nodes.lease_manager import LeaseManager
     from mainspring.nodes.model import NodeRow
     from mainspring.nodes.store import MembershipPort
@@ -64,13 +68,14 @@ class NodeCalls:
 
         return Later(ask)
 
-    async def _rows(self) -> list[NodeInfo]:
+    async def _rows(self, request: Request[Any], caller: Caller) -> list[NodeInfo]:
         dead = {row.term for row in self._lease_manager.dead()}
         rows = await self._awaited(self._port.rows())
-        return [node_info(row, dead=row.term in dead) for row in rows]
+        return [node_info(row, request, caller, dead=row.term in dead) for row in rows]
 
-    async def _node(self, node: str) -> NodeInfo:
-        found = [row for row in await self._rows() if node in {row.name, str(row.term)}]
+    async def _node(self, request: Show | Drain | Remove, caller: Caller) -> NodeInfo:
+        node = request.node
+        found = [row for row in await self._rows(request, caller) if node in {row.name, str(row.term)}]
         if not found:
             raise ApiError(Code.NODE_NOT_FOUND, f"there is no node {node}; mainspring nodes list shows those there are")
         if len(found) > 1:
@@ -78,21 +83,21 @@ class NodeCalls:
             raise ApiError(Code.AMBIGUOUS_NODE, f"{len(found)} nodes are called {node}: name one of the terms {terms}")
         return found[0]
 
-    async def _list(self, _: List) -> Listed:
-        return Listed(await self._rows())
+    async def _list(self, request: List, caller: Caller) -> Listed:
+        return Listed(await self._rows(request, caller))
 
-    async def _show(self, request: Show) -> NodeInfo:
-        return await self._node(request.node)
+    async def _show(self, request: Show, caller: Caller) -> NodeInfo:
+        return await self._node(request, caller)
 
     async def _drain(self, request: Drain, caller: Caller) -> NodeInfo:
-        node = await self._node(request.node)
+        node = await self._node(request, caller)
         await self._awaited(self._port.ask_to_drain(node.term, draining=request.draining))
         before, node.state = node.state, "draining" if request.draining else "live"
         await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
         return node
 
     async def _remove(self, request: Remove, caller: Caller) -> NodeInfo:
-        node = await self._node(request.node)
+        node = await self._node(request, caller)
         if node.state != "dead" and not request.force:
             raise ApiError(
                 Code.NODE_LIVES,
@@ -115,16 +120,16 @@ class SingleNodeCalls:
         self._row = row
         self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._refuse, Remove: self._refuse}
 
-    async def _list(self, _: List) -> Listed:
-        return Listed([node_info(self._row(), dead=False)])
+    async def _list(self, request: List, caller: Caller) -> Listed:
+        return Listed([node_info(self._row(), request, caller, dead=False)])
 
-    async def _show(self, request: Show) -> NodeInfo:
+    async def _show(self, request: Show, caller: Caller) -> NodeInfo:
         row = self._row()
         if request.node not in {row.name, str(row.term)}:
             raise ApiError(
                 Code.NODE_NOT_FOUND, f"there is no node {request.node}: {row.name} is the only one that has this store"
             )
-        return node_info(row, dead=False)
+        return node_info(row, request, caller, dead=False)
 
     async def _refuse(self, _: Drain | Remove) -> NodeInfo:
         raise ApiError(
@@ -132,8 +137,9 @@ class SingleNodeCalls:
         )
 
 
-def node_info(row: NodeRow, *, dead: bool) -> NodeInfo:
-    """Return a node as the API describes it."""
+def node_info(row: NodeRow, request: Request[Any], caller: Caller, *, dead: bool) -> NodeInfo:
+    """Return a node as the API describes it, with the functions of the request's namespace that the caller may see."""
+    names = [function_text(name) for name in row.functions if namespace_of(name) == request.namespace]
     return NodeInfo(
         name=row.name,
         term=row.term,
@@ -144,7 +150,7 @@ def node_info(row: NodeRow, *, dead: bool) -> NodeInfo:
         capacity=row.capacity,
         jobs=row.running,
         weight=row.weight,
-        functions=[text(name) for name in row.functions],
+        functions=[name for name in names if caller.may(Permission.READ, request.namespace, name)],
         beats=row.counter,
         lease=row.lease,
         started_at=rfc3339(row.started_us),

@@ -136,7 +136,8 @@ class OperationCalls:
 
     async def _count_ids(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:
         ids = list(bulk.spec.ids)
-        found: dict[int, Job] = await Later(lambda done, failed: self._jobs.put(Find(ids), done, failed))
+        find = Find(ids, namespace=bulk.namespace)
+        found: dict[int, Job] = await Later(lambda done, failed: self._jobs.put(find, done, failed))
         permitted = {
             job_id: job
             for job_id, job in found.items()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from mainspring.access.acts import Act
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api.answers.waiting import CallInProgress
@@ -23,7 +24,6 @@ from mainspring.workflows.model import function_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.errors import Problem
@@ -96,10 +96,13 @@ class Api:
             work = handler(request, caller) if gets_caller else handler(request)
             answer: A = await work
         except (ForbiddenError, ApiError) as error:
-            if problem_of(error).code is Code.FORBIDDEN:
-                self._refused(_refusal(request, caller, error))
+            self._record_refusal(request, caller, error)
             raise
         return answer
+
+    def _record_refusal(self, request: Request[Any], caller: Caller, error: ForbiddenError | ApiError) -> None:
+        if problem_of(error).code is Code.FORBIDDEN:
+            self._refused(_refusal(request, caller, error))
 
     async def call(self, request: Request[A], *, caller: Caller = LOCAL) -> A:
         """Return the answer to a request. Raises ApiError. Cancelling this coroutine ends the call."""
@@ -117,6 +120,10 @@ class Api:
             act = caller.act(kind.call or kind.__name__, named[:OBJECT_LIMIT], namespace=namespace[:OBJECT_LIMIT])
             self._refused(replace(act, refused=str(error)))
             raise
+
+    def refused_token(self, address: str, request: str, why: str) -> None:
+        """Record a request with a wrong token, whose caller is unknown."""
+        self._refused(Act("sign_in", "", address=address, request=request, refused=why))
 
     def _check(self, request: Request[Any], caller: Caller) -> None:
         if caller is not LOCAL:
@@ -138,14 +145,20 @@ class Api:
         return end
 
     async def _follow(self, request: Request[Any], caller: Caller, feed: Feed) -> Callable[[], None]:
-        self._check(request, caller)
-        return await self._followers[type(request)](request, caller, feed)
+        try:
+            self._check(request, caller)
+            return await self._followers[type(request)](request, caller, feed)
+        except (ForbiddenError, ApiError) as error:
+            self._record_refusal(request, caller, error)
+            raise
 
 
 def check_permission(
     kind: type[Request[Any]], namespace: str, caller: Caller, function: str | bytes | None = None
 ) -> None:
     """Raise ForbiddenError if a caller may make no request of this kind in a namespace; ``function`` is the one that it names."""
+    if kind.in_all_namespaces:
+        caller.check_everywhere(kind.permission)
     if not (kind.in_any_namespace and caller.may_somewhere(kind.permission)):
         name = function_text(function) if isinstance(function, bytes) else function
         if not isinstance(name, str):  # also the field of a schedule that is left out

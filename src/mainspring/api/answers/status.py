@@ -10,19 +10,26 @@ from mainspring.api.status import NodeStatus, Show
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.jobs.service import JobService
 
 
 class StatusCalls:
-    """Calls about the node itself; ``status`` returns its current state."""
+    """Calls about the node itself; ``status`` returns its current state, with the functions of a namespace."""
 
-    def __init__(self, service: JobService, status: Callable[[], NodeStatus]) -> None:
+    def __init__(self, service: JobService, status: Callable[[str], NodeStatus]) -> None:
         self._service = service
         self._status = status
         self.handlers: Handlers = {Show: self._show}
 
-    async def _show(self, _: Show) -> NodeStatus:
+    async def _show(self, request: Show, caller: Caller) -> NodeStatus:
+        def sees(function: str) -> bool:
+            return caller.may(request.permission, request.namespace, function)
+
         counted: Later[None] = Later(lambda done, _: self._service.counted(lambda: done(None)))
         await counted
-        return self._status()
+        status = self._status(request.namespace)
+        status.functions = [one for one in status.functions if sees(one.function)]
+        status.workflows = [one for one in status.workflows if sees(one.type)]
+        return status

@@ -9,13 +9,15 @@ from msgspec.structs import asdict
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.workers import Drain, List, Listed, Show, Stop, WorkerDetails, WorkerInfo
+from mainspring.errors import ForbiddenError
 from mainspring.events.relay import Direct
-from mainspring.namespaces import SEPARATOR
+from mainspring.namespaces import SEPARATOR, split
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.nodes.model import NodeRow, WorkerRow
 
@@ -29,8 +31,8 @@ class Workers(Protocol):
     def all(self) -> list[WorkerRow]:
         """Return the rows of all workers."""
 
-    def details(self, number: int) -> tuple[list[bytes], list[bytes]] | None:
-        """Return the functions of a worker, and the handles of its running jobs; None if it is not connected."""
+    def details(self, number: int) -> tuple[list[bytes], dict[bytes, bytes]] | None:
+        """Return the functions of a worker, and its running jobs with theirs; None if it is not connected."""
 
     def direct(self, number: int, verb: Verb) -> bool | None:
         """Pass a request to a worker. Return whether it takes such requests; None if it is not connected."""
@@ -89,24 +91,31 @@ class WorkerCalls:
             )
         return found
 
-    async def _show(self, request: Show) -> WorkerDetails:
+    async def _show(self, request: Show, caller: Caller) -> WorkerDetails:
+        def sees(function: bytes) -> bool:
+            namespace, name = split(function)
+            return namespace == request.namespace and caller.may(request.permission, namespace, function_text(name))
+
         found = self._find(request.namespace, request.worker)
         functions: list[str] | None = None
         jobs: list[str] | None = None
         if found.term == self._term() and (details := self._workers.details(found.row.number)) is not None:
-            names, handles = details
-            functions = sorted(function_text(name) for name in names if not name.startswith(SEPARATOR))
-            jobs = [handle.decode() for handle in handles[:MOST_JOBS]]
+            names, running = details
+            functions = sorted(function_text(name) for name in names if not name.startswith(SEPARATOR) and sees(name))
+            handles = [handle.decode() for handle, function in running.items() if sees(function)]
+            jobs = handles[:MOST_JOBS]
         return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs)
 
-    async def _drain(self, request: Drain) -> WorkerInfo:
+    async def _drain(self, request: Drain, caller: Caller) -> WorkerInfo:
+        _check_unrestricted(request, caller)
         found = self._find(request.namespace, request.worker)
         self._direct(found, "drain" if request.draining else "undrain")
         info = _info(found)
         info.state = "draining" if request.draining else "live"
         return info
 
-    async def _stop(self, request: Stop) -> WorkerInfo:
+    async def _stop(self, request: Stop, caller: Caller) -> WorkerInfo:
+        _check_unrestricted(request, caller)
         found = self._find(request.namespace, request.worker)
         if not found.row.stops:
             raise ApiError(
@@ -122,6 +131,12 @@ class WorkerCalls:
             self._workers.direct(found.row.number, verb)
         else:
             self._send(found.term, Direct(found.row.number, verb))
+
+
+def _check_unrestricted(request: Drain | Stop, caller: Caller) -> None:
+    """Raise ForbiddenError for a caller with a part of the functions: the worker may have others."""
+    if caller.functions(request.permission, request.namespace) is not None:
+        raise ForbiddenError(f"{caller.name!r} has grants for some functions: pause these, as a worker may have others")
 
 
 def _key(worker: str) -> tuple[int, int] | None:

@@ -134,12 +134,12 @@ class RestApp:
             await self._send(exchange, answer)
 
     async def guard(self, scope: Scope, receive: Receive, send: Send, then: ASGIApp) -> None:
-        """Pass a request to another application if its caller may see the node."""
+        """Pass a request to another application if its caller may see the functions of all namespaces."""
         exchange = _Exchange(scope, receive, send)
         try:
             self._collect(scope, exchange)
             await self._admit(scope, exchange, self._doorkeeper.check_host(exchange.headers))
-            exchange.caller.check(Permission.READ, namespaces.DEFAULT)
+            exchange.caller.check_everywhere(Permission.READ)
         except HttpError as refused:
             await self._send(exchange, refusal(refused, exchange.id))
         except MainspringError as failed:
@@ -206,9 +206,14 @@ class RestApp:
         return await self._login.answer(exchange.path, method, headers, exchange.query, read, secure=exchange.secure)
 
     async def _admit(self, scope: Scope, exchange: _Exchange, host: bytes) -> Caller:
-        caller = await self._doorkeeper.admit(
-            scope["method"], exchange.headers, host, address=exchange.address, secure=exchange.secure
-        )
+        try:
+            caller = await self._doorkeeper.admit(
+                scope["method"], exchange.headers, host, address=exchange.address, secure=exchange.secure
+            )
+        except HttpError as refused:
+            if refused.kind.status == 401 and b"authorization" in exchange.headers:
+                self._api.refused_token(exchange.address, exchange.id, refused.detail)
+            raise
         exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id)
         return caller
 

@@ -62,6 +62,7 @@ def _operation(route: Route, reader: Inputs, body: Any, answer: Any) -> dict[str
         "summary": route.summary,
         "tags": [_subject(route)],
         "x-permission": route.permission.value,
+        **({"x-in-all-namespaces": True} if route.request.in_all_namespaces else {}),
         "parameters": _parameters(reader.of_path, "path") + _parameters(reader.of_query, "query"),
     }
     description = inspect.cleandoc(route.request.__doc__ or "")

@@ -109,7 +109,7 @@ nodes.remove {"node": "n", "force": true}
 """.strip()
 
 
-def unexpected() -> NodeStatus:
+def unexpected(_: str) -> NodeStatus:
     raise AssertionError
 
 

@@ -74,5 +74,5 @@ def test_a_worker_that_takes_requests_is_asked_to_stop(node: Node) -> None:
     assert workers.direct(row.number, "stop")
     assert stream.received() == [("STOP", ["", "", "stop"])]
     functions = workers.details(row.number)
-    assert functions == ([b"f"], [])
+    assert functions == ([b"f"], {})
     assert workers.direct(row.number + 1, "stop") is None

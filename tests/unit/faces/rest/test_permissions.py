@@ -9,7 +9,9 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Permission, Role
+from mainspring.access.service import REFUSALS_PER_MINUTE, UNKNOWN_PER_MINUTE
 from mainspring.api.audit import ListActs
+from mainspring.api.status import Show as Status
 from mainspring.api.submitting import Submit
 from mainspring.faces.rest.openapi import document
 
@@ -42,6 +44,8 @@ def is_allowed(operation: dict[str, Any], path: str, namespace: str, caller: Cal
     if permission is Permission.SIGNED_IN:
         return True
     (grant,) = caller.grants
+    if operation.get("x-in-all-namespaces"):
+        return False
     if "{namespace}" in path and namespace != OWN:
         return False
     if permission is Permission.PAYLOADS:
@@ -204,6 +208,104 @@ def test_refusals_are_in_the_audit() -> None:
             assert act.refused is not None
             assert "operate" in act.refused
             assert act.request
+
+    asyncio.run(test())
+
+
+def test_refused_streams_are_in_the_audit() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            client.access.callers["pay"] = Caller("pay", (Grant(Role.VIEWER, OWN, ("pay*",)),), token="pay")
+            handle = (await built.api.call(Submit(b"mail", b"1"))).handle
+            path = f"/api/v1/namespaces/{OWN}/jobs/{handle}/stream"
+            assert (await client.get(path, token="pay")).status == 403
+            committed = asyncio.Event()
+            built.node.commits.when_idle(committed.set)
+            await committed.wait()
+            (act,) = (await built.api.call(ListActs(who="pay"))).acts
+            assert (act.object, act.namespace) == (handle, OWN)
+
+    asyncio.run(test())
+
+
+def test_an_operation_on_handles_counts_those_of_its_namespace() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            handles = [(await built.api.call(Submit(b"f", b"1", namespace=one))).handle for one in (OWN, OTHER)]
+            for namespace, handle in zip((OWN, OTHER), handles, strict=True):
+                body = {"action": "cancel", "handles": handles, "dry_run": True}
+                answer = await client.send("POST", f"/api/v1/namespaces/{namespace}/operations", body)
+                assert (answer.json["matched"], answer.json["sample"][0]["handle"]) == (1, handle)
+
+    asyncio.run(test())
+
+
+def test_wrong_tokens_are_in_the_audit_and_do_not_displace_other_refusals() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            jobs = f"/api/v1/namespaces/{OWN}/jobs"
+            for _ in range(REFUSALS_PER_MINUTE + 1):
+                assert (await client.get(jobs, token="ms_secret")).status == 401
+            assert (await client.get(jobs, token=None)).status == 401
+            assert (await client.send("POST", f"{jobs}/H:n:1/cancel", {}, token="viewer")).status == 403
+            committed = asyncio.Event()
+            built.node.commits.when_idle(committed.set)
+            await committed.wait()
+            acts = (await built.api.call(ListActs(everywhere=True))).acts
+            signs = [act for act in acts if act.what == "sign_in"]
+            assert len(signs) == UNKNOWN_PER_MINUTE
+            assert {(act.who, act.address, act.namespace) for act in signs} == {("", "127.0.0.1", None)}
+            assert "secret" not in str(acts)
+            assert [act.who for act in acts if act.what == "jobs.cancel"] == ["viewer"]
+
+    asyncio.run(test())
+
+
+def test_the_status_shows_the_functions_of_one_namespace() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            await built.api.call(Submit(b"pay", b"1"))
+            await built.api.call(Submit(b"mail", b"1"))
+            await built.api.call(Submit(b"cart", b"1", namespace=OTHER))
+            client.access.callers["pay"] = Caller("pay", (Grant(Role.VIEWER, OWN, ("pay*",)),), token="pay")
+            for token, functions in (("admin", ["mail", "pay"]), ("pay", ["pay"])):
+                shown = (await client.get("/api/v1/status", token=token)).json
+                assert sorted(one["function"] for one in shown["functions"]) == functions
+            (team,) = (await built.api.call(Status(namespace=OTHER))).functions
+            assert team.function == "cart"
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("grant", "status"),
+    [(Grant(Role.VIEWER, OWN), 403), (Grant(Role.VIEWER, "*", ("pay*",)), 403), (Grant(Role.VIEWER, "*"), 200)],
+)
+def test_pages_about_all_namespaces_are_for_callers_with_all_of_them(grant: Grant, status: int) -> None:
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            client.access.callers["t"] = Caller("t", (grant,), token="t")
+            scope = {
+                "type": "http",
+                "method": "GET",
+                "scheme": "http",
+                "path": "/metrics",
+                "query_string": b"",
+                "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer t")],
+            }
+            sent: list[Any] = []
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            async def page(_scope: Any, _receive: Any, answer: Any) -> None:
+                await answer({"type": "http.response.start", "status": 200})
+
+            async def receive() -> Any:
+                raise AssertionError
+
+            await client.app.guard(scope, receive, send, page)
+            assert sent[0]["status"] == status
 
     asyncio.run(test())
 
