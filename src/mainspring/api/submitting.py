@@ -73,6 +73,10 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         job.priority = PRIORITY_BY_NAME[self.priority]
 
 
+NO_OPTIONS = JobOptions()
+"""The options of most jobs, which need not be applied."""
+
+
 class Arguments(Namespaced, kw_only=True, omit_defaults=True):
     """The arguments of a job: JSON, or base64 of any bytes."""
 
@@ -168,7 +172,11 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
     tags: tuple[str, ...] = ()
 
     def options(self) -> JobOptions:
-        """Return the options."""
+        """Return the options: `NO_OPTIONS` if the client has set none."""
+        numbers = (self.delay, self.timeout, self.heartbeat, self.expires, self.keep_unique)
+        others = (self.run_at, self.retry, self.priority, self.concurrency_key, self.version, self.tags)
+        if numbers == _NO_NUMBERS and others == _NO_OTHERS:
+            return NO_OPTIONS
         return JobOptions(
             self.priority,
             self.delay,
@@ -182,6 +190,10 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
             self.version,
             self.tags,
         )
+
+
+_NO_NUMBERS = (None,) * 5
+_NO_OTHERS = (None, None, "normal", "", "", ())
 
 
 class Submission(msgspec.Struct, omit_defaults=True):

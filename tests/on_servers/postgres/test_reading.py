@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from mainspring.engines.postgres import inbox
 from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.lists import READERS
 from mainspring.errors import StoreUnavailableError
@@ -19,6 +20,8 @@ from .a_fleet import eventually, node, session
 from .test_jobs_plans import plan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mainspring.engines.postgres.transaction import Transaction
 
 
@@ -56,6 +59,50 @@ def test_a_read_has_one_snapshot_and_cannot_write(database: str, monkeypatch: py
         monkeypatch.setitem(readers, ListJobs, look)
         async with node(database) as one:
             assert await answer(one.engine, ListJobs()) == [0, 0]  # type: ignore[comparison-overlap]
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_stored_job_is_read_in_one_statement(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further one, such as those of a transaction, would wait for a turn of a busy loop."""
+
+    async def test() -> None:
+        readers: dict[Any, Any] = READERS
+        show, statements = readers[ops.ShowJob], list[str]()
+
+        async def look(tx: Transaction, query: object, meter: object) -> object:
+            assert not tx.connection.is_in_transaction()
+            with tx.connection.query_logger(lambda record: statements.append(record.query)):
+                return await show(tx, query, meter)
+
+        monkeypatch.setitem(readers, ops.ShowJob, look)
+        async with node(database) as one:
+            (job,) = await one.submitted()
+            assert await answer(one.engine, ops.ShowJob(job.id)) is not None  # caches the function and the node
+            statements.clear()
+            assert await answer(one.engine, ops.ShowJob(job.id)) is not None
+            assert len(statements) == 1
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_submission_that_leaves_the_inbox_during_a_read_is_found(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            aliases = inbox.aliases
+
+            async def meanwhile(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:
+                await one.group(ops.DrainInbox(10))
+                return await aliases(tx, ids)
+
+            monkeypatch.setattr(inbox, "aliases", meanwhile)
+            job_id = await other.fetchval("INSERT INTO inbox (function, payload) VALUES ('f', 'p') RETURNING id")
+            found = await answer(one.engine, ops.ShowJob(job_id))
+            assert found is not None
+            assert found.id == job_id
+            assert await other.fetchval("SELECT count(*) FROM inbox") == 0
 
     asyncio.run(asyncio.wait_for(test(), 60))
 

@@ -369,9 +369,10 @@ def test_a_caller_of_some_functions_sees_only_these() -> None:
                 with pytest.raises((ForbiddenError, ApiError)) as refused:
                     await node.api.call(request, caller=someone)
                 assert "lacks the permission" in str(refused.value)
-            (answer,) = (await node.api.call(SubmitJobs([new(function="other")]), caller=someone)).items
-            assert answer.problem is not None
-            assert answer.problem.code is Code.FORBIDDEN
+            batch = [new(function=name) for name in ("other", "pay.card", "pay.card", "other")]
+            answers = (await node.api.call(SubmitJobs(batch), caller=someone)).items
+            problems = [answer.problem and answer.problem.code for answer in answers]
+            assert problems == [Code.FORBIDDEN, None, None, Code.FORBIDDEN]
             assert (await node.api.call(jobs.Show(seen), caller=someone)).handle == seen
 
     run(test())

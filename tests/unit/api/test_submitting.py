@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.errors import Code
 from mainspring.api.jobs import Show
-from mainspring.api.submitting import Ended, JobOptions, Run, Submit
+from mainspring.api.submitting import NO_OPTIONS, Ended, JobOptions, NewJob, Run, Submit
 from mainspring.clock import to_us
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
@@ -80,6 +82,30 @@ def test_options_reach_the_job_and_its_worker() -> None:
             assert job.expires_us == to_us(node.clock.wall() + 60)
 
     run(test())
+
+
+OPTIONS: dict[str, Any] = {
+    "priority": "low",
+    "delay": 1.0,
+    "run_at": datetime(2030, 1, 31, tzinfo=UTC),
+    "timeout": 1.0,
+    "heartbeat": 1.0,
+    "expires": 1.0,
+    "retry": Retry(max_attempts=3),
+    "keep_unique": 1.0,
+    "concurrency_key": "k",
+    "version": "2",
+    "tags": ("nightly",),
+}
+
+
+def test_each_option_of_a_job_in_json_is_kept() -> None:
+    assert OPTIONS.keys() == {field.name for field in msgspec.structs.fields(JobOptions)}
+    for name, value in OPTIONS.items():
+        found = NewJob(function="f", **{name: value}).options()
+        wanted = value.timestamp() if name == "run_at" else value
+        assert found == JobOptions(**{name: wanted}) != NO_OPTIONS
+    assert NewJob(function="f", unique="u", payload=b"p").options() is NO_OPTIONS
 
 
 @pytest.mark.parametrize("way", ["delay", "run_at"])

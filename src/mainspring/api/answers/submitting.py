@@ -8,6 +8,7 @@ from mainspring import namespaces
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.api.submitting import (
+    NO_OPTIONS,
     Ended,
     JobOptions,
     Run,
@@ -52,7 +53,8 @@ class SubmitCalls:
         return Submitted(self._service.handle_of(job_id).decode())
 
     async def _submit_job(self, request: SubmitJob, caller: Caller) -> Submission:
-        return await self.stored(self._job_of(request.job, request.namespace, caller))
+        caller.check(SubmitJob.permission, request.namespace, request.job.function)
+        return await self.stored(self._job_of(request.job, request.namespace))
 
     async def stored(self, job: Job) -> Submission:
         """Store a job, and return its handle or that of the job that it joined."""
@@ -64,9 +66,13 @@ class SubmitCalls:
         answers: list[Submission] = []
         places: list[int] = []
         batch: list[Job] = []
+        permitted: set[str] = set()
         for place, new in enumerate(request.jobs):
             try:
-                batch.append(self._job_of(new, request.namespace, caller))
+                if new.function not in permitted:
+                    caller.check(SubmitJob.permission, request.namespace, new.function)
+                    permitted.add(new.function)
+                batch.append(self._job_of(new, request.namespace))
             except MainspringError as error:
                 answers.append(Submission(problem=problem_of(error)))
                 continue
@@ -89,9 +95,8 @@ class SubmitCalls:
         except MainspringError as error:
             return Submission(problem=problem_of(error))
 
-    def _job_of(self, new: NewJob, namespace: str, caller: Caller) -> Job:
-        """Return a new job as a client describes it in JSON. Raises ApiError, UsageError and ForbiddenError."""
-        caller.check(SubmitJob.permission, namespace, new.function)
+    def _job_of(self, new: NewJob, namespace: str) -> Job:
+        """Return a new job as a client describes it in JSON. Raises ApiError and UsageError."""
         return self.job(namespace, new.function.encode(), bytes_of(new), new.unique.encode(), new.options())
 
     async def _run(self, request: Run) -> Ended:
@@ -128,7 +133,8 @@ class SubmitCalls:
             raise ApiError(Code.UNSUPPORTED, KEY_NOT_KEPT)
         function = namespaces.key(namespace, name)
         job = Job(service.next_id(), function, payload, unique, created_us=to_us(now))
-        options.apply_to(job, now)
+        if options is not NO_OPTIONS:
+            options.apply_to(job, now)
         if not service.admits(function):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())
         queue = service.tracked(function) if creates else service.queue_of(function)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.postgres import inbox, resources, rows
 from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.functions import key_of
-from mainspring.engines.postgres.queries import live, look_up
+from mainspring.engines.postgres.queries import find_stored, live, look_up
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
@@ -167,8 +167,16 @@ async def recall(tx: Transaction, query: Recall, _: Meter) -> Recalled | None:
 
 
 async def show_job(tx: Transaction, query: ShowJob, _: Meter) -> Job | None:
-    """Return a job; see ``ShowJob``."""
-    return (await look_up(tx, [query.id], query.namespace)).get(query.id)
+    """Return a job; see ``ShowJob``.
+
+    One statement finds most jobs. The others are in the inbox or have joined jobs, or there is no such job: that needs one
+    snapshot, as a job that moves between two statements would be missed.
+    """
+    found = await find_stored(tx, [query.id], query.namespace)
+    if not found:
+        async with tx.connection.transaction():
+            found = await look_up(tx, [query.id], query.namespace)
+    return found.get(query.id)
 
 
 async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:

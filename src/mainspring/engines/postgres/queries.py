@@ -48,21 +48,23 @@ async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Subs
 async def look_up(tx: Transaction, ids: Iterable[int], namespace: str = ANY) -> dict[int, Job]:
     """Return jobs of a namespace by the requested ids, without results. A submission that joined a job stands for that one."""
     wanted = rows.known_ids(ids)
-    found = await _by_id(tx, wanted, namespace)
+    found = await find_stored(tx, wanted, namespace)
     missing = [job_id for job_id in wanted if job_id not in found]
     joined = await inbox.aliases(tx, missing)
     if joined:
-        others = await _by_id(tx, sorted(set(joined.values())), namespace)
+        others = await find_stored(tx, joined.values(), namespace)
         found.update((job_id, others[other]) for job_id, other in joined.items() if other in others)
     for job in await inbox.peek(tx, (job_id for job_id in missing if job_id not in joined), namespace):
         found[job.id] = job
     return found
 
 
-async def _by_id(tx: Transaction, ids: list[int], namespace: str) -> dict[int, Job]:
-    if not ids:
+async def find_stored(tx: Transaction, ids: Iterable[int], namespace: str) -> dict[int, Job]:
+    """Return the jobs of a namespace that are rows of these ids, without results."""
+    wanted = rows.known_ids(ids)
+    if not wanted:
         return {}
-    return {job.id: job for job in await rows.stored(tx, await tx.connection.fetch(SQL["find"], ids, namespace))}
+    return {job.id: job for job in await rows.stored(tx, await tx.connection.fetch(SQL["find"], wanted, namespace))}
 
 
 async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:

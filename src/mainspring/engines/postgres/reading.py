@@ -1,7 +1,7 @@
 """Queries on their own connection: they do not block groups, and groups do not block them.
 
-Each is one read-only transaction with one snapshot. It ends with its budget, so it keeps vacuum from few tuples. Queries that
-every node repeats all the time are one statement, without a transaction around it.
+Each is one read-only transaction with one snapshot. It ends with its budget, so it keeps vacuum from few tuples. Frequent
+queries of one statement have no transaction around it, because each further statement would wait for a turn of a busy loop.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
+from mainspring.jobs.store import ShowJob
 from mainspring.resources.store import ListLimits
 from mainspring.storage.operation import unknown
 from mainspring.storage.query import Meter
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT: Final = 3.0
 """Seconds for an answer, more than a statement may take. It detects a dead connection; the next attempt uses a new one."""
-SINGLE_STATEMENT: Final = frozenset({ListLimits, CountRevocations, FindCredential})
-"""Queries that each node repeats all the time. The parts of a very long answer may be of different snapshots."""
+SINGLE_STATEMENT: Final = frozenset({ListLimits, CountRevocations, FindCredential, ShowJob})
+"""Queries of one statement. The parts of a very long answer may be of different snapshots."""
 READ_ATTEMPTS: Final = 3
 """Attempts to run a query that meets a possible race."""
 READ_SETTINGS: Final = """
