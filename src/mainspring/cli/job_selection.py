@@ -1,4 +1,4 @@
-"""The options of commands that change many jobs: which jobs, and how."""
+"""The jobs that a command is for, by handle or by criteria, and the way in which many jobs are changed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ FILTER_GROUP = Group("Jobs by filter", sort_key=1)
 OPERATION_GROUP = Group("Operation", sort_key=2)
 
 TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
+Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
 
 

@@ -1,0 +1,182 @@
+"""``mainspring jobs cancel``, ``retry``, ``snooze``, ``clone`` and ``delete``: change jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from msgspec import UNSET
+
+from mainspring.api.job_changes import Clone, Delete, Snooze
+from mainspring.api.jobs import Cancel, Retry
+from mainspring.cli.bulk import change_jobs
+from mainspring.cli.calls import call, print_answer
+from mainspring.cli.display import print_json
+from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
+from mainspring.cli.job_selection import DEFAULT_OPTIONS, NO_SELECTION, Handle, JobSelection, OperationOptions
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
+from mainspring.errors import MainspringError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Handles = Annotated[
+    tuple[str, ...], Parameter(name="HANDLE", help="The jobs' handles.", negative="", show_default=False)
+]
+Delay = Annotated[float | None, plain("--delay", "Start this long from now, or later.", **DURATION_OPTION)]
+
+
+def cancel(
+    handles: Handles = (),
+    /,
+    *,
+    reason: Annotated[str | None, plain("--reason", "A text to store with the jobs.")] = None,
+    selection: JobSelection = NO_SELECTION,
+    options: OperationOptions = DEFAULT_OPTIONS,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Cancel jobs: those with the handles, or all that match a filter.
+
+    A job that has not started is cancelled at once. For a running job, the server asks the worker to stop; the job's state stays
+    "running" until it has stopped. A job that has ended does not change.
+
+    A run of a workflow is asked to cancel itself, as by mainspring workflows cancel.
+
+    With a filter, the server changes the jobs in an operation, step by step, and the command shows its progress. At a terminal,
+    the command asks for confirmation. mainspring operations list shows all operations.
+
+    EXAMPLES
+      mainspring jobs cancel H:laptop:1000000000001
+      mainspring jobs cancel --function thumbnail --created-before 2030-01-31T12:00:00Z --dry-run
+    """
+    if not handles or _has_options(selection, options):
+        return change_jobs(server.client(), "cancel", handles, selection, options, reason=reason, json=json)
+    requests = [Cancel(handle) if reason is None else Cancel(handle, reason) for handle in handles]
+    return _each(requests, server, json=json)
+
+
+def retry(
+    handles: Handles = (),
+    /,
+    *,
+    delay: Delay = None,
+    payload: Annotated[
+        str | None, plain("--payload", "Run the jobs with this input in place of their own.", allow_leading_hyphen=True)
+    ] = None,
+    selection: JobSelection = NO_SELECTION,
+    options: OperationOptions = DEFAULT_OPTIONS,
+    reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Put failed, cancelled or expired jobs back into the queue, and count their attempts from 1.
+
+    A run of a workflow cannot be retried: start another one with mainspring workflows start.
+
+    The jobs are those with the handles, or all that match a filter. With a filter, the server changes the jobs in an operation,
+    step by step, and the command shows its progress. At a terminal, the command asks for confirmation.
+
+    EXAMPLES
+      mainspring jobs retry H:laptop:1000000000001
+      mainspring jobs retry --state failed --error TimeoutError --rate 100
+    """
+    if not handles or reason is not None or _has_options(selection, options):
+        if payload is not None or delay is not None:
+            raise UsageError("--payload and --delay are for jobs that are named by their handles")
+        return change_jobs(server.client(), "retry", handles, selection, options, reason=reason, json=json)
+    requests = [
+        Retry(handle, delay=delay, payload=UNSET if payload is None else payload.encode()) for handle in handles
+    ]
+    return _each(requests, server, json=json)
+
+
+def snooze(
+    handles: Handles,
+    /,
+    *,
+    delay: Annotated[float, plain("--delay", "Start the jobs this long from now, or later.", **DURATION_OPTION)],
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Postpone jobs that have not started.
+
+    EXAMPLES
+      mainspring jobs snooze H:node:1000000000001 --delay 2h
+    """
+    return _each([Snooze(handle, delay) for handle in handles], server, json=json)
+
+
+def clone(
+    handle: Handle,
+    /,
+    *,
+    payload: Annotated[
+        str | None,
+        plain(
+            "--payload", "The input of the new job. By default it is that of the other one.", allow_leading_hyphen=True
+        ),
+    ] = None,
+    unique: Annotated[str, plain("--unique", "A unique for the new job. By default it has none.")] = "",
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None,
+        plain("--priority", "The priority. By default it is that of the other job."),
+    ] = None,
+    delay: Delay = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Submit a new job like another one, and print its handle.
+
+    The other job may be in any state. The server keeps the input of a job until it has succeeded, so that the clone of a
+    succeeded job needs --payload.
+    """
+    request = Clone(handle, unique, priority, delay=delay, payload=UNSET if payload is None else payload.encode())
+    return print_answer(server.client(), request, lambda answer: print(answer["handle"], flush=True), json=json)
+
+
+def delete(
+    handles: Handles = (),
+    /,
+    *,
+    selection: JobSelection = NO_SELECTION,
+    options: OperationOptions = DEFAULT_OPTIONS,
+    reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Delete ended jobs with their results: those with the handles, or all that match a filter.
+
+    Jobs that have not ended are not deleted: cancel them first. With a filter, the server deletes the jobs in an operation, step
+    by step, and the command shows its progress. At a terminal, the command asks for confirmation.
+
+    EXAMPLES
+      mainspring jobs delete --state failed --function thumbnail --dry-run
+    """
+    if not handles or reason is not None or _has_options(selection, options):
+        return change_jobs(server.client(), "delete", handles, selection, options, reason=reason, json=json)
+    return _each([Delete(handle) for handle in handles], server, json=json)
+
+
+def _has_options(selection: JobSelection, options: OperationOptions) -> bool:
+    """Return whether a command with handles has an option of operations, too."""
+    return selection != NO_SELECTION or options != DEFAULT_OPTIONS
+
+
+def _each(requests: Sequence[Cancel | Retry | Snooze | Delete], server: ServerOptions, *, json: bool) -> int:
+    """Send all requests, print each answer or error, and return the exit code of the first error."""
+    client = server.client()
+    code = EXIT_DONE
+    for request in requests:
+        try:
+            answer = call(client, request)
+        except MainspringError as error:
+            text = explain(error)
+            print_error(text if text.startswith(request.handle) else f"{request.handle}: {text}")
+            code = code or exit_code(error)
+            continue
+        if json:
+            print_json(answer)
+        else:
+            print(f"{answer['handle']}\t{answer['state']}", flush=True)
+    return code
