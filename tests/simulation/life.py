@@ -21,7 +21,7 @@ from mainspring.job_logs.readers import LogReaders
 from mainspring.job_logs.service import LogService
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
-from mainspring.server.build import run_slice
+from mainspring.server.engines import run_slice
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.workflows.model import Limits

@@ -32,8 +32,9 @@ from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
-from mainspring.server.build import build_engine, open_node
+from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
+from mainspring.server.engines import build_engine
 from mainspring.server.settings import MIB, LimitSettings, ServerSettings, WorkflowSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.server.workflow_measures import workflow_measures

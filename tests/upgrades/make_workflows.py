@@ -52,20 +52,19 @@ async def play(directory: Path) -> None:
     from mainspring.client.addresses import parse_address
     from mainspring.faces.gearman.protocol import GearmanProtocol
     from mainspring.ids import node_id
-    from mainspring.server.build import build_engine, open_node
     from mainspring.server.clock import SystemClock
     from mainspring.server.settings import ServerSettings, parse_store
     from mainspring.server.shutdown import Shutdown
     from mainspring.worker.settings import WorkerSettings
 
+    build: Any = importlib.import_module("mainspring.server.build")  # of the commit, where it builds the engine too
     program: Any = importlib.import_module(PROGRAM.removesuffix(".py"))
 
     program.is_old.append(True)
     clock = SystemClock()
     settings = ServerSettings(name=node_id("old"), store=parse_store(f"sqlite:///{directory / 'store.db'}"))
-    built = await open_node(
-        settings, build_engine(settings.store, workflows=settings.workflows), clock, Shutdown(clock, 1)
-    )
+    engine = build.build_engine(settings.store, workflows=settings.workflows)
+    built = await build.open_node(settings, engine, clock, Shutdown(clock, 1))
     socket = str(directory / "s")
     server = await asyncio.get_running_loop().create_unix_server(lambda: GearmanProtocol(built.node.face), socket)
     address = f"unix:{socket}"

@@ -16,8 +16,9 @@ from mainspring import JobCancelled
 from mainspring.client.addresses import parse_address
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
-from mainspring.server.build import build_engine, open_node
+from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
+from mainspring.server.engines import build_engine
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 

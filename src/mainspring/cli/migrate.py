@@ -37,7 +37,7 @@ def migrate(
     EXIT CODES
       0 up to date, 1 failed, 2 wrong usage
     """
-    from mainspring.server.build import migrate_store  # noqa: PLC0415 - all engines, which other commands do not need
+    from mainspring.server.engines import migrate_store  # noqa: PLC0415 - all engines, which other commands do not need
 
     settings = parse_store(store)
     if settings.engine == "memory":

@@ -2,8 +2,8 @@
 
 A slice has operations of its own, and a part in each group: the consequences of its operations and of the group's notices are
 gathered in one unit of work, and written once. So a settlement and an operation of the same group can affect the same rows.
-``server.build`` alone registers slices when it creates an engine; an engine calls the registered slices, and depends on none of
-them. Each slice has its tables for each kind of engine, and uses the engine's services for slices (``Ground``).
+``server.engines`` alone registers slices when it creates an engine; an engine calls the registered slices, and depends on none
+of them. Each slice has its tables for each kind of engine, and uses the engine's services for slices (``Ground``).
 
 Order, in each group: locks; operations that may end jobs; then slice by slice, in the order of registration, the notices, the
 slice's operations, its writes; then submissions, claims and the rest (``storage.phases``).

@@ -1,12 +1,11 @@
-"""Builds a node: the engine of its store, its parts, its API and its metrics. Nothing else constructs them."""
+"""Builds a node on the engine of its store: its parts, its API and its metrics. Nothing else constructs them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.fires import FireCalls
@@ -30,12 +29,6 @@ from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
-from mainspring.engines.sqlite.bulk import SqliteBulkSlice
-from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.migrating import migrate_file
-from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
-from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
-from mainspring.errors import SettingsError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
@@ -46,7 +39,6 @@ from mainspring.jobs.argument_rules import ArgumentRules
 from mainspring.jobs.recording import Recorder
 from mainspring.jobs.service import JobService
 from mainspring.namespaces import split
-from mainspring.nodes.lease import LEASE
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.access import build_access
@@ -54,13 +46,13 @@ from mainspring.server.bulk import build_bulk, operation_handlers
 from mainspring.server.clock import StoreClock
 from mainspring.server.connected_workers import ConnectedWorkers
 from mainspring.server.connection_limits import connection_limits
+from mainspring.server.engines import run_limits, run_slice
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.log_measures import log_measures
 from mainspring.server.metrics import Metrics
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest
-from mainspring.server.settings import WorkflowSettings, parse_store
 from mainspring.server.status import Status
 from mainspring.server.store_watch import StoreWatch
 from mainspring.server.ticks import Ticks
@@ -71,130 +63,19 @@ from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.version import version
 from mainspring.wire.gearman.connection import MAX_BODY
-from mainspring.workflows.model import Limits
 from mainspring.workflows.run_progress import ProgressReports
 from mainspring.workflows.service import WorkflowService
-from mainspring.workflows.unit import KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from mainspring.access.service import AccessService
     from mainspring.clock import Clock
     from mainspring.faces.http.figures import Measure
     from mainspring.faces.http.gearmand_http import GearmandHttp
-    from mainspring.nodes.store import Cluster
-    from mainspring.server.settings import ServerSettings, StoreSettings
+    from mainspring.server.settings import ServerSettings
     from mainspring.server.shutdown import Shutdown
     from mainspring.storage.engine import Engine
-    from mainspring.workflows.cache import RunCache
-    from mainspring.workflows.observer import RunObserver
-
-
-@contextlib.contextmanager
-def _driver_for(settings: StoreSettings) -> Iterator[None]:
-    """Turn a failed import of an engine into a SettingsError that names the missing package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{settings.shown} needs a driver that is not installed: pip install 'mainspring[{settings.engine}]' ({error})"
-        ) from error
-
-
-def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: WorkflowSettings | None = None) -> Engine:
-    """Return the engine for a store's settings, with its slices, not open yet.
-
-    A session with a ZooKeeper ensemble lasts as long as the lease, in seconds. ``workflows`` limits runs.
-    """
-    workflows = workflows or WorkflowSettings()
-    # Imported here: a node needs the modules of one engine, and only users of a store on a server have its driver.
-    if settings.engine == "memory":
-        from mainspring.engines.memory.bulk import MemoryBulkSlice  # noqa: PLC0415
-        from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415
-        from mainspring.engines.memory.schedules import MemoryScheduleSlice  # noqa: PLC0415
-        from mainspring.engines.memory.workflows import MemoryWorkflowSlice  # noqa: PLC0415
-
-        limits = run_limits(workflows, MemoryEngine.max_value)
-        return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
-    if settings.engine == "postgres":
-        with _driver_for(settings):
-            from mainspring.engines.postgres.bulk import PostgresBulkSlice  # noqa: PLC0415
-            from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
-            from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
-        cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)
-        return PostgresEngine(
-            settings.url,
-            migrate=settings.migrate,
-            cluster=cluster,
-            slices=[PostgresBulkSlice(), PostgresScheduleSlice()],
-        )
-    if settings.engine == "zookeeper":
-        with _driver_for(settings):
-            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
-            from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice  # noqa: PLC0415
-        return opening.engine(settings.url, lease, [ZookeeperScheduleSlice()])
-    assert settings.path is not None
-    return SqliteEngine(
-        settings.path,
-        synchronous=settings.synchronous,
-        cache_bytes=settings.cache_bytes,
-        slices=[
-            SqliteBulkSlice(),
-            SqliteWorkflowSlice(limits=run_limits(workflows, SqliteEngine.max_value)),
-            SqliteScheduleSlice(),
-        ],
-    )
-
-
-def run_limits(settings: WorkflowSettings, largest: int) -> Limits:
-    """Return the limits of runs; ``largest``: the bytes of a payload that the store takes."""
-    return Limits(
-        timeout=settings.timeout,
-        events=settings.events,
-        reserved=min(1_000, settings.events // 4),
-        warn_events=settings.events * 2 // 5,
-        open_activities=settings.open,
-        open_timers=settings.open,
-        open_children=settings.open,
-        largest=largest,
-    )
-
-
-def _build_cluster(url: str, lease: float) -> Cluster:
-    """Return the port to a cluster. Raises SettingsError for a URL that is invalid."""
-    with _driver_for(parse_store(url)):
-        from mainspring.engines.zookeeper import opening  # noqa: PLC0415
-    return opening.cluster(url, lease)
-
-
-async def migrate_store(settings: StoreSettings) -> list[int]:
-    """Migrate a store's schema; return the numbers of the applied migrations. Raises StoreError."""
-    if settings.engine == "postgres":
-        with _driver_for(settings):
-            from mainspring.engines.postgres import engine  # noqa: PLC0415
-        return await engine.migrate_store(settings.url)
-    if settings.engine == "zookeeper":
-        with _driver_for(settings):
-            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
-        return await opening.prepare(settings.url)
-    assert settings.path is not None
-    return migrate_file(settings.path)
-
-
-class RunSlice(Protocol):
-    """The slice of workflows of an engine."""
-
-    cache: RunCache
-
-    def subscribe(self, observer: RunObserver) -> None:
-        """Report the changes of each committed group to an observer."""
-
-
-def run_slice(engine: Engine) -> RunSlice | None:
-    """Return the slice of workflows of an engine; None if it has none."""
-    slices = getattr(engine, "slices", ())
-    return next((cast("RunSlice", one) for one in slices if one.kind == KIND), None)
 
 
 @dataclass(frozen=True, slots=True)

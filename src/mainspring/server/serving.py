@@ -12,8 +12,9 @@ import structlog
 
 from mainspring.errors import StoreError
 from mainspring.faces.gearman.protocol import GearmanProtocol
-from mainspring.server.build import build_engine, gearmand_http, open_node
+from mainspring.server.build import gearmand_http, open_node
 from mainspring.server.clock import SystemClock
+from mainspring.server.engines import build_engine
 from mainspring.server.logs import start_logging
 from mainspring.server.ports import Ports
 from mainspring.server.shutdown import Shutdown

@@ -30,7 +30,8 @@ from mainspring.client.options import Duration, seconds
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import Handles, node_id
-from mainspring.server.build import build_engine, open_node
+from mainspring.server.build import open_node
+from mainspring.server.engines import build_engine
 from mainspring.server.event_loop import new_event_loop
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress
-from mainspring.server.build import run_limits
 from mainspring.server.logs import start_logging
 from mainspring.server.serving import Server
-from mainspring.server.settings import ListenSettings, LogSettings, ServerSettings, WorkflowSettings, parse_store
+from mainspring.server.settings import ListenSettings, LogSettings, ServerSettings, parse_store
 from mainspring.server.sockets import PortError
-from mainspring.workflows.model import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,16 +54,6 @@ def test_a_server_removes_its_own_socket_file_only(tmp_path: Path) -> None:
 
     asyncio.run(replaced())
     assert path.exists()
-
-
-def test_the_default_settings_are_the_default_limits_of_runs() -> None:
-    assert run_limits(WorkflowSettings(), 900_000_000) == Limits()
-
-
-def test_the_limits_of_runs_follow_the_settings_and_the_store() -> None:
-    limits = run_limits(WorkflowSettings(timeout=60.0, events=2_000, open=5), 480)
-    assert (limits.timeout, limits.events, limits.reserved, limits.warn_events) == (60.0, 2_000, 500, 800)
-    assert (limits.open_activities, limits.open_timers, limits.largest) == (5, 5, 480)
 
 
 def test_a_node_starts_without_a_default_port_that_is_taken() -> None:

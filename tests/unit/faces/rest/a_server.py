@@ -11,8 +11,9 @@ from mainspring.faces.rest.routes import ROUTES
 from mainspring.faces.rest.routes.documents import with_document
 from mainspring.faces.rest.security import Doorkeeper, Hosts
 from mainspring.faces.rest.streams import Streams
-from mainspring.server.build import build_engine, open_node
+from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
+from mainspring.server.engines import build_engine
 from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 

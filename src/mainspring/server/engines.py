@@ -1,0 +1,132 @@
+"""Makes the engine of a store, and registers its slices. Nothing else does so."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Protocol, cast
+
+from mainspring.engines.sqlite.bulk import SqliteBulkSlice
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.migrating import migrate_file
+from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
+from mainspring.errors import SettingsError
+from mainspring.nodes.lease import LEASE
+from mainspring.server.settings import WorkflowSettings, parse_store
+from mainspring.workflows.model import Limits
+from mainspring.workflows.unit import KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.nodes.store import Cluster
+    from mainspring.server.settings import StoreSettings
+    from mainspring.storage.engine import Engine
+    from mainspring.workflows.cache import RunCache
+    from mainspring.workflows.observer import RunObserver
+
+
+@contextlib.contextmanager
+def _driver_for(settings: StoreSettings) -> Iterator[None]:
+    """Turn a failed import of an engine into a SettingsError that names the missing package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{settings.shown} needs a driver that is not installed: pip install 'mainspring[{settings.engine}]' ({error})"
+        ) from error
+
+
+def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: WorkflowSettings | None = None) -> Engine:
+    """Return the engine for a store's settings, with its slices, not open yet.
+
+    A session with a ZooKeeper ensemble lasts as long as the lease, in seconds. ``workflows`` limits runs.
+    """
+    workflows = workflows or WorkflowSettings()
+    # Imported here: a node needs the modules of one engine, and only users of a store on a server have its driver.
+    if settings.engine == "memory":
+        from mainspring.engines.memory.bulk import MemoryBulkSlice  # noqa: PLC0415
+        from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415
+        from mainspring.engines.memory.schedules import MemoryScheduleSlice  # noqa: PLC0415
+        from mainspring.engines.memory.workflows import MemoryWorkflowSlice  # noqa: PLC0415
+
+        limits = run_limits(workflows, MemoryEngine.max_value)
+        return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
+    if settings.engine == "postgres":
+        with _driver_for(settings):
+            from mainspring.engines.postgres.bulk import PostgresBulkSlice  # noqa: PLC0415
+            from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
+            from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
+        cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)
+        return PostgresEngine(
+            settings.url,
+            migrate=settings.migrate,
+            cluster=cluster,
+            slices=[PostgresBulkSlice(), PostgresScheduleSlice()],
+        )
+    if settings.engine == "zookeeper":
+        with _driver_for(settings):
+            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
+            from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice  # noqa: PLC0415
+        return opening.engine(settings.url, lease, [ZookeeperScheduleSlice()])
+    assert settings.path is not None
+    return SqliteEngine(
+        settings.path,
+        synchronous=settings.synchronous,
+        cache_bytes=settings.cache_bytes,
+        slices=[
+            SqliteBulkSlice(),
+            SqliteWorkflowSlice(limits=run_limits(workflows, SqliteEngine.max_value)),
+            SqliteScheduleSlice(),
+        ],
+    )
+
+
+def run_limits(settings: WorkflowSettings, largest: int) -> Limits:
+    """Return the limits of runs; ``largest``: the bytes of a payload that the store takes."""
+    return Limits(
+        timeout=settings.timeout,
+        events=settings.events,
+        reserved=min(1_000, settings.events // 4),
+        warn_events=settings.events * 2 // 5,
+        open_activities=settings.open,
+        open_timers=settings.open,
+        open_children=settings.open,
+        largest=largest,
+    )
+
+
+def _build_cluster(url: str, lease: float) -> Cluster:
+    """Return the port to a cluster. Raises SettingsError for a URL that is invalid."""
+    with _driver_for(parse_store(url)):
+        from mainspring.engines.zookeeper import opening  # noqa: PLC0415
+    return opening.cluster(url, lease)
+
+
+async def migrate_store(settings: StoreSettings) -> list[int]:
+    """Migrate a store's schema; return the numbers of the applied migrations. Raises StoreError."""
+    if settings.engine == "postgres":
+        with _driver_for(settings):
+            from mainspring.engines.postgres import engine  # noqa: PLC0415
+        return await engine.migrate_store(settings.url)
+    if settings.engine == "zookeeper":
+        with _driver_for(settings):
+            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
+        return await opening.prepare(settings.url)
+    assert settings.path is not None
+    return migrate_file(settings.path)
+
+
+class RunSlice(Protocol):
+    """The slice of workflows of an engine."""
+
+    cache: RunCache
+
+    def subscribe(self, observer: RunObserver) -> None:
+        """Report the changes of each committed group to an observer."""
+
+
+def run_slice(engine: Engine) -> RunSlice | None:
+    """Return the slice of workflows of an engine; None if it has none."""
+    slices = getattr(engine, "slices", ())
+    return next((cast("RunSlice", one) for one in slices if one.kind == KIND), None)
