@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.access.awaiting import awaited
 from mainspring.access.replies import KEPT_FOR, SWEEP_ROWS, Keep, Release, Reserve, SweepReplies
 from mainspring.clock import to_us
 
@@ -54,15 +54,4 @@ class ReplyService:
         self._commits.put(sweep, lambda number: self._sweep() if number >= SWEEP_ROWS else None)
 
     async def _commit(self, operation: Operation) -> Any:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(value: Any) -> None:
-            if not answer.done():
-                answer.set_result(value)
-
-        def failed(error: Exception) -> None:
-            if not answer.done():
-                answer.set_exception(error)
-
-        self._commits.put(operation, done, failed)
-        return await answer
+        return await awaited(lambda done, failed: self._commits.put(operation, done, failed))

@@ -1,31 +1,24 @@
-"""The credentials of a node: finds the callers of secrets, begins and ends sessions, and forgets what was revoked.
-
-A node keeps the credentials in use in memory, so a request costs no read. On a store that nodes share, it reads the number of
-revocations once a second; while it could not for `STALE_AFTER` seconds, it reads each credential from the store.
-"""
+"""The credentials of a node: finds the callers of secrets, begins and ends sessions, and makes, changes and revokes tokens."""
 
 from __future__ import annotations
 
-import asyncio
-import hmac
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import structlog
 
-from mainspring.access.audit import RecordActs
+from mainspring.access.awaiting import awaited
 from mainspring.access.caller import Caller
+from mainspring.access.credential_cache import CredentialCache
 from mainspring.access.credentials import SECRET_BYTES, Kind, digest_of, secret_of
+from mainspring.access.recorder import ActRecorder
 from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.store import (
     SWEEP_ROWS,
-    CountRevocations,
     Credential,
     EndSession,
-    FindCredential,
     FindToken,
     Issue,
     Revoke,
@@ -35,13 +28,11 @@ from mainspring.access.store import (
     UseLink,
 )
 from mainspring.clock import to_us
-from mainspring.storage.reads import always
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.acts import Act
-    from mainspring.access.audit import ListActs, Recorded
     from mainspring.access.store import ListTokens
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
@@ -54,27 +45,13 @@ SESSION_LIFE: Final = 12 * 3600.0
 """Seconds that a session lasts."""
 LINK_LIFE: Final = 600.0
 """Seconds in which a sign-in link can be used."""
-STALE_AFTER: Final = 2.0
-"""Seconds after which a node no longer relies on its memory unless the store has confirmed that nothing was revoked."""
 TOUCH_INTERVAL: Final = 60.0
 """Seconds between two writes of the times at which tokens were used."""
 SWEEP_INTERVAL: Final = 600.0
 AUDIT_RETENTION: Final = 90 * 86400.0
 """Seconds for which acts are kept, by default."""
-REFUSALS_PER_MINUTE: Final = 60
-UNKNOWN_PER_MINUTE: Final = 10
-"""Refusals that a node records in a minute; it counts the others."""
 EVERYTHING: Final = (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),)
-MOST_CACHED: Final = 10_000
 ID_BYTES: Final = 8
-
-log = structlog.get_logger("mainspring.access")
-
-
-class _Cached(NamedTuple):
-    credential: Credential
-    read_at: float
-    """The monotonic time at which its read began."""
 
 
 class AccessService:
@@ -93,24 +70,18 @@ class AccessService:
         self._commits = commits
         self._reads = reads
         self._clock = clock
-        self._shared = shared
         self._retention = retention
         self._random = random
-        self._cache: dict[bytes, _Cached] = {}
-        self._watches: dict[bytes, list[Callable[[], object]]] = {}
         self._used: dict[str, int] = {}
-        self._generation = 0
-        """Increased with each revocation: a read that began before one must not fill the memory after it."""
-        self._revocations = -1
-        """The number of revocations when it was last read."""
-        self._confirmed_at = float("-inf")
-        """The monotonic time at which that read began."""
-        self._touched = self._swept = self._refusals_since = clock.monotonic()
-        self._refusals = [0, 0]
-        """Recorded in this minute: of callers without a name, and with one."""
-        self._left_out = 0
+        self._touched = self._swept = clock.monotonic()
+        self._cache = cache = CredentialCache(reads, clock, shared=shared)
+        self._recorder = recorder = ActRecorder(commits, reads, clock.monotonic())
         self.replies = ReplyService(commits, clock)
         """Answers to requests that clients may send again."""
+
+        # The methods that faces and calls use; their docstrings are at their definitions.
+        self.watch = cache.watch
+        self.list_acts, self.record, self.refused = recorder.list_acts, recorder.record, recorder.refused
 
     # ---- callers ----
 
@@ -131,38 +102,7 @@ class AccessService:
         def found(credential: Credential | None) -> None:
             done(None if credential is None else self._caller(credential, address))
 
-        self._find(digest, found, failed)
-
-    def _find(
-        self, digest: bytes, done: Callable[[Credential | None], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        now = self._clock.monotonic()
-        cached = self._cache.get(digest)
-        if cached is not None and self._is_fresh(cached, now):
-            done(self._valid(cached.credential, digest))
-            return
-
-        generation = self._generation
-
-        def read(credential: Credential | None) -> None:
-            valid = self._valid(credential, digest)
-            if valid is None:
-                self._cache.pop(digest, None)
-            elif generation == self._generation:
-                while len(self._cache) >= MOST_CACHED:
-                    del self._cache[next(iter(self._cache))]
-                self._cache[digest] = _Cached(valid, now)
-            done(valid)
-
-        self._reads.ask(FindCredential(digest), read, failed)
-
-    def _is_fresh(self, cached: _Cached, now: float) -> bool:
-        return not self._shared or now - max(cached.read_at, self._confirmed_at) < STALE_AFTER
-
-    def _valid(self, credential: Credential | None, digest: bytes) -> Credential | None:
-        if credential is None or not hmac.compare_digest(credential.digest, digest):
-            return None
-        return credential if credential.is_valid(self._now_us()) else None
+        self._cache.find(digest, found, failed)
 
     def _caller(self, credential: Credential, address: str) -> Caller:
         if credential.token:
@@ -171,12 +111,12 @@ class AccessService:
 
     async def caller_of_token(self, text: str, address: str = "") -> Caller | None:
         """Return the caller of a token; see `sign_in.SignIn`."""
-        found: Caller | None = await _awaited(lambda done, failed: self.find(Kind.TOKEN, text, done, failed, address))
+        found: Caller | None = await awaited(lambda done, failed: self.find(Kind.TOKEN, text, done, failed, address))
         return found
 
     async def caller_of_session(self, text: str, address: str = "") -> Caller | None:
         """Return the caller of a session; see `sign_in.SignIn`."""
-        found: Caller | None = await _awaited(lambda done, failed: self.find(Kind.SESSION, text, done, failed, address))
+        found: Caller | None = await awaited(lambda done, failed: self.find(Kind.SESSION, text, done, failed, address))
         return found
 
     def current(
@@ -199,7 +139,7 @@ class AccessService:
         digest = digest_of(Kind.TOKEN, token)
         if digest is None:
             return None
-        found: Credential | None = await _awaited(partial(self._find, digest))
+        found: Credential | None = await awaited(partial(self._cache.find, digest))
         if found is None:
             return None
         session, session_digest = self._new(Kind.SESSION)
@@ -231,7 +171,7 @@ class AccessService:
         digest = digest_of(Kind.SESSION, session)
         if digest is not None:
             await self._commit(EndSession(digest))
-            self._forget()
+            self._cache.forget()
 
     async def new_link(self, name: str = "console") -> str:
         """Return a sign-in link; see `sign_in.SignIn`."""
@@ -260,7 +200,7 @@ class AccessService:
     async def token_of_start(self) -> str:
         """Return a new token for everything, for a node whose store keeps no tokens: it ends with the node."""
         template = Credential(b"", Kind.TOKEN, "start", EVERYTHING, token=self.new_id())
-        secret, _ = await _awaited(lambda done, failed: self.new_token(template, None, done, failed))
+        secret, _ = await awaited(lambda done, failed: self.new_token(template, None, done, failed))
         return str(secret)
 
     def new_id(self) -> str:
@@ -292,7 +232,7 @@ class AccessService:
         """Delete a token and its sessions: at once on this node, and within 3 s on all others."""
 
         def revoked(found: Credential | None) -> None:
-            self._forget()
+            self._cache.forget()
             done(found is not None)
 
         self._commits.put(Revoke(token, act), revoked, failed)
@@ -308,104 +248,26 @@ class AccessService:
         secret, digest = self._new(Kind.TOKEN)
 
         def rotated(found: Credential | None) -> None:
-            self._forget()
+            self._cache.forget()
             done(None if found is None else (secret, found))
 
         self._commits.put(Rotate(token, digest, act), rotated, failed)
 
-    # ---- the audit ----
-
-    def list_acts(
-        self,
-        query: ListActs,
-        done: Callable[[Page[Recorded]], None],
-        failed: Callable[[StoreError], None],
-        wanted: Callable[[], bool] = always,
-    ) -> None:
-        """Read a part of the audit: its page may have fewer acts than the query wants, and a place where the next one begins."""
-        self._reads.ask(query, done, failed, wanted)
-
-    def record(self, act: Act, done: Callable[[None], None], failed: Callable[[StoreError], None]) -> None:
-        """Record an act that changes nothing else, such as a mark."""
-        self._commits.put(RecordActs([act]), done, failed)
-
-    def refused(self, act: Act) -> None:
-        """Record a refusal, unless `REFUSALS_PER_MINUTE` were recorded: clients can cause any number.
-
-        Callers without a name have a count of their own, so that they cannot displace the refusals of those with one.
-        """
-        is_known = bool(act.who)
-        if self._refusals[is_known] >= (REFUSALS_PER_MINUTE if is_known else UNKNOWN_PER_MINUTE):
-            self._left_out += 1
-            return
-        self._refusals[is_known] += 1
-        operation = RecordActs([act])
-        operation.urgent = False
-        self._commits.put(operation)
-
-    # ---- revocations and periodic work ----
-
-    def watch(self, secret: str, ended: Callable[[], object]) -> Callable[[], None]:
-        """Call a function once a token or a session has ended; see `sign_in.SignIn`."""
-        digest = next((found for kind in Kind if (found := digest_of(kind, secret)) is not None), b"")
-        watches = self._watches.setdefault(digest, [])
-        watches.append(ended)
-
-        def end() -> None:
-            if ended in watches:
-                watches.remove(ended)
-            if not watches and self._watches.get(digest) is watches:
-                del self._watches[digest]
-
-        return end
+    # ---- periodic work ----
 
     def tick(self, now: float) -> None:
         """Do the periodic work; called once a second with the monotonic time."""
         self.replies.tick(now)
-        if self._shared and (self._cache or self._watches):
-            self._reads.ask(CountRevocations(), partial(self._counted, now), _ignore)
-        now_us = self._now_us()
-        for digest, cached in list(self._cache.items()):
-            if not cached.credential.is_valid(now_us):
-                del self._cache[digest]
-        self._look_at_watched()
+        self._cache.tick(now)
         if now - self._touched >= TOUCH_INTERVAL:
             self._touched = now
             if self._used:
                 used, self._used = self._used, {}
                 self._commits.put(TouchTokens(used))
-        if now - self._refusals_since >= 60.0:
-            if self._left_out:
-                log.warning("refusals are not in the audit", left_out=self._left_out, recorded=sum(self._refusals))
-            self._refusals_since, self._refusals, self._left_out = now, [0, 0], 0
+        self._recorder.tick(now)
         if now - self._swept >= SWEEP_INTERVAL:
             self._swept = now
             self._sweep()
-
-    def _counted(self, asked_at: float, number: int) -> None:
-        if number != self._revocations:
-            self._revocations = number
-            self._forget()
-        self._confirmed_at = asked_at
-
-    def _forget(self) -> None:
-        """Forget all credentials, because some were revoked, and find out which watched ones have ended."""
-        self._generation += 1
-        self._cache.clear()
-        self._look_at_watched()
-
-    def _look_at_watched(self) -> None:
-        for digest in list(self._watches):
-            if digest not in self._cache:
-                self._find(digest, partial(self._found_watched, digest), _ignore)
-
-    def _found_watched(self, digest: bytes, credential: Credential | None) -> None:
-        if credential is None:
-            self._end(digest)
-
-    def _end(self, digest: bytes) -> None:
-        for ended in self._watches.pop(digest, ()):
-            ended()
 
     def _sweep(self) -> None:
         now_us = self._now_us()
@@ -424,24 +286,4 @@ class AccessService:
         return secret, digest
 
     async def _commit(self, operation: Operation) -> Any:
-        return await _awaited(lambda done, failed: self._commits.put(operation, done, failed))
-
-
-async def _awaited(ask: Callable[[Callable[[Any], None], Callable[[StoreError], None]], object]) -> Any:
-    """Return what ``ask`` passes to its first function, or raise the error that it passes to the second."""
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(value: Any) -> None:
-        if not answer.done():
-            answer.set_result(value)
-
-    def failed(error: StoreError) -> None:
-        if not answer.done():
-            answer.set_exception(error)
-
-    ask(done, failed)
-    return await answer
-
-
-def _ignore(_: StoreError) -> None:
-    """Try a read at the next time."""
+        return await awaited(lambda done, failed: self._commits.put(operation, done, failed))

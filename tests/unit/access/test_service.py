@@ -10,9 +10,10 @@ import pytest
 from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Caller
+from mainspring.access.credential_cache import STALE_AFTER
 from mainspring.access.credentials import Kind, secret_of
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
-from mainspring.access.service import LINK_LIFE, SESSION_LIFE, STALE_AFTER, TOUCH_INTERVAL, AccessService
+from mainspring.access.service import LINK_LIFE, SESSION_LIFE, TOUCH_INTERVAL, AccessService
 from mainspring.access.store import CountRevocations, Credential, FindCredential
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreUnavailableError
