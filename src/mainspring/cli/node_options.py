@@ -13,7 +13,6 @@ from mainspring.cli.node_values import (
     addresses_text,
     host_names,
     http_address,
-    log_level,
     path_prefix,
     size_text,
     strategy_name,
@@ -28,6 +27,7 @@ from mainspring.cli.options import (
     option,
     reading,
 )
+from mainspring.cli.process_options import DEFAULT_PROCESS, ProcessOptions
 from mainspring.cli.remembering import DEFAULT_REMEMBERING, RememberingOptions
 from mainspring.cli.run_limits import DEFAULT_RUN_LIMITS, RunLimitOptions
 from mainspring.errors import SettingsError
@@ -40,7 +40,6 @@ from mainspring.server.settings import (
     DEFAULT_GEARMAN,
     DEFAULT_HTTP,
     DEFAULT_STORE,
-    LOG_LEVELS,
     MIB,
     STOP_GRACE,
     FleetSettings,
@@ -48,8 +47,6 @@ from mainspring.server.settings import (
     KeepaliveSettings,
     LimitSettings,
     ListenSettings,
-    LogSettings,
-    ProcessSettings,
     ServerSettings,
     TlsSettings,
     default_node_name,
@@ -60,7 +57,6 @@ NODE_GROUP = Group("Node", sort_key=1)
 FLEET_GROUP = Group("Fleet", sort_key=3)
 JOBS_GROUP = Group("Jobs", sort_key=4)
 LIMITS_GROUP = Group("Limits", sort_key=6)
-PROCESS_GROUP = Group("Log and process", sort_key=7)
 
 
 SHORTEST_LEASE = 1.0
@@ -78,7 +74,6 @@ STORE_HELP = (
     " keeps nothing on disk."
 )
 HTTP_HELP = "The address for the HTTP API, /login, /metrics, /healthz and /readyz, or none."
-LOG_LEVEL_HELP = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
 
 
 @Parameter(name="*")
@@ -338,39 +333,7 @@ class NodeOptions:
     keepalive: Annotated[
         bool, option("--keepalive", "Probe silent connections to detect peers that are gone.", group=LIMITS_GROUP)
     ] = True
-    log_level: Annotated[
-        str,
-        option(
-            "--log-level",
-            LOG_LEVEL_HELP,
-            group=PROCESS_GROUP,
-            converter=reading(log_level),
-        ),
-    ] = "info"
-    log_format: Annotated[
-        Literal["auto", "text", "json"],
-        option("--log-format", "auto: text on a terminal, JSON elsewhere.", group=PROCESS_GROUP),
-    ] = "auto"
-    log_file: Annotated[
-        Path | None,
-        option(
-            "--log-file",
-            "Log to this file instead of standard error; SIGHUP reopens it.",
-            group=PROCESS_GROUP,
-            **FILE_OPTION,
-        ),
-    ] = None
-    pid_file: Annotated[
-        Path | None,
-        option("--pid-file", "A file for the process id while the node runs.", group=PROCESS_GROUP, **FILE_OPTION),
-    ] = None
-    daemon: Annotated[
-        bool,
-        flag("--daemon", "Run in the background. The command returns when the ports are open.", group=PROCESS_GROUP),
-    ] = False
-    user: Annotated[
-        str | None, option("--user", "Switch to this user at the start.", group=PROCESS_GROUP, show_default=False)
-    ] = None
+    process: ProcessOptions = DEFAULT_PROCESS
 
     def settings(self, grace: float = STOP_GRACE) -> ServerSettings:
         """Return the server's settings; ``grace``: the seconds of `StopOptions`. Raises SettingsError."""
@@ -424,8 +387,8 @@ class NodeOptions:
                 schedules=not self.no_schedules,
             ),
             workflows=self.workflows.settings(),
-            log=LogSettings(level=self.log_level, format=self.log_format, file=self.log_file),
-            process=ProcessSettings(daemon=self.daemon, pid_file=self.pid_file, user=self.user, grace=grace),
+            log=self.process.log(),
+            process=self.process.process(grace),
         )
         settings.check()
         return settings

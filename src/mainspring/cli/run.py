@@ -20,9 +20,10 @@ from mainspring.cli.access_options import PORTS_GROUP
 from mainspring.cli.app_store import read_app_store
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.node import client_address, run_node, serve_node
-from mainspring.cli.node_options import HTTP_HELP, NODE_GROUP, PROCESS_GROUP, STORE_HELP, NodeOptions
+from mainspring.cli.node_options import HTTP_HELP, NODE_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.node_values import http_address
 from mainspring.cli.options import flag, option, reading
+from mainspring.cli.process_options import PROCESS_GROUP
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.task_selection import LISTED_TASKS, select_tasks
 from mainspring.cli.worker import DEFAULT_WORKERS, TRACEBACKS_HELP, AppSelector, WorkerOptions, supervised

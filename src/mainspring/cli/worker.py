@@ -11,10 +11,10 @@ from cyclopts import Group, Parameter
 from msgspec.structs import replace
 
 from mainspring.cli.node import run_loop
-from mainspring.cli.node_options import LOG_LEVEL_HELP
 from mainspring.cli.node_values import log_level as read_log_level
 from mainspring.cli.node_values import size_text
 from mainspring.cli.options import LOCAL, SIZE_OPTION, ServerOptions, at_least, count, flag, option, reading
+from mainspring.cli.process_options import LOG_LEVEL_HELP
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.worker_order import WorkerOrder
 from mainspring.client.addresses import parse_servers
