@@ -9,18 +9,17 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from mainspring.cli.access_options import DEFAULT_ACCESS, PORTS_GROUP, AccessOptions
+from mainspring.cli.limit_options import DEFAULT_LIMITS, LimitOptions
 from mainspring.cli.node_values import (
     addresses_text,
     host_names,
     http_address,
     path_prefix,
-    size_text,
     strategy_name,
 )
 from mainspring.cli.options import (
     DURATION_OPTION,
     FILE_OPTION,
-    SIZE_OPTION,
     at_least,
     count,
     flag,
@@ -33,19 +32,17 @@ from mainspring.cli.run_limits import DEFAULT_RUN_LIMITS, RunLimitOptions
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
-from mainspring.quantities import format_duration, parse_duration, parse_size
+from mainspring.quantities import format_duration, parse_duration
 from mainspring.server.addresses import Address, parse_gearman_addresses
 from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
     DEFAULT_HTTP,
     DEFAULT_STORE,
-    MIB,
     STOP_GRACE,
     FleetSettings,
     JobSettings,
     KeepaliveSettings,
-    LimitSettings,
     ListenSettings,
     ServerSettings,
     TlsSettings,
@@ -56,18 +53,10 @@ from mainspring.server.settings import (
 NODE_GROUP = Group("Node", sort_key=1)
 FLEET_GROUP = Group("Fleet", sort_key=3)
 JOBS_GROUP = Group("Jobs", sort_key=4)
-LIMITS_GROUP = Group("Limits", sort_key=6)
 
 
 SHORTEST_LEASE = 1.0
 """Seconds. In less, a store on another machine may not confirm two heartbeats."""
-
-SMALLEST_PACKET = 8 << 10
-"""Bytes, the most that the arguments before a payload may have: a smaller limit could refuse a job without a payload."""
-
-SHORTEST_SILENCE = 1.0
-"""Seconds. A working client may pause this long between two packets."""
-
 
 STORE_HELP = (
     "The store for jobs: sqlite:///FILE, postgresql://USER@HOST/DATABASE, zookeeper://HOST:2181/CHROOT, or memory://, which"
@@ -284,55 +273,7 @@ class NodeOptions:
         bool,
         flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them.", group=JOBS_GROUP),
     ] = False
-    max_packet: Annotated[
-        int,
-        option(
-            "--max-packet",
-            "The largest packet.",
-            group=LIMITS_GROUP,
-            show_default=size_text,
-            **SIZE_OPTION
-            | at_least(SMALLEST_PACKET, parse_size, size_text, "is too small for a job: give {least} or more"),
-        ),
-    ] = 64 * MIB
-    max_connections: Annotated[
-        int,
-        option(
-            "--max-connections",
-            "The most connections at a time; 0: as many as the limit of open files allows.",
-            group=LIMITS_GROUP,
-            **at_least(
-                0, count, str, "is negative: give 1 or more, or 0 for as many as the limit of open files allows"
-            ),
-        ),
-    ] = 0
-    max_functions: Annotated[
-        int,
-        option(
-            "--max-functions",
-            "The most functions with jobs or workers; 0: any number.",
-            group=LIMITS_GROUP,
-            **at_least(0, count, str, "is negative: give 1 or more, or 0 for any number"),
-        ),
-    ] = 100_000
-    idle_timeout: Annotated[
-        float | None,
-        option(
-            "--idle-timeout",
-            "Close connections of clients that have been silent for this time; by default never.",
-            group=LIMITS_GROUP,
-            **DURATION_OPTION
-            | at_least(
-                SHORTEST_SILENCE,
-                parse_duration,
-                format_duration,
-                "would disconnect working clients: give {least} or more, or leave it out for never",
-            ),
-        ),
-    ] = None
-    keepalive: Annotated[
-        bool, option("--keepalive", "Probe silent connections to detect peers that are gone.", group=LIMITS_GROUP)
-    ] = True
+    limits: LimitOptions = DEFAULT_LIMITS
     process: ProcessOptions = DEFAULT_PROCESS
 
     def settings(self, grace: float = STOP_GRACE) -> ServerSettings:
@@ -361,13 +302,8 @@ class NodeOptions:
                 proxies=self.access.trust_proxy,
                 proxy_rules=self.access.proxy_role,
             ),
-            limits=LimitSettings(
-                max_packet=self.max_packet,
-                max_connections=self.max_connections,
-                max_functions=self.max_functions,
-                idle_timeout=self.idle_timeout,
-            ),
-            keepalive=KeepaliveSettings(enabled=self.keepalive),
+            limits=self.limits.settings(),
+            keepalive=KeepaliveSettings(enabled=self.limits.keepalive),
             fleet=FleetSettings(
                 strategy=self.strategy,
                 weight=self.weight,

@@ -52,8 +52,8 @@ def test_all_kinds_of_values(tmp_path: Path) -> None:
     )
     node = parse()
     assert node.gearman == (TcpAddress("127.0.0.1", 1), TcpAddress("127.0.0.1", 2))
-    assert (node.retention, node.max_packet, node.round_robin, node.keepalive) == (7200.0, 1 << 20, True, False)
-    assert node.max_connections == 7
+    assert (node.retention, node.round_robin) == (7200.0, True)
+    assert (node.limits.max_packet, node.limits.keepalive, node.limits.max_connections) == (1 << 20, False, 7)
 
 
 def test_an_invalid_value_is_refused_from_every_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
