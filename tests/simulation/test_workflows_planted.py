@@ -24,6 +24,7 @@ from mainspring.workflows.decisions import continuation
 from mainspring.workflows.errands import StartChild
 from mainspring.workflows.requests import Decided, Reached
 from mainspring.workflows.run_jobs import RunJobs
+from mainspring.workflows.run_requests import RunRequests
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.store import Begun
 
@@ -131,14 +132,14 @@ def test_acknowledging_a_start_before_the_commit_is_detected(monkeypatch: Plant)
 
 
 def test_acknowledging_a_signal_before_the_commit_is_detected(monkeypatch: Plant) -> None:
-    signal = WorkflowService.signal
+    signal = RunRequests.signal
 
-    def hasty(self: WorkflowService, one: Any, done: Any, failed: Any) -> None:
+    def hasty(self: RunRequests, one: Any, done: Any, failed: Any) -> None:
         done(Reached("recorded", one.key.job, one.key.job))
         signal(self, one, lambda _: None, lambda _: None)
         del failed
 
-    monkeypatch.setattr(WorkflowService, "signal", hasty)
+    monkeypatch.setattr(RunRequests, "signal", hasty)
     is_caught(10, by=r"\[0\] times there")
 
 

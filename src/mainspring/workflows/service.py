@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from mainspring.clock import to_us
-from mainspring.errors import ConflictError, UsageError
+from mainspring.errors import UsageError
 from mainspring.jobs.model import DECISIONS, Options
-from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
@@ -20,27 +19,23 @@ from mainspring.workflows.errand_loop import ErrandLoop
 from mainspring.workflows.gathering import Functions, Gathered
 from mainspring.workflows.latest_events import LatestEvents
 from mainspring.workflows.long_histories import LongHistories
-from mainspring.workflows.model import Key, Limits, decisions_of
+from mainspring.workflows.model import Limits, decisions_of
 from mainspring.workflows.newly_parked import NewlyParked
+from mainspring.workflows.run_requests import RunRequests
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
     Begun,
     ReadHistory,
-    RequestCancelRun,
     ShowRun,
-    SignalRuns,
     Start,
-    TerminateRun,
-    UnparkRuns,
 )
 from mainspring.workflows.version_table import VersionTable
-from mainspring.workflows.watch import BATCH, Watch
+from mainspring.workflows.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from mainspring.access.acts import Act
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
@@ -52,10 +47,10 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Build
     from mainspring.workflows.cache import Tail
-    from mainspring.workflows.history import ChildPolicy, Event
-    from mainspring.workflows.model import Definition
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.model import Definition, Key
     from mainspring.workflows.observer import Changed
-    from mainspring.workflows.requests import Failed, Reached, Signal
+    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import ListRuns, Shown, ShownRun
 
 DAY: Final = 86_400.0
@@ -112,16 +107,18 @@ class WorkflowService:
         self.workers = DeciderWorkers()
         self.versions = VersionTable(commits, reads, clock, self.definitions, self._builds, lambda: self._watch.parked)
         self._starting: tuple[BeginRuns, Gathered[Start]] | None = None
-        self._signalling: tuple[SignalRuns, Gathered[Signal]] | None = None
         self.goes_on = self.deciders.goes_on
-        self._tasks: Container[bytes]
-        self._paused: Container[bytes]
+        self._tasks = Functions(lambda function: self._jobs.is_registered(function))  # noqa: PLW0108 - attached later
+        self._paused = Functions(lambda function: self._jobs.spec_of(function).paused)
+        requests = RunRequests(commits, clock, tasks=self._tasks, paused=self._paused)
+
+        # The requests of clients to runs; their docstrings are at their definitions.
+        self.signal, self.request_cancel, self.terminate = requests.signal, requests.request_cancel, requests.terminate
+        self.unpark, self.cancel = requests.unpark, requests.cancel
 
     def attach(self, jobs: JobService) -> None:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
-        self._tasks = Functions(jobs.is_registered)
-        self._paused = Functions(lambda function: jobs.spec_of(function).paused)
         self._long_histories = LongHistories(self.limits, jobs.handle_of)
         self._newly_parked = NewlyParked(jobs.handle_of, self._clock.monotonic)
         self.deciders.attach(jobs)
@@ -289,99 +286,6 @@ class WorkflowService:
     def begin_waiting(self, function: bytes, limit: int, done: Callable[[int], None], failed: Failed) -> None:
         """See ``jobs.roots.Roots``."""
         self._commits.put(BeginWaiting(function, limit, self._now_us()), done, failed)
-
-    # ---- requests to runs ----
-
-    def signal(self, signal: Signal, done: Callable[[Reached], None], failed: Failed) -> None:
-        """Record a signal, or store it with a job whose run has not begun; those of one turn of the loop are one operation."""
-        if self._signalling is None or not self._signalling[0].open:
-            gathered: Gathered[Signal] = Gathered()
-            operation = SignalRuns(gathered.items, 0, self._tasks, self._paused)
-            self._signalling = operation, gathered
-
-            def reached(outcome: Sequence[Reached]) -> None:
-                for (function, _), one in zip(gathered.callers, outcome, strict=True):
-                    function(one)
-
-            self._commits.put(operation, reached, gathered.failed)
-        operation, gathered = self._signalling
-        gathered.add(signal, done, failed)
-        operation.now_us = self._now_us()
-        operation.rows += 1
-        size = len(signal.input) + 200
-        operation.size += size
-        self._commits.add_bytes(size)
-
-    def request_cancel(
-        self,
-        key: Key,
-        reason: str,
-        request: int,
-        done: Callable[[Reached], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
-        """Ask a run to cancel itself."""
-        operation = RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks)
-        operation.act = act
-        self._commits.put(operation, done, failed)
-
-    def terminate(
-        self,
-        key: Key,
-        reason: str,
-        children: ChildPolicy | None,
-        done: Callable[[Reached], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
-        """End a run at once; ``children`` replaces the policies of its children."""
-        operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
-        operation.act = act
-        self._commits.put(operation, done, failed)
-
-    def unpark(
-        self,
-        key: Key | None,
-        namespace: str,
-        done: Callable[[int], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
-        """Let a parked run go on, or all of a namespace."""
-        number = 0
-
-        def unparked(outcome: int) -> None:
-            nonlocal number
-            number += outcome
-            if key is None and outcome == BATCH:
-                self._commits.put(UnparkRuns(self._now_us(), definition=(namespace,), limit=BATCH), unparked, failed)
-            else:
-                done(number)
-
-        definition = None if key is not None else (namespace,)
-        operation = UnparkRuns(self._now_us(), key=key, definition=definition, limit=BATCH)
-        operation.act = act  # of the first step: one act for all of them
-        self._commits.put(operation, unparked, failed)
-
-    def cancel(
-        self, job_id: int, reason: str, done: Callable[[str], None], failed: Failed, act: Act | None = None
-    ) -> None:
-        """See ``jobs.roots.Roots``."""
-
-        def reached(outcome: Reached) -> None:
-            if outcome.verdict == "full":
-                failed(
-                    ConflictError(
-                        "the run's history is full, so that it takes no requests: end it with `mainspring workflows terminate`"
-                    )
-                )
-            elif outcome.verdict in {"recorded", "repeated"}:
-                done("running" if outcome.run and outcome.status.open else "cancelled")
-            else:
-                done("unknown" if outcome.verdict == "unknown" else "ended")
-
-        self.request_cancel(Key(job=job_id, namespace=ANY), reason, 0, reached, failed, act)
 
     # ---- queries ----
 
