@@ -12,7 +12,7 @@ from mainspring.client.batches import awaiting, submitting
 from mainspring.client.connection_errors import CLOSED_WITHOUT_REASON, explain
 from mainspring.client.outcomes import not_ended_error
 from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, ReconnectPolicy, unreachable_message
-from mainspring.client.session import PendingReply, Request, Session, SubmitBatch
+from mainspring.client.session import Request, Session
 from mainspring.client.sockets import connect, tune
 from mainspring.client.streaming import EventBuffer
 from mainspring.errors import ConnectionLostError, ServerError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.addresses import Address
     from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
-    from mainspring.client.session import Wait
+    from mainspring.client.pending_replies import PendingReply, SubmitBatch, Wait
     from mainspring.client.streaming import JobEvent
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from mainspring.client.session import Request, SubmitBatch, Wait
+    from mainspring.client.pending_replies import SubmitBatch, Wait
+    from mainspring.client.session import Request
 
 WINDOW_FRAMES = 2_000
 WINDOW_BYTES = 1 << 20

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from mainspring.client.addresses import Address
     from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
-    from mainspring.client.session import PendingReply, Request, SubmitBatch, Wait
+    from mainspring.client.pending_replies import PendingReply, SubmitBatch, Wait
+    from mainspring.client.session import Request
     from mainspring.client.streaming import JobEvent
 
 T = TypeVar("T")

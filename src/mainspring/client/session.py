@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from mainspring.client.connection_errors import no_extension_error
 from mainspring.client.namespacing import namespace_error, namespace_request
 from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
+from mainspring.client.pending_replies import Call, SubmitBatch, Wait
 from mainspring.client.tokens import extension_request, is_unaware_of_tokens
 from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.namespaces import DEFAULT
@@ -28,8 +29,6 @@ from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-T = TypeVar("T")
 
 MAX_BODY = (1 << 32) - 1
 """A client accepts answers of any size; servers have limits of their own."""
@@ -50,88 +49,6 @@ class Request(NamedTuple):
         if b"\0" in self.function or b"\0" in self.unique:
             raise UsageError("a function's name and a unique must not contain a NUL character")
         return packets.request(Type.SUBMIT, *self)
-
-
-class PendingReply(Generic[T]):
-    """A request without an answer yet. It is answered once; that calls the listener."""
-
-    __slots__ = ("_listener", "done", "error", "value")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self._listener: Callable[[], None] | None = None
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Set the function to call when the request is answered."""
-        self._listener = listener
-
-    def resolve(self, value: T) -> None:
-        """Answer the request with a value."""
-        self.value = value
-        self._finish()
-
-    def reject(self, error: BaseException) -> None:
-        """Answer the request with an error, which ``result`` raises."""
-        self.error = error
-        self._finish()
-
-    def _finish(self) -> None:
-        self.done = True
-        if self._listener is not None:
-            self._listener()
-
-    def result(self) -> T:
-        """Return the answer, or raise it if it is an error."""
-        if self.error is not None:
-            raise self.error
-        return self.value  # type: ignore[return-value] # done and without an error: there is a value
-
-
-class SubmitBatch(PendingReply[list[Answer]]):
-    """Pending submits, answered in order. ``safe``: all have a unique, so they may be sent twice."""
-
-    __slots__ = ("answers", "frames", "safe")
-
-    def __init__(self, frames: list[bytes], *, safe: bool) -> None:
-        super().__init__()
-        self.frames = frames
-        self.safe = safe
-        self.answers: list[Answer] = []
-
-    def add(self, answer: Answer) -> None:
-        """Add the answer to the next frame."""
-        self.answers.append(answer)
-        if len(self.answers) == len(self.frames):
-            self.resolve(self.answers)
-
-    def unanswered(self) -> list[bytes]:
-        """Return the frames without an answer."""
-        return self.frames[len(self.answers) :]
-
-
-class Wait(PendingReply[Outcome]):
-    """A pending wait for a job's outcome; ``on_notice`` is called with the job's notices until then."""
-
-    __slots__ = ("handle", "on_notice")
-
-    def __init__(self, handle: bytes, on_notice: Callable[[Notice], None] | None) -> None:
-        super().__init__()
-        self.handle = handle
-        self.on_notice = on_notice
-
-
-class Call(PendingReply[Any]):
-    """A pending call of a method; ``on_event``, if given, subscribes to its events and is called with each of them."""
-
-    __slots__ = ("frame", "on_event", "sent")
-
-    def __init__(self, frame: bytes, on_event: Callable[[dict[str, Any]], None] | None) -> None:
-        super().__init__()
-        self.frame = frame
-        self.on_event = on_event
-        self.sent = False
 
 
 class Session:

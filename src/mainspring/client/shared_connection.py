@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.client.addresses import Address
-    from mainspring.client.session import Wait
+    from mainspring.client.pending_replies import Wait
 
 READ_SIZE = 1 << 18
 

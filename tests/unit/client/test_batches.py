@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from mainspring.client.batches import OUTCOMES_IN_FLIGHT, WINDOWS_IN_FLIGHT, awaiting, submitting, windows
 from mainspring.client.outcomes import Outcome
-from mainspring.client.session import Request, SubmitBatch, Wait
+from mainspring.client.pending_replies import SubmitBatch, Wait
+from mainspring.client.session import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
