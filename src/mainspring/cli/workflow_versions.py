@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from mainspring.api.workflows import Remove, Versions, Workers
+from mainspring.api.workflow_versions import Remove, Versions, Workers
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_rows
 from mainspring.cli.failures import EXIT_DONE

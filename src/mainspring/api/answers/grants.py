@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
-from mainspring.api import functions, schedules, workflows
+from mainspring.api import functions, schedules, workflow_versions, workflows
 from mainspring.errors import ForbiddenError
 
 if TYPE_CHECKING:
@@ -166,9 +166,9 @@ class RunGrants:
             workflows.Cancel: self._of_one,
             workflows.Terminate: self._of_one,
             workflows.Unpark: self._unpark,
-            workflows.Versions: self._versions,
-            workflows.Remove: self._remove,
-            workflows.Workers: self._workers,
+            workflow_versions.Versions: self._versions,
+            workflow_versions.Remove: self._remove,
+            workflow_versions.Workers: self._workers,
         }
 
     async def _type(self, request: Any, caller: Caller) -> str:
@@ -223,18 +223,18 @@ class RunGrants:
             raise ForbiddenError(f"{caller.name!r} has grants for some functions: unpark their runs one by one")
         return await self._inner[workflows.Unpark](request, caller)
 
-    async def _versions(self, request: workflows.Versions, caller: Caller) -> workflows.VersionList:
-        found: workflows.VersionList = await self._inner[workflows.Versions](request, caller)
+    async def _versions(self, request: workflow_versions.Versions, caller: Caller) -> workflow_versions.VersionList:
+        found: workflow_versions.VersionList = await self._inner[workflow_versions.Versions](request, caller)
         if is_restricted(request, caller):
             found.versions = [one for one in found.versions if _sees(request, caller, one.type)]
         return found
 
-    async def _remove(self, request: workflows.Remove, caller: Caller) -> Any:
+    async def _remove(self, request: workflow_versions.Remove, caller: Caller) -> Any:
         caller.check(request.permission, request.namespace, request.type)
-        return await self._inner[workflows.Remove](request, caller)
+        return await self._inner[workflow_versions.Remove](request, caller)
 
-    async def _workers(self, request: workflows.Workers, caller: Caller) -> workflows.DeciderList:
-        found: workflows.DeciderList = await self._inner[workflows.Workers](request, caller)
+    async def _workers(self, request: workflow_versions.Workers, caller: Caller) -> workflow_versions.DeciderList:
+        found: workflow_versions.DeciderList = await self._inner[workflow_versions.Workers](request, caller)
         if is_restricted(request, caller):
             for worker in found.workers:
                 worker.versions = [one for one in worker.versions if _sees(request, caller, one.rpartition("@")[0])]

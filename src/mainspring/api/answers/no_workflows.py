@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.api.errors import ApiError, Code
+from mainspring.api.workflow_versions import Remove, Versions, Workers
 from mainspring.api.workflows import (
     Cancel,
     History,
     List,
-    Remove,
     Show,
     Signal,
     Start,
     Terminate,
     Unpark,
-    Versions,
-    Workers,
 )
 
 if TYPE_CHECKING:

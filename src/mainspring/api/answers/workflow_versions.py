@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.workflows import (
+from mainspring.api.workflow_versions import (
     CacheInfo,
     DeciderInfo,
     DeciderList,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from mainspring.api import workflows
+from mainspring.api import workflow_versions, workflows
 from mainspring.api.errors import PAGE_LIMIT, Code
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.faces.rest.registry import Context, N, Route
@@ -174,10 +174,10 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/workflow-types",
-        request=workflows.Versions,
+        request=workflow_versions.Versions,
         inputs=TypesQuery,
-        make=lambda query: workflows.Versions(namespace=query.namespace, type=query.type),
-        answer=Items[workflows.VersionInfo],
+        make=lambda query: workflow_versions.Versions(namespace=query.namespace, type=query.type),
+        answer=Items[workflow_versions.VersionInfo],
         reply=lambda listed, _: Items(listed.versions),
         summary="List the types and versions of workflows",
         problems=(Code.WORKFLOW_NOT_FOUND, Code.UNSUPPORTED),
