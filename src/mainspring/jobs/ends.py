@@ -6,7 +6,7 @@ foreground job that is in memory alone is settled at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from mainspring.jobs import rules
 from mainspring.jobs.lost_attempts import settlements_of
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.owners import owner
+from mainspring.jobs.pending_settlements import PendingSettlement
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.store import Find, Settle
 
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.context import Context
-    from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.held import FunctionQueue, Held
+    from mainspring.jobs.pending_settlements import Acknowledge, SettleBatch
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import LostAttempt
     from mainspring.storage.commit_queue import OperationWithCallbacks
-
-    Acknowledge = Callable[[bool], None]
-    """Is called with whether the settlement was recorded; False means that it was stale."""
 
     AttemptsEnded = Callable[[Sequence[Settlement]], None]
     """Is called with recorded settlements, once for each group of the store.
@@ -68,25 +67,6 @@ def _settled_job(settlement: Settlement) -> Job:
     )
 
 
-class _Pending(NamedTuple):
-    settlement: Settlement
-    exception: bytes | None
-    acknowledge: Acknowledge | None
-    admission: AdmissionQueue[Held] | None
-    """The queue that receives the job's tokens."""
-    worker: Worker | None
-
-
-class SettleBatch:
-    """Settlements that are committed with operations of another slice: all of them, or none."""
-
-    __slots__ = ("operation", "pending")
-
-    def __init__(self) -> None:
-        self.operation = Settle([])
-        self.pending: list[_Pending] = []
-
-
 class Ends:
     """Settles jobs in the store or in memory.
 
@@ -117,8 +97,8 @@ class Ends:
         self._ended: list[Settlement] = []
         """Settlements of jobs in memory that are reported in one call."""
         self._open: Settle | None = None
-        self._batch: list[_Pending] = []
-        self.unsettled: list[_Pending] = []
+        self._batch: list[PendingSettlement] = []
+        self.unsettled: list[PendingSettlement] = []
         """Settlements that failed in the store; they are retried."""
         self.deferred = 0
         """The number of settlements that wait until their job is stored."""
@@ -174,7 +154,7 @@ class Ends:
         exception: bytes | None,
         acknowledge: Acknowledge | None,
         admission: AdmissionQueue[Held] | None,
-    ) -> _Pending:
+    ) -> PendingSettlement:
         """Release a stored job before it is settled."""
         worker = held.worker
         self._remember(held, settlement)
@@ -182,7 +162,7 @@ class Ends:
         if worker is not None and options is not None and owner(options) is not None:
             settlement.worker = worker.connection.name()
         self._serving.release(held)
-        return _Pending(settlement, exception, acknowledge, admission, worker)
+        return PendingSettlement(settlement, exception, acknowledge, admission, worker)
 
     def end_within(
         self, batch: SettleBatch, held: Held, settlement: Settlement, acknowledge: Acknowledge | None = None
@@ -212,14 +192,14 @@ class Ends:
         self._late += 1
         self.end(held, settlement, exception, acknowledge)
 
-    def _put(self, pending: _Pending) -> None:
+    def _put(self, pending: PendingSettlement) -> None:
         settlement, _, acknowledge, admission, _ = pending
         if settlement.job.foreground and self._is_abandoned(settlement):
             self._put_abandoned(pending)
             return
         operation = self._open
         if operation is None or not operation.open:
-            batch: list[_Pending] = []
+            batch: list[PendingSettlement] = []
             operation = self._open = Settle([])
             operation.rows = 0
             operation.urgent = False
@@ -247,7 +227,7 @@ class Ends:
         """Return whether a foreground job is requeued although no client of this node waits for it."""
         return not rules.target(settlement.event).ended and not self._listeners.of(settlement.job.id)
 
-    def _put_abandoned(self, pending: _Pending) -> None:
+    def _put_abandoned(self, pending: PendingSettlement) -> None:
         """Settle a job and drop it in the same group: no other worker may get it in between."""
         batch = [pending]
         operation = Settle([pending.settlement])
@@ -258,7 +238,7 @@ class Ends:
         if self._drop is not None:
             self._drop(pending.settlement)
 
-    def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
+    def _settled(self, batch: list[PendingSettlement], stale: set[int]) -> None:
         listeners, hub = self._listeners, self._hub
         freed: dict[FunctionQueue, None] = {}
         settlements: list[Settlement] = []
@@ -296,7 +276,7 @@ class Ends:
         for ended in self._attempts_ended:
             ended(settlements)
 
-    def _not_settled(self, batch: list[_Pending], error: StoreError) -> None:
+    def _not_settled(self, batch: list[PendingSettlement], error: StoreError) -> None:
         if isinstance(error, StoreBrokenError):
             for pending in batch:
                 if pending.worker is not None:

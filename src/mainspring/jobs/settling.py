@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.jobs.ends import Acknowledge, Ends, SettleBatch
+    from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import Retry
+    from mainspring.jobs.pending_settlements import Acknowledge, SettleBatch
 
 
 def _waited_us(held: Held) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.clock import to_us
-from mainspring.jobs.ends import SettleBatch
+from mainspring.jobs.pending_settlements import SettleBatch
 from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
 from mainspring.workflows.requests import Decided
 from mainspring.workflows.store import Decide
