@@ -8,7 +8,6 @@ import pytest
 
 from mainspring.jobs import dispatch
 from mainspring.jobs.claiming import Claiming
-from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.ends import Ends
@@ -17,6 +16,7 @@ from mainspring.jobs.outcome_reader import OutcomeReader
 from mainspring.jobs.pending_grabs import PendingGrabs
 from mainspring.jobs.serving import Serving
 from mainspring.jobs.uniques import Uniques
+from mainspring.jobs.waits import Waits
 from mainspring.jobs.workers import Workers
 from mainspring.wire.gearman.packets import Type, response
 
@@ -129,7 +129,7 @@ def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch:
             self._dispatch.push(held, first=True)
             serving.serve(held.queue)
 
-    def hasty(self: Clients, listener: Any) -> None:
+    def hasty(self: Waits, listener: Any) -> None:
         listener.gone = True
         for job_id in self._listeners.leave(listener, 1000):
             held = self._table.find(job_id)
@@ -137,7 +137,7 @@ def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch:
                 self._serving.release(held)
 
     monkeypatch.setattr(Ends, "_requeue", eager)
-    monkeypatch.setattr(Clients, "gone", hasty)
+    monkeypatch.setattr(Waits, "gone", hasty)
     is_caught(400)
 
 

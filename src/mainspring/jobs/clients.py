@@ -11,10 +11,10 @@ from mainspring.jobs.bulk_changes import BulkChanges
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import RUNS, State, StopRequest
 from mainspring.jobs.store import Cancel, Find, FindUnique, InNamespace, Redrive, RequestStop, ShowJob
-from mainspring.namespaces import ANY, DEFAULT, name_of
+from mainspring.namespaces import DEFAULT, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from mainspring.access.acts import Act
     from mainspring.errors import MainspringError, StoreError
@@ -23,28 +23,19 @@ if TYPE_CHECKING:
     from mainspring.jobs.due_jobs import DueJobs
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held
-    from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
-    from mainspring.jobs.outcome_reader import OutcomeReader
     from mainspring.jobs.remote_jobs import RemoteJobs
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
-    from mainspring.jobs.subscriptions import Subscriptions
     from mainspring.storage.reads import Reads
-
-RETRY_DELAY = 0.25
-"""Seconds after which a failed lookup is repeated."""
-LEAVE_STEP = 500
-"""Jobs of a departed client that one step processes: the client may have waited for hundreds of thousands."""
 
 
 class Clients:
-    """Waits for jobs, cancels them, retries them and looks them up.
+    """Cancels jobs, retries them and looks them up.
 
-    ``keeps_requests`` is whether the store keeps requests to stop held jobs. ``subscriptions`` and ``remote_jobs`` are given if
-    the store is shared.
+    ``keeps_requests`` is whether the store keeps requests to stop held jobs. ``remote_jobs`` is given if the store is shared.
     """
 
     def __init__(
@@ -56,125 +47,23 @@ class Clients:
         ends: Ends,
         due_jobs: DueJobs,
         roots: RootJobs,
-        outcomes: OutcomeReader,
         *,
         keeps_requests: bool,
-        subscriptions: Subscriptions | None = None,
         remote_jobs: RemoteJobs | None = None,
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
-        self._clock, self._handles, self._listeners = context.clock, context.handles, context.listeners
+        self._clock, self._handles = context.clock, context.handles
         self._reads = reads
-        self._hub, self._timers = context.hub, context.timers
+        self._hub = context.hub
         self._serving = serving
         self._settling = settling
         self._ends = ends
         self._due_jobs = due_jobs
         self._roots = roots
         self._uniques = context.uniques
-        self._outcomes = outcomes
         self._keeps_requests = keeps_requests
-        self._slices = context.slices
-        self._subscriptions = subscriptions
         self._remote_jobs = remote_jobs
         self.bulk_changes = BulkChanges(context, serving, due_jobs)
-
-    # ---- waiting ----
-
-    def wait(
-        self,
-        job_id: int,
-        listener: Listener,
-        unknown: Callable[[], None],
-        looked_up: Callable[[], None] = lambda: None,
-        namespace: str = DEFAULT,
-    ) -> None:
-        """Notify a listener when a job has ended, at once if it has; call ``unknown`` if the namespace has no such job.
-
-        ``looked_up`` is called once, when the lookup in the store is done or not needed.
-        """
-        held = self._table.find(job_id)
-        if held is not None:
-            if held.is_in(namespace):
-                self._listeners.add(job_id, listener)
-                looked_up()
-            else:
-                looked_up()
-                unknown()
-        elif not self._listeners.several_namespaces or namespace == ANY:
-            self._wait(job_id, listener, unknown, looked_up)
-        else:
-            self._check(job_id, listener, unknown, looked_up, namespace)
-
-    def _check(
-        self,
-        job_id: int,
-        listener: Listener,
-        unknown: Callable[[], None],
-        looked_up: Callable[[], None],
-        namespace: str,
-    ) -> None:
-        """Wait for a stored job once the store has it in the namespace: a listener gets all that its job reports."""
-
-        def found(jobs: dict[int, Job]) -> None:
-            if job_id in jobs:
-                self._wait(job_id, listener, unknown, looked_up)
-            else:
-                looked_up()
-                unknown()
-
-        def failed(error: StoreError) -> None:
-            # A failed lookup does not mean an unknown job: a client would submit that job again.
-            del error
-            self._timers.at(
-                self._clock.monotonic() + RETRY_DELAY,
-                lambda: self._check(job_id, listener, unknown, looked_up, namespace),
-            )
-
-        if not listener.gone:
-            self._commits.put(Find([job_id], 0, namespace), found, failed)
-
-    def _wait(
-        self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
-    ) -> None:
-        self._listeners.add(job_id, listener)
-        if self._table.find(job_id) is not None:
-            looked_up()
-            return
-
-        def is_unknown() -> None:
-            self._listeners.remove(job_id, listener)
-            unknown()
-
-        self._outcomes.look(job_id, is_unknown, looked_up)
-
-    def has_room(self, listener: Listener) -> None:
-        """Resume the lookups of a listener whose buffer was full."""
-        self._outcomes.has_room(listener)
-
-    def gone(self, listener: Listener) -> None:
-        """Remove a departed client, and drop the waiting foreground jobs that it alone waited for."""
-        listener.gone = True
-        if self._leave(listener):
-            self._slices.run(self._leave_all(listener))
-
-    def _leave_all(self, listener: Listener) -> Iterator[None]:
-        while self._leave(listener):
-            yield
-
-    def _leave(self, listener: Listener) -> bool:
-        """Remove a departed client from some of its jobs; return whether there are more."""
-        alone = self._listeners.leave(listener, LEAVE_STEP)
-        for job_id in alone:
-            held = self._table.find(job_id)
-            if held is not None and not held.stored and not held.adopting and held.worker is None:
-                self._serving.release(held)
-        if self._subscriptions is not None and alone:
-            self._subscriptions.left(alone)
-        if self._listeners.waits(listener):
-            return True
-        self._outcomes.gone(listener)
-        return False
 
     # ---- cancelling and retrying ----
 

@@ -41,6 +41,7 @@ from mainspring.jobs.table import JobTable
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.uniques import Uniques
+from mainspring.jobs.waits import Waits
 from mainspring.jobs.workers import Workers
 from mainspring.slices import Slices
 
@@ -162,6 +163,7 @@ class JobService:
             dead_retention=dead_retention,
             shared=not alone,
         )
+        waits = Waits(context, serving, outcomes, subscriptions)
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
         self.clients = clients = Clients(
             context,
@@ -171,9 +173,7 @@ class JobService:
             ends,
             due_jobs,
             root_jobs,
-            outcomes,
             keeps_requests=keeps_stop_requests and alone,
-            subscriptions=subscriptions,
             remote_jobs=remote_jobs,
         )
         self.changes = changes = JobChanges(context, serving, settling, ends, due_jobs)
@@ -228,9 +228,10 @@ class JobService:
         self.report_root, self.progress_text, self.text = reports.report_root, reports.text_of, reports.text
         self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
-        self.wait, self.find, self.show = clients.wait, clients.find, clients.show
+        self.wait, self.client_gone, self.has_room = waits.wait, waits.gone, waits.has_room
+        self.find, self.show = clients.find, clients.show
         self.find_unique, self.cancel, self.retry = clients.find_unique, clients.cancel, clients.retry
-        self.client_gone, self.has_room, self.bulk_changes = clients.gone, clients.has_room, clients.bulk_changes
+        self.bulk_changes = clients.bulk_changes
         self.reschedule, self.delete = changes.reschedule, changes.delete
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled

@@ -288,8 +288,8 @@ class Client:
             if job_id not in self.world.history.dropped and not self.node.dead:
                 self.world.history.fault(f"job {job_id} is called unknown")
 
-        self.service.clients.wait(job_id, self, unknown)
+        self.service.wait(job_id, self, unknown)
 
     def hang_up(self) -> None:
         """Stop waiting."""
-        self.service.clients.gone(self)
+        self.service.client_gone(self)

@@ -165,7 +165,7 @@ class Node:
     def wait_for(self, job_id: int) -> Client:
         """Wait for a job as a client of the extension does."""
         client = Client()
-        self.service.clients.wait(job_id, client, lambda: client.events.append("unknown"))
+        self.service.wait(job_id, client, lambda: client.events.append("unknown"))
         return client
 
     def cancel(self, job_id: int) -> list[object]:

@@ -77,7 +77,7 @@ def test_a_waiting_client_is_notified_once_whenever_the_job_ends(node: Node, sta
 
 def test_all_clients_of_an_unknown_job_are_notified(node: Node) -> None:
     one, two = node.wait_for(NOWHERE), node.wait_for(NOWHERE)
-    node.service.clients.wait(NOWHERE, two, lambda: two.events.append("unknown again"))
+    node.service.wait(NOWHERE, two, lambda: two.events.append("unknown again"))
     node.commit()
     assert one.events == ["unknown"]
     assert two.events == ["unknown", "unknown again"]
@@ -99,7 +99,7 @@ def test_a_job_that_cannot_be_looked_up_now_is_not_unknown(node: Node) -> None:
 def test_no_lookup_is_retried_for_a_departed_client(node: Node) -> None:
     client = node.wait_for(NOWHERE)
     node.fail()
-    node.service.clients.gone(client)
+    node.service.client_gone(client)
     groups = node.life.commits.groups
     node.wait(0.3)
     assert client.events == []

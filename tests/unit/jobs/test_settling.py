@@ -328,7 +328,7 @@ def test_a_lost_worker_is_not_given_back_what_it_leaves_behind(node: Node, kind:
 def test_a_foreground_job_whose_client_left_while_it_ran_is_not_run_again(node: Node) -> None:
     worker = node.stream()
     job, client = node.foreground("1")
-    node.service.clients.gone(client)
+    node.service.client_gone(client)
     assert node.held(job) is not None, "what runs is left alone"
     node.service.gone(worker)
     assert node.held(job) is None
@@ -339,7 +339,7 @@ def test_a_foreground_job_whose_client_left_during_its_backoff_is_dropped(node: 
     worker = node.stream(places=3, retry=Retry(initial=2.0))
     job, client = node.foreground("1")
     node.settling.failed(side(worker).given[0], ERROR)
-    node.service.clients.gone(client)
+    node.service.client_gone(client)
     assert node.held(job) is None
     node.wait(5.0)
     assert len(side(worker).given) == 1

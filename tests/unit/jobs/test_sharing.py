@@ -48,9 +48,9 @@ def test_a_foreground_job_that_is_dropped_while_it_is_handed_out_gives_its_token
     node.commit()
     node.background("next")
     node.life.store.full = True
-    node.service.clients.gone(first)
+    node.service.client_gone(first)
     send(node)
-    node.service.clients.gone(node.wait_for(job.id))
+    node.service.client_gone(node.wait_for(job.id))
     node.life.store.finish()
     held = node.grab(plain)
     assert held is not None
@@ -68,7 +68,7 @@ def test_a_foreground_job_that_is_left_while_it_is_claimed_is_not_handed_out(nod
     worker = node.worker()
     node.grab(worker)
     send(node)
-    node.service.clients.gone(client)
+    node.service.client_gone(client)
     node.commit()
     assert side(worker).pop_events() == ["no job"]
     assert node.held(job) is None
@@ -84,7 +84,7 @@ def test_a_job_that_is_left_here_while_it_is_claimed_is_handed_out_where_others_
     worker = here.worker()
     here.grab(worker)
     send(here)
-    here.service.clients.gone(client)
+    here.service.client_gone(client)
     here.commit()
     held = here.grab(worker)
     assert held is not None
@@ -97,7 +97,7 @@ def left_running(node: Node, **fields: Any) -> tuple[Job, Worker]:
     node.commit()
     worker = node.worker()
     assert node.given(worker).job.id == job.id
-    node.service.clients.gone(client)
+    node.service.client_gone(client)
     node.commit()
     assert node.held(job) is not None, "a running job goes on"
     return job, worker
@@ -153,7 +153,7 @@ def test_it_goes_to_another_worker_where_a_client_waits_at_another_node(nodes: l
     there.commit()
     worker = here.worker()
     assert here.given(worker).job.id == job.id
-    here.service.clients.gone(client)
+    here.service.client_gone(client)
     other = here.worker()
     here.service.gone(worker)
     here.commit()

@@ -176,7 +176,7 @@ class Client:
         def unknown() -> None:
             raise AssertionError(f"{job_id} is unknown")
 
-        self.node.service.clients.wait(job_id, self, unknown)
+        self.node.service.wait(job_id, self, unknown)
 
 
 def test_a_job_runs_at_one_node_and_its_client_gets_the_result_at_another() -> None:
@@ -240,10 +240,10 @@ def test_a_foreground_job_ends_with_its_last_client_on_any_node() -> None:
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
             await other.submit(unique=b"u")
-            first.service.clients.gone(one)
+            first.service.client_gone(one)
             await committed(first)
             assert fleet.job(job_id).state == State.PENDING
-            second.service.clients.gone(other)
+            second.service.client_gone(other)
             await committed(second)
             assert job_id not in fleet.content.tables.jobs
 
@@ -257,7 +257,7 @@ def test_a_background_submit_keeps_a_foreground_job_alive() -> None:
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
             assert await other.submit_background(unique=b"u") == job_id
-            first.service.clients.gone(one)
+            first.service.client_gone(one)
             await committed(first)
             assert fleet.job(job_id).state == State.PENDING
 
