@@ -179,7 +179,9 @@ class BulkRun:
         redriving = None
         if self.bulk.spec.action is Action.RETRY:
             redriving = self._node.changes.before_redrive(job for job in jobs if job.id not in refused)
-            refused |= {job_id: Result(job_id, Outcome.CONFLICT, why) for job_id, why in redriving.refused.items()}
+            for job_id, rival in redriving.rivals.items():
+                message = f"its unique is live again as {rival}: wait for that job, or cancel it"
+                refused[job_id] = Result(job_id, Outcome.CONFLICT, message)
         operation = StepBulk(
             self.bulk,
             ids,

@@ -1,4 +1,4 @@
-"""The node's part in changes of many stored jobs in one transaction: its counts, and notifications of clients and watchers."""
+"""The node's part in changes of stored jobs, of one or of many: its counts, and notifications of clients and watchers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Redriving(NamedTuple):
 
     away: Counter[FunctionQueue]
     """The jobs that are counted from now on, so that foreground jobs with their uniques query the store."""
-    refused: dict[int, str]
-    """The jobs that may not be redriven, with the reasons."""
+    rivals: dict[int, str]
+    """The jobs that may not be redriven, with the handles of the foreground jobs that have their uniques."""
 
 
 class BulkChanges:
-    """Called before and after such transactions, which are the caller's."""
+    """Called before and after the transactions that change the jobs, which are the caller's."""
 
     def __init__(self, context: Context, serving: Serving, due_jobs: DueJobs) -> None:
         self._table, self._dispatch, self._hub = context.table, context.dispatch, context.hub
@@ -39,13 +39,12 @@ class BulkChanges:
     def before_redrive(self, jobs: Iterable[Job]) -> Redriving:
         """Prepare for the redrive of jobs. Afterwards `redriven` is called, or `not_redriven`."""
         away: Counter[FunctionQueue] = Counter()
-        refused: dict[int, str] = {}
+        rivals: dict[int, str] = {}
         for job in jobs:
             key = (job.function, job.unique)
             foreground = self._table.foreground.get(key)
             if foreground is not None:
-                other = self._handles.of(foreground.job.id).decode()
-                refused[job.id] = f"its unique is live again as {other}: wait for that job, or cancel it"
+                rivals[job.id] = self._handles.of(foreground.job.id).decode()
                 continue
             queue = self._dispatch.tracked(job.function)
             if queue is not None:
@@ -53,7 +52,7 @@ class BulkChanges:
             self._uniques.overtake(key)
         for queue, number in away.items():
             queue.away += number
-        return Redriving(away, refused)
+        return Redriving(away, rivals)
 
     def not_redriven(self, redriving: Redriving) -> None:
         """Uncount the jobs of a transaction that was not committed, or has changed nothing."""
@@ -61,13 +60,9 @@ class BulkChanges:
             self._serving.no_longer_away(queue, number)
 
     def redriven(self, redriving: Redriving, outcomes: Sequence[Redriven]) -> None:
-        """Count the redriven jobs as pending, and serve them."""
+        """Count the redriven jobs, and serve or wake them in time."""
         self.not_redriven(redriving)
-        jobs = [one.job for one in outcomes if one.redriven and one.job is not None]
-        if self._hub.active:
-            for job in jobs:
-                self._hub.publish(job)
-        self._serving.now_pending(Counter((job.function, job.priority) for job in jobs), were_away=False)
+        self._now_waiting([one.job for one in outcomes if one.redriven and one.job is not None])
 
     def cancelled(self, outcomes: Iterable[Cancelled]) -> None:
         """Count and announce the jobs that were cancelled because no node held them."""
@@ -77,8 +72,7 @@ class BulkChanges:
 
     def rescheduled(self, outcomes: Iterable[Rescheduled]) -> None:
         """Count the rescheduled jobs in their new states, and serve or wake them in time."""
-        pending: Counter[tuple[bytes, int]] = Counter()
-        dues: set[int] = set()
+        jobs: list[Job] = []
         for job, before, priority in outcomes:
             if job is None or before > State.PENDING:
                 continue
@@ -87,14 +81,25 @@ class BulkChanges:
                 self._serving.no_longer_pending(queue, priority)
             elif queue is not None:
                 self._serving.no_longer_away(queue)
+            jobs.append(job)
+        self._now_waiting(jobs)
+
+    def _now_waiting(self, jobs: Iterable[Job]) -> None:
+        """Count and announce jobs that wait in the store from now on, and serve or wake them in time."""
+        pending: Counter[tuple[bytes, int]] = Counter()
+        times: set[int] = set()
+        for job in jobs:
             if job.state == State.PENDING:
                 pending[job.function, job.priority] += 1
             else:
-                dues.add(job.due_us)
+                times.add(job.due_us)
+                queue = self._dispatch.tracked(job.function)
                 if queue is not None:
                     queue.away += 1
+            if job.expires_us:
+                times.add(job.expires_us)
             if self._hub.active:
                 self._hub.publish(job)
-        if dues:
-            self._due_jobs.wake_at(min(dues))
+        if times:
+            self._due_jobs.wake_at(min(times))
         self._serving.now_pending(pending, were_away=False)

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
     from mainspring.access.acts import Act
     from mainspring.errors import MainspringError
+    from mainspring.jobs.bulk_changes import BulkChanges
     from mainspring.jobs.context import Context
-    from mainspring.jobs.due_jobs import DueJobs
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held
-    from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Deleted, Rescheduled
 
@@ -42,13 +41,12 @@ class JobChange(NamedTuple):
 class JobChanges:
     """Changes jobs, which may wait in this node's memory or only in the store."""
 
-    def __init__(self, context: Context, serving: Serving, settling: Settling, ends: Ends, due_jobs: DueJobs) -> None:
-        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
-        self._clock, self._handles, self._hub = context.clock, context.handles, context.hub
-        self._serving = serving
+    def __init__(self, context: Context, settling: Settling, ends: Ends, changes: BulkChanges) -> None:
+        self._table, self._commits = context.table, context.commits
+        self._clock, self._handles = context.clock, context.handles
         self._settling = settling
         self._ends = ends
-        self._due_jobs = due_jobs
+        self._changes = changes
 
     # ---- reschedule ----
 
@@ -94,7 +92,7 @@ class JobChanges:
             if job is None:
                 failed(self._not_found(job_id))
             elif outcome.before <= State.PENDING:
-                self._moved(job, outcome)
+                self._changes.rescheduled([outcome])
                 done(job)
             elif State(outcome.before).held and job.term == self._table.term:
                 # It was claimed during the request, or its settlement waits for the store.
@@ -104,26 +102,6 @@ class JobChanges:
                 failed(self._conflict(job_id, job, outcome.before))
 
         self._commits.put(operation, rescheduled, failed)
-
-    def _moved(self, job: Job, outcome: Rescheduled) -> None:
-        """Count a rescheduled job at its new place, and serve or wake it in time."""
-        queue = self._dispatch.tracked(job.function)
-        if queue is not None:
-            if outcome.before == State.PENDING:
-                self._serving.no_longer_pending(queue, outcome.priority)
-            else:
-                self._serving.no_longer_away(queue)
-            if job.state == State.PENDING:
-                queue.backlog[job.priority] += 1
-                self._serving.serve(queue)
-            else:
-                queue.away += 1
-        if job.state == State.SCHEDULED:
-            self._due_jobs.wake_at(job.due_us)
-        if job.expires_us:
-            self._due_jobs.wake_at(job.expires_us)
-        if self._hub.active:
-            self._hub.publish(job)
 
     # ---- delete ----
 

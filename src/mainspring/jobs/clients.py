@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from mainspring.access.audit import RecordActs
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
-from mainspring.jobs.bulk_changes import BulkChanges
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import RUNS, State, StopRequest
 from mainspring.jobs.store import Cancel, Find, FindUnique, InNamespace, Redrive, RequestStop, ShowJob
@@ -19,14 +18,13 @@ if TYPE_CHECKING:
     from mainspring.access.acts import Act
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.relay import Running
+    from mainspring.jobs.bulk_changes import BulkChanges
     from mainspring.jobs.context import Context
-    from mainspring.jobs.due_jobs import DueJobs
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.remote_jobs import RemoteJobs
     from mainspring.jobs.roots import RootJobs
-    from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
     from mainspring.storage.reads import Reads
@@ -42,28 +40,23 @@ class Clients:
         self,
         context: Context,
         reads: Reads,
-        serving: Serving,
         settling: Settling,
         ends: Ends,
-        due_jobs: DueJobs,
+        changes: BulkChanges,
         roots: RootJobs,
         *,
         keeps_requests: bool,
         remote_jobs: RemoteJobs | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._table, self._commits = context.table, context.commits
         self._clock, self._handles = context.clock, context.handles
         self._reads = reads
-        self._hub = context.hub
-        self._serving = serving
         self._settling = settling
         self._ends = ends
-        self._due_jobs = due_jobs
+        self._changes = changes
         self._roots = roots
-        self._uniques = context.uniques
         self._keeps_requests = keeps_requests
         self._remote_jobs = remote_jobs
-        self.bulk_changes = BulkChanges(context, serving, due_jobs)
 
     # ---- cancelling and retrying ----
 
@@ -96,7 +89,7 @@ class Clients:
             if job is None:
                 failed(self._not_found(job_id))
             elif outcome.before <= State.PENDING:
-                self._due_jobs.ended(job, outcome.before)
+                self._changes.cancelled([outcome])
                 done("cancelled")
             elif State(outcome.before).held and job.term == RUNS:
                 self._roots.cancel(job_id, reason, done, failed, act)
@@ -175,15 +168,14 @@ class Clients:
         """
         handle = self._handles.of(job_id).decode()
 
-        def refuse(job: Job | None, rival: int | None = None) -> None:
+        def refuse(job: Job | None, rival: str | None = None) -> None:
             if job is None:
                 failed(self._not_found(job_id))
             elif rival is not None:
-                other = self._handles.of(rival).decode()
                 failed(
                     ConflictError(
-                        f"the unique of {handle} is live again as {other}: wait for that job, or cancel it",
-                        live_handle=other,
+                        f"the unique of {handle} is live again as {rival}: wait for that job, or cancel it",
+                        live_handle=rival,
                     )
                 )
             elif job.term == RUNS:
@@ -202,39 +194,21 @@ class Clients:
             if job is None or job.state not in rules.sources(rules.Event.REDRIVE):
                 refuse(job)
                 return
-            key = (job.function, job.unique)
-            foreground = self._table.foreground.get(key)
-            if foreground is not None:
-                refuse(job, foreground.job.id)
+            redriving = self._changes.before_redrive([job])
+            if job_id in redriving.rivals:
+                refuse(job, redriving.rivals[job_id])
                 return
-            # It counts from now on, so that foreground jobs with its unique query the store.
-            queue = self._dispatch.tracked(job.function)
-            if queue is not None:
-                queue.away += 1
-            self._uniques.overtake(key)
 
             def redriven(outcome: Redriven) -> None:
-                if queue is not None:
-                    self._serving.no_longer_away(queue)
                 if outcome.job is None or not outcome.redriven:
-                    refuse(outcome.job, outcome.rival)
+                    self._changes.not_redriven(redriving)
+                    refuse(outcome.job, None if outcome.rival is None else self._handles.of(outcome.rival).decode())
                     return
-                is_due = outcome.job.state == State.PENDING
-                if queue is not None and is_due:
-                    queue.backlog[outcome.job.priority] += 1
-                elif queue is not None:
-                    queue.away += 1
-                if not is_due:
-                    self._due_jobs.wake_at(outcome.job.due_us)
-                if self._hub.active:
-                    self._hub.publish(outcome.job)
+                self._changes.redriven(redriving, [outcome])
                 done(outcome.job)
-                if queue is not None:
-                    self._serving.serve(queue)
 
             def not_redriven(error: StoreError) -> None:
-                if queue is not None:
-                    self._serving.no_longer_away(queue)
+                self._changes.not_redriven(redriving)
                 failed(error)
 
             due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0

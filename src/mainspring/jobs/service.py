@@ -9,6 +9,7 @@ from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.argument_rules import ArgumentRules
 from mainspring.jobs.attempts import Attempts
+from mainspring.jobs.bulk_changes import BulkChanges
 from mainspring.jobs.changes import JobChanges
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.context import Context
@@ -165,18 +166,18 @@ class JobService:
         )
         waits = Waits(context, serving, outcomes, subscriptions)
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
+        self.bulk_changes = bulk_changes = BulkChanges(context, serving, due_jobs)
         self.clients = clients = Clients(
             context,
             reads,
-            serving,
             settling,
             ends,
-            due_jobs,
+            bulk_changes,
             root_jobs,
             keeps_requests=keeps_stop_requests and alone,
             remote_jobs=remote_jobs,
         )
-        self.changes = changes = JobChanges(context, serving, settling, ends, due_jobs)
+        self.changes = changes = JobChanges(context, settling, ends, bulk_changes)
         self.functions = Functions(context, reads, serving.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(context, serving, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, serving, reads)
@@ -231,7 +232,6 @@ class JobService:
         self.wait, self.client_gone, self.has_room = waits.wait, waits.gone, waits.has_room
         self.find, self.show = clients.find, clients.show
         self.find_unique, self.cancel, self.retry = clients.find_unique, clients.cancel, clients.retry
-        self.bulk_changes = clients.bulk_changes
         self.reschedule, self.delete = changes.reschedule, changes.delete
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
