@@ -27,11 +27,11 @@ class OperationInfo(msgspec.Struct):
     action: str
     state: StateName
     matched: int
-    """The jobs that matched when it was created."""
+    """The jobs, or the fire times of a backfill, that matched when it was created."""
     at_least: bool
     """Whether more jobs may match, because the count took too long."""
     done: int
-    """The jobs that have had their turn."""
+    """Those that have had their turn."""
     outcomes: dict[str, int]
     """Their number by outcome."""
     created_at: str | None
@@ -56,6 +56,10 @@ class OperationDetails(OperationInfo):
     filter: JobCriteria | None
     handles: int | None
     """The number of its handles; None if it has a filter."""
+    schedule: str | None
+    """The schedule of a backfill; ``from`` and ``to`` are its range."""
+    from_: str | None = msgspec.field(name="from")
+    to: str | None
     run_at: str | None
     rate: float | None
     expect: int | None

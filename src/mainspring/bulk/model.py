@@ -18,6 +18,8 @@ class Action(StrEnum):
     RETRY = "retry"
     DELETE = "delete"
     RESCHEDULE = "reschedule"
+    BACKFILL = "backfill"
+    """Fire a schedule for past fire times: these have turns in place of jobs."""
 
 
 class Status(IntEnum):
@@ -48,12 +50,31 @@ class Outcome(StrEnum):
     """Its state does not allow the action, or its unique is live again."""
     FORBIDDEN = "forbidden"
     """The caller may not change jobs of its function."""
+    FIRED = "fired"
+    """A backfill has submitted a job for this fire time."""
+    JOINED = "joined"
+    """A live job with the unique of the schedule serves the fire time."""
+    WAITING = "waiting"
+    """The fire time waits for an earlier run."""
+    ALREADY_FIRED = "already_fired"
+    """It has run before, or is about to."""
+    FORGOTTEN = "forgotten"
+    """It may have run before: its row may have been deleted."""
 
 
 SUCCESSES: Final = frozenset(
-    {Outcome.CANCELLED, Outcome.STOPPING, Outcome.RETRIED, Outcome.DELETED, Outcome.RESCHEDULED}
+    {
+        Outcome.CANCELLED,
+        Outcome.STOPPING,
+        Outcome.RETRIED,
+        Outcome.DELETED,
+        Outcome.RESCHEDULED,
+        Outcome.FIRED,
+        Outcome.JOINED,
+        Outcome.WAITING,
+    }
 )
-"""Outcomes of jobs that were changed."""
+"""Outcomes of jobs that were changed, and of fire times that run."""
 FAILURES: Final = frozenset({Outcome.NOT_FOUND, Outcome.CONFLICT, Outcome.FORBIDDEN})
 """Outcomes that users have to look at."""
 FAILURES_KEPT: Final = 20
@@ -78,6 +99,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The most jobs that it may change. It stops before it changes another one."""
     due_us: int | None = None
     """The time to which it reschedules jobs."""
+    schedule: str = ""
+    """The key of the schedule that a backfill fires."""
+    from_us: int = 0
+    """The first time that a backfill may fire."""
+    to_us: int = 0
+    """The last one."""
     criteria: bytes = b""
     """The criteria of ``where`` as the caller gave them, in JSON."""
     matched: int = 0
@@ -107,7 +134,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far an operation is. Stored as MessagePack, so a field is never renamed."""
 
     after: int | None = None
-    """The last job that has had its turn: an id for criteria, a number of ids for a list of them. None: no job has."""
+    """The last job that has had its turn: an id for criteria, a number of ids for a list of them. None: no job has.
+
+    Of a backfill, it is the last fire time."""
     counts: dict[Outcome, int] = {}
     """The number of jobs by outcome."""
     failures: tuple[Failure, ...] = ()

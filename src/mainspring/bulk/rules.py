@@ -25,9 +25,11 @@ from mainspring.errors import UsageError
 from mainspring.jobs.model import RUNS, State
 from mainspring.namespaces import split
 from mainspring.queries.filters import JobFilter
+from mainspring.schedules.model import FireState
+from mainspring.schedules.past_times import Backfill, Backfilled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mainspring.jobs.model import Job
 
@@ -45,11 +47,25 @@ _ONLY: Final = {
     Action.RESCHEDULE: "only scheduled and pending jobs can be rescheduled",
 }
 
+_OUTCOMES: Final = {
+    FireState.FIRED: Outcome.FIRED,
+    FireState.JOINED: Outcome.JOINED,
+    FireState.WAITING: Outcome.WAITING,
+}
+"""Outcomes of fire times by the states of their rows."""
 _RUN: Final = "it is a run of a workflow: runs can be cancelled, but neither retried nor deleted"
 
 
 def check(spec: Spec) -> None:
     """Raise UsageError for a request that names no jobs, names them twice, or cannot match any."""
+    if spec.rate is not None and not spec.rate > 0:
+        raise UsageError(f"the rate is a number of jobs per second above 0, not {spec.rate:g}")
+    if spec.action is Action.BACKFILL:
+        if spec.from_us > spec.to_us:
+            raise UsageError(
+                "a backfill ends before it begins: give a time from that is before to, and not in the future"
+            )
+        return
     if spec.where is not None and spec.ids:
         raise UsageError("an operation has a filter or handles, not both")
     if spec.where is None:
@@ -66,8 +82,6 @@ def check(spec: Spec) -> None:
         raise UsageError(f"no job that is {names} can match: {_ONLY[spec.action]}")
     if (spec.due_us is not None) != (spec.action is Action.RESCHEDULE):
         raise UsageError("a time to run at is for the action reschedule, which needs it")
-    if spec.rate is not None and not spec.rate > 0:
-        raise UsageError(f"the rate is a number of jobs per second above 0, not {spec.rate:g}")
     if spec.most is not None and spec.most < 0:
         raise UsageError(f"the expected number of jobs is at least 0, not {spec.most}")
 
@@ -150,6 +164,36 @@ def advance(
     return replace(operation, progress=progress, revision=operation.revision + 1)
 
 
+def backfilled(operation: BulkOperation, step: Backfilled, now_us: int) -> BulkOperation:
+    """Return a backfill after a step; the same if the step could do nothing."""
+    if step.error:
+        return ended(operation, Status.STOPPED, now_us, step.error)
+    progress = operation.progress
+    if step.after_us == _place(operation) and not step.is_last:
+        return operation
+    counts = dict(progress.counts)
+    numbers = [(_OUTCOMES[row.state], 1) for row in step.rows]
+    numbers += [(Outcome.ALREADY_FIRED, step.already), (Outcome.FORGOTTEN, step.forgotten)]
+    for outcome, number in numbers:
+        if number:
+            counts[outcome] = counts.get(outcome, 0) + number
+    following = replace(operation, progress=replace(progress, after=step.after_us, counts=counts))
+    if step.is_last:
+        return ended(following, Status.DONE, now_us)
+    return replace(following, revision=following.revision + 1)
+
+
+def next_times(operation: BulkOperation, limit: int, now_us: int, permits: Callable[[str], bool]) -> Backfill:
+    """Return the next step of a backfill."""
+    spec = operation.spec
+    return Backfill(operation.id, spec.schedule, _place(operation), spec.to_us, limit, now_us, permits)
+
+
+def _place(operation: BulkOperation) -> int:
+    after = operation.progress.after
+    return operation.spec.from_us - 1 if after is None else after
+
+
 def ended(operation: BulkOperation, status: Status, now_us: int, why: str = "") -> BulkOperation:
     """Return an operation that has ended."""
     return replace(
@@ -179,6 +223,11 @@ def touched(results: Iterable[Result]) -> Touched:
         if result.outcome is not Outcome.NO_MATCH:
             jobs.setdefault(result.outcome, []).append(result.job)
     return jobs
+
+
+def touched_by(step: Backfilled) -> Touched:
+    """Return the jobs of the fire times that a step of a backfill has fired."""
+    return touched(Result(row.job, _OUTCOMES[row.state]) for row in step.rows if row.job)
 
 
 def done(progress: Progress) -> int:

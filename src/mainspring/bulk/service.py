@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from mainspring.bulk import rules
-from mainspring.bulk.model import BulkOperation, Spec, Status
+from mainspring.bulk.backfill_run import BackfillRun
+from mainspring.bulk.model import Action, BulkOperation, Spec, Status
 from mainspring.bulk.run import BulkRun
 from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, SweepBulk, TakeBulk
 from mainspring.clock import to_us
@@ -69,6 +70,10 @@ class BulkService:
     def now_us(self) -> int:
         """Return the time."""
         return to_us(self._node.clock.wall())
+
+    def monotonic(self) -> float:
+        """Return the seconds of a clock that is never set."""
+        return self._node.clock.monotonic()
 
     def begin(
         self,
@@ -165,7 +170,8 @@ class BulkService:
 
     def _start(self, bulk: BulkOperation) -> None:
         if not self._ends and bulk.id not in self._runs and bulk.term == self._term():
-            run = self._runs[bulk.id] = BulkRun(self._node, bulk, self._add, self._remove)
+            kind = BackfillRun if bulk.spec.action is Action.BACKFILL else BulkRun
+            run = self._runs[bulk.id] = kind(self._node, bulk, self._add, self._remove)
             run.prepare()
 
     def _remove(self, run: BulkRun) -> None:

@@ -11,10 +11,11 @@ from mainspring.storage.phases import Phase
 from mainspring.storage.query import PageQuery, Query
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.acts import Act
     from mainspring.jobs.model import Job
+    from mainspring.schedules.past_times import Backfill, Backfilled
 
 KEPT_STEPS = 500
 """Steps that one ``SweepBulk`` deletes at most."""
@@ -85,8 +86,31 @@ class StepBulk(Operation):
         self.urgent = False
 
 
+class StepBackfill(Operation):
+    """Fire the next past fire times of a schedule, and move the backfill's place on, in one transaction.
+
+    Guards: those of `StepBulk`. ``limit`` is the most fire times; ``permits`` returns whether the caller may run a function.
+    Outcome: ``Stepped``.
+    """
+
+    __slots__ = ("id", "limit", "now_us", "permits", "revision", "schedule")
+
+    phase = Phase.SLICES
+
+    def __init__(self, bulk: BulkOperation, limit: int, now_us: int, permits: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.id = bulk.id
+        self.revision = bulk.revision
+        self.schedule = bulk.spec.schedule
+        self.limit = limit
+        self.now_us = now_us
+        self.permits = permits
+        self.rows = limit
+        self.urgent = False
+
+
 class Stepped(NamedTuple):
-    """The outcome of StepBulk."""
+    """The outcome of StepBulk and StepBackfill."""
 
     bulk: BulkOperation | None
     """The operation now; None if it does not exist."""
@@ -181,6 +205,9 @@ class BulkTables(Protocol):
 
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations of the jobs slice, all of one kind; return their outcomes."""
+
+    async def backfill(self, step: Backfill) -> Backfilled:
+        """Fire past fire times of a schedule; see ``schedules.unit.ScheduleUnit.backfill``."""
 
     async def sweep(self, before_us: int, limit: int) -> int:
         """Delete operations that ended before a time, after their steps, and at most ``limit`` rows. Return their number."""

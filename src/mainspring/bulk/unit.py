@@ -8,7 +8,16 @@ from msgspec.structs import replace
 
 from mainspring.bulk import rules
 from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status, encode
-from mainspring.bulk.store import KEPT_STEPS, BeginBulk, EndBulk, StepBulk, Stepped, SweepBulk, TakeBulk
+from mainspring.bulk.store import (
+    KEPT_STEPS,
+    BeginBulk,
+    EndBulk,
+    StepBackfill,
+    StepBulk,
+    Stepped,
+    SweepBulk,
+    TakeBulk,
+)
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
 from mainspring.jobs.store import (
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 KIND: Final = "bulk"
 REASON: Final = "cancelled by an operation on many jobs"
 """Stored with a cancelled job if the caller gave no reason."""
-WRITES: Final = frozenset({BeginBulk, TakeBulk, StepBulk, EndBulk, SweepBulk})
+WRITES: Final = frozenset({BeginBulk, TakeBulk, StepBulk, StepBackfill, EndBulk, SweepBulk})
 
 
 class BulkUnit:
@@ -63,6 +72,8 @@ class BulkUnit:
                 outcome = await self._take(operation)
             case StepBulk():
                 outcome = await self._step(operation)
+            case StepBackfill():
+                outcome = await self._backfill(operation)
             case EndBulk():
                 outcome = await self._end(operation)
             case SweepBulk():
@@ -95,12 +106,7 @@ class BulkUnit:
     async def _step(self, step: StepBulk) -> Stepped:
         tables, began = self._tables, self._monotonic()
         bulk = await tables.load(step.id)
-        if (
-            bulk is None
-            or bulk.status is not Status.RUNNING
-            or bulk.term != tables.term
-            or bulk.revision != step.revision
-        ):
+        if bulk is None or not self._may_step(bulk, step.revision):
             return Stepped(bulk, stepped=False)
         jobs = await tables.jobs(step.ids) if step.ids else {}
         forbidden = [one for one in step.refused.values() if one.outcome is Outcome.FORBIDDEN]
@@ -121,6 +127,22 @@ class BulkUnit:
         await tables.save(bulk, encode(touched) if touched else None)
         return Stepped(bulk, True, outcomes, self._monotonic() - began)
 
+    def _may_step(self, bulk: BulkOperation, revision: int) -> bool:
+        """Return whether the guards of a step hold."""
+        return bulk.status is Status.RUNNING and bulk.term == self._tables.term and bulk.revision == revision
+
+    async def _backfill(self, step: StepBackfill) -> Stepped:
+        tables, began = self._tables, self._monotonic()
+        before = await tables.load(step.id)
+        if before is None or not self._may_step(before, step.revision):
+            return Stepped(before, stepped=False)
+        fired = await tables.backfill(rules.next_times(before, step.limit, step.now_us, step.permits))
+        bulk = rules.backfilled(before, fired, step.now_us)
+        if bulk is not before:
+            touched = rules.touched_by(fired)
+            await tables.save(bulk, encode(touched) if touched else None)
+        return Stepped(bulk, True, (), self._monotonic() - began)
+
     async def _act(self, bulk: BulkOperation, ids: Sequence[int], now_us: int) -> tuple[Sequence[Any], list[Result]]:
         """Change jobs; return the outcomes of their operations, and the results."""
         spec = bulk.spec
@@ -137,6 +159,8 @@ class BulkUnit:
                 operations = [
                     Reschedule(job_id, now_us, due_us=spec.due_us, namespace=bulk.namespace) for job_id in ids
                 ]
+            case Action.BACKFILL:
+                raise TypeError("a backfill changes no jobs: StepBackfill fires its schedule")
         outcomes = await self._tables.perform(operations)
         return outcomes, [_result(job_id, outcome) for job_id, outcome in zip(ids, outcomes, strict=True)]
 

@@ -71,15 +71,16 @@ def _has_user(options: OperationOptions) -> bool:
     return not options.yes and sys.stdin.isatty()
 
 
-def _number(matched: int, *, is_least: bool) -> str:
-    return f"{'≥ ' if is_least else ''}{matched:,} {'job' if matched == 1 and not is_least else 'jobs'}"
+def number_of(matched: int, noun: str = "job", *, is_least: bool) -> str:
+    """Return a number of jobs, or of other things, for people."""
+    return f"{'≥ ' if is_least else ''}{matched:,} {noun}{'' if matched == 1 and not is_least else 's'}"
 
 
 def _print_count(action: str, counted: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json(counted)
         return
-    print(f"{action}: {_number(counted['matched'], is_least=counted['at_least'])} match; nothing was changed")
+    print(f"{action}: {number_of(counted['matched'], is_least=counted['at_least'])} match; nothing was changed")
     if counted["sample"]:
         print_table(SAMPLE_COLUMNS, counted["sample"])
 
@@ -87,7 +88,7 @@ def _print_count(action: str, counted: dict[str, Any], *, json: bool) -> None:
 def _confirmed(action: str, counted: dict[str, Any]) -> bool:
     """Return whether the user at the terminal confirms the operation; many jobs by typing their number."""
     matched = counted["matched"]
-    question = f"{action} {_number(matched, is_least=counted['at_least'])}"
+    question = f"{action} {number_of(matched, is_least=counted['at_least'])}"
     if matched < TYPED_FROM:
         answer = _ask(f"{question}? [y/N] ")
         return answer.lower() in {"y", "yes"}
@@ -158,7 +159,8 @@ def _lines() -> Callable[[dict[str, Any]], None]:
         nonlocal shown_at
         if time.monotonic() - shown_at >= LINE_DELAY:
             shown_at = time.monotonic()
-            of = _number(operation["matched"], is_least=operation["at_least"])
+            noun = "time" if operation["action"] == "backfill" else "job"
+            of = number_of(operation["matched"], noun, is_least=operation["at_least"])
             print(f"{operation['id']}: {operation['action']} {operation['done']:,} of {of}", file=sys.stderr)
 
     return show

@@ -98,6 +98,7 @@ SUBCOMMANDS = {
         "pause",
         "resume",
         "trigger",
+        "backfill",
         "remove",
         "next",
         "history",

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from mainspring.api.fires import ListFires, ReadTimeline
 from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Preview, Remove, Resume, Show, Trigger
+from mainspring.cli.backfill import backfill
 from mainspring.cli.calls import call, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import EXIT_DONE
@@ -162,6 +163,9 @@ def trigger(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL)
     If the schedule's overlap policy skips or delays the run, the command prints that state instead of a handle.
     """
     return print_answer(server.client(), Trigger(name), _print_run, json=json)
+
+
+schedules.command(backfill)
 
 
 @schedules.command(name="next")

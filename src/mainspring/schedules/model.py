@@ -195,6 +195,9 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For an occasion that was triggered by hand: the triggered schedule. Empty for other occasions."""
     parent: str = ""
     """The parent whose end started this run, or caused it to be skipped."""
+    operation: int = 0
+    """The operation on many jobs that fired this time afterwards; see ``backfill``. It is no ``cause``, because nodes of earlier
+    versions read no causes that they do not know."""
     due_us: int = 0
     """When its job is due: the fire time with the jitter, or later if it had to wait."""
     decided_us: int = 0

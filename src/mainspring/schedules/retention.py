@@ -10,9 +10,10 @@ or an earlier one. So these rows stay:
   children, it has to find their rows.
 
 A schedule decides its own fire times in order, and a new specification starts after the newest decided one (``rules.changed``).
-A deleted fire time could still come again in two ways: a schedule is added again with one time in the past, or it becomes the
-child of a schedule that is behind. For both, the store keeps the newest deleted fire time of each name, also after the schedule
-was removed. Fire times up to it are skipped (``rules``), with a row that gives the reason.
+A deleted fire time could still come again in three ways: a schedule is added again with one time in the past, it becomes the
+child of a schedule that is behind, or a user backfills it. So the store keeps the newest deleted fire time of each name, also
+after the schedule was removed. Fire times up to it are skipped (``rules``), with a row that gives the reason, and no backfill
+runs them.
 
 The newest rows of each schedule always stay, so that a monthly schedule has a history too.
 """

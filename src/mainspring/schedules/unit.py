@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.jobs.owners import Ended
-from mainspring.schedules import consequences, firing, repair, saving
+from mainspring.schedules import backfill, consequences, firing, repair, saving
 from mainspring.schedules.changes import ScheduleChanges
 from mainspring.schedules.retention import forget
 from mainspring.schedules.store import (
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.jobs.owners import Notice
+    from mainspring.schedules.past_times import Backfill, Backfilled
     from mainspring.schedules.store import HistoryTables
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
@@ -76,6 +77,13 @@ class ScheduleUnit:
             case _:
                 raise TypeError(f"{operation!r} is not an operation that writes schedules")
         return lambda: outcome
+
+    async def backfill(self, step: Backfill) -> Backfilled:
+        """Run and write a step of a backfill, in the transaction of the operation that it belongs to."""
+        changes = self._draft
+        done = await backfill.backfill(changes, step)
+        await self.flush()
+        return done._replace(rows=[changes.now(row) for row in done.rows])
 
     async def flush(self) -> None:
         """Write the changes so far, and start with empty ones."""

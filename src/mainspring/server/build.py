@@ -42,7 +42,7 @@ from mainspring.namespaces import split
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.access import build_access
-from mainspring.server.bulk import build_bulk, operation_handlers
+from mainspring.server.bulk import backfill_handlers, build_bulk, operation_handlers
 from mainspring.server.clock import StoreClock
 from mainspring.server.connected_workers import ConnectedWorkers
 from mainspring.server.connection_limits import connection_limits
@@ -233,7 +233,12 @@ async def open_node(
         worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
         FireCalls(schedules, reads, handles, job_clock).handlers,
-        ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock).handlers).handlers,
+        ScheduleGrants(
+            {
+                **ScheduleCalls(schedules, reads, handles, job_clock).handlers,
+                **backfill_handlers(bulk, schedules, reads),
+            }
+        ).handlers,
         nodes,
         refused=access.refused if engine.access else lambda _: None,
         enter=service.enter_namespace if engine.namespaces else None,

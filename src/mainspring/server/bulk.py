@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.api.answers.backfills import BackfillCalls
 from mainspring.api.answers.operations import OperationCalls, without_operations
 from mainspring.bulk.run import Node
 from mainspring.bulk.service import BulkService
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Handlers
     from mainspring.clock import Clock
     from mainspring.jobs.service import JobService
+    from mainspring.schedules.service import ScheduleService
     from mainspring.server.fleet import Fleet
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Engine
@@ -46,6 +48,11 @@ def build_bulk(
 def keeps_operations(engine: Engine) -> bool:
     """Return whether a store keeps operations on many jobs."""
     return any(one.kind == KIND for one in getattr(engine, "slices", ()))
+
+
+def backfill_handlers(bulk: BulkService | None, schedules: ScheduleService, reads: Reads) -> Handlers:
+    """Return the answers to requests for backfills."""
+    return BackfillCalls(bulk, schedules, reads).handlers
 
 
 def operation_handlers(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> Handlers:

@@ -17,6 +17,7 @@ from mainspring.bulk.service import BulkService
 from mainspring.bulk.store import ListTouched, ShowBulk
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.jobs.model import Job, State
 from mainspring.queries.filters import JobFilter
 
@@ -30,7 +31,8 @@ class BulkNode(Node):
     """A node with operations on many jobs."""
 
     def __init__(self, earlier: Node | None = None, **options: Any) -> None:
-        super().__init__(earlier, engine=None if earlier else MemoryEngine([MemoryBulkSlice()]), **options)
+        engine = None if earlier else MemoryEngine([MemoryBulkSlice(), MemoryScheduleSlice()])
+        super().__init__(earlier, engine=engine, **options)
         self.caller: Caller | None = LOCAL
         self.paused = False
         service = self.service

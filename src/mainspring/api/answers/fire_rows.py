@@ -19,7 +19,7 @@ def run_of(row: Fire, handles: Handles) -> Run:
         fire_time=rfc3339(row.fire_us),
         state=row.state.value,
         reason=row.reason.value if row.reason is not None else None,
-        cause=row.cause.value,
+        cause="backfill" if row.operation else row.cause.value,
         handle=handles.of(row.job).decode() if row.job else None,
         node=row.node or None,
         worker=row.worker or None,

@@ -34,7 +34,7 @@ from mainspring.bulk.model import Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
-from mainspring.namespaces import name_of
+from mainspring.namespaces import name_of, split_text
 from mainspring.queries.jobs import ListJobs
 
 if TYPE_CHECKING:
@@ -182,7 +182,10 @@ class OperationCalls:
         return OperationDetails(
             **asdict(_info_of(bulk)),
             filter=_decode_criteria(spec.criteria) if spec.criteria else None,
-            handles=len(spec.ids) if spec.where is None else None,
+            handles=len(spec.ids) if spec.ids else None,
+            schedule=split_text(spec.schedule)[1] or None,
+            from_=rfc3339(spec.from_us) if spec.schedule else None,
+            to=rfc3339(spec.to_us) if spec.schedule else None,
             run_at=None if spec.due_us is None else rfc3339(spec.due_us),
             rate=spec.rate,
             expect=spec.most,

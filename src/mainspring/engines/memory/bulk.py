@@ -11,6 +11,8 @@ from mainspring.bulk import unit
 from mainspring.bulk.model import BulkOperation, Status, Touched, decode_touched
 from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.memory import jobs
+from mainspring.engines.memory.schedules import MemorySchedules
+from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.engines.memory.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.schedules.past_times import Backfill, Backfilled
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query
 
@@ -56,6 +59,10 @@ class MemoryBulk:
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations on jobs."""
         return [jobs.HANDLERS[type(operation)](self._tables, operation) for operation in operations]
+
+    async def backfill(self, step: Backfill) -> Backfilled:
+        """Fire past fire times of a schedule."""
+        return await ScheduleUnit(MemorySchedules(self._tx)).backfill(step)
 
     async def sweep(self, before_us: int, limit: int) -> int:
         """Delete old operations, each with its steps."""

@@ -24,6 +24,7 @@ from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.postgres import jobs
 from mainspring.engines.postgres.queries import look_up
 from mainspring.engines.postgres.rows import LARGEST_ID, known_ids
+from mainspring.engines.postgres.schedules import PostgresScheduleUnit
 from mainspring.engines.postgres.statements import load
 from mainspring.storage.query import in_parts
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.schedules.past_times import Backfill, Backfilled
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query
 
@@ -87,6 +89,10 @@ class PostgresBulk:
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations on jobs."""
         return await jobs.HANDLERS[type(operations[0])](self._tx, operations)
+
+    async def backfill(self, step: Backfill) -> Backfilled:
+        """Fire past fire times of a schedule."""
+        return await PostgresScheduleUnit(self._tx).backfill(step)
 
     async def sweep(self, before_us: int, limit: int) -> int:
         """Delete old operations."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.bulk.store import StepBackfill
 from mainspring.engines.postgres.catalogue import CatalogueCache
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import LARGEST_ID
@@ -74,6 +75,7 @@ class LockContention:
 def _named(plan: Plan) -> set[str]:
     """Return the schedules that a group's operations name, except those that it fires."""
     names = {operation.name for operation in of_kind(plan, ops.TriggerSchedule)}
+    names.update(operation.schedule for operation in of_kind(plan, StepBackfill))
     names.update(change.name for operation in of_kind(plan, ops.SaveSchedules) for change in operation.changes)
     return names
 
@@ -83,7 +85,7 @@ class PostgresScheduleUnit(ScheduleUnit):
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._rows = PostgresSchedules(tx)
+        self._rows = tx.tables(PostgresSchedules)
         super().__init__(self._rows)
 
     async def lock(self, plan: Plan) -> None:

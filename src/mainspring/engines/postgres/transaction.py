@@ -52,6 +52,7 @@ class Transaction:
         self.commits: list[Callable[[], object]] = []
         self.rollbacks: list[Callable[[], object]] = []
         self._memory = memory
+        self._tables: dict[Any, Any] = {}
         self.notices: Notices = {}
         """The events in this group that the owners of jobs have not followed yet."""
         self.lifecycle = lifecycle
@@ -81,6 +82,13 @@ class Transaction:
     def later(self, work: Work) -> None:
         """Run work on the control connection, outside of every transaction, some time after the commit; best effort."""
         self.works.append(work)
+
+    def tables(self, kind: Callable[[Transaction], T]) -> T:
+        """Return this attempt's instance of a class of tables: slices that use the same tables share their locks and states."""
+        found: T | None = self._tables.get(kind)
+        if found is None:
+            found = self._tables[kind] = kind(self)
+        return found
 
     def memory(self, kind: type[T]) -> T:
         """Return the engine's instance of a class: created at first use, without arguments, and kept until the term ends."""

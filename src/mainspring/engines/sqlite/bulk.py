@@ -12,7 +12,9 @@ from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.engines.sqlite.schedules import SqliteSchedules
 from mainspring.engines.sqlite.statements import SQL
+from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.schedules.past_times import Backfill, Backfilled
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query
 
@@ -57,6 +60,10 @@ class SqliteBulk:
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations on jobs."""
         return jobs.HANDLERS[type(operations[0])](self._tx, operations)
+
+    async def backfill(self, step: Backfill) -> Backfilled:
+        """Fire past fire times of a schedule."""
+        return await ScheduleUnit(SqliteSchedules(self._tx)).backfill(step)
 
     async def sweep(self, before_us: int, limit: int) -> int:
         """Delete old operations."""

@@ -124,7 +124,8 @@ def _part(name: str, fields: list[Any]) -> Any:
             defined.append((one.name, one.type, one.default))
         else:
             defined.append((one.name, one.type))
-    return msgspec.defstruct(name, defined, forbid_unknown_fields=True, kw_only=True)
+    names = {one.name: one.encode_name for one in fields if one.encode_name != one.name}
+    return msgspec.defstruct(name, defined, forbid_unknown_fields=True, kw_only=True, rename=names or None)
 
 
 def _is_list(kind: Any) -> bool:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import base64
+from typing import TYPE_CHECKING
 
 from tests.unit.api.a_node import run
 
+from mainspring.access.service import AccessService
+
 from .a_client import serving
+from .a_server import whole_node
+from .test_operation_routes import ended
+
+if TYPE_CHECKING:
+    import pytest
 
 SCHEDULES = "/api/v1/namespaces/default/schedules"
 
@@ -88,5 +96,30 @@ def test_fire_times_are_listed_and_counted() -> None:
                 ("a", 1),
                 ("b", 1),
             ]
+
+    run(test())
+
+
+def test_past_times_are_run_by_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            await client.send("POST", SCHEDULES, {"name": "a", "every": 86400})
+            past = {"from": "2024-01-01T00:00:00Z", "to": "2024-01-03T00:00:00Z"}
+            path = f"{SCHEDULES}/a/backfill"
+            dry = await client.send("POST", path, past | {"dry_run": True}, token="operator")
+            assert (dry.status, dry.json["id"], len(dry.json["times"])) == (200, None, 3)
+            assert (await client.send("POST", path, past | {"max": 2}, token="operator")).problem == "conflict"
+            assert (await client.send("POST", path, {}, token="operator")).problem == "invalid"
+            assert (await client.send("POST", path, past, token="viewer")).status == 403
+            begun = await client.send("POST", path, past, token="operator")
+            assert (begun.status, begun.json["matched"]) == (202, 3)
+            shown = await ended(client, begun.headers["location"])
+            assert (shown["outcomes"], shown["schedule"], shown["from"]) == (
+                {"fired": 3},
+                "a",
+                "2024-01-01T00:00:00.000000Z",
+            )
 
     run(test())

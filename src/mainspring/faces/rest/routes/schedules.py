@@ -8,10 +8,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mainspring.api import schedules
+from mainspring.api import backfills, schedules
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
-from mainspring.faces.rest.registry import N, Route
+from mainspring.faces.rest.registry import ROOT, N, Route
 from mainspring.faces.rest.replies import Items, Reply
 from mainspring.faces.rest.versions import revision_in, version_of
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotations
@@ -102,6 +102,12 @@ def _created(info: schedules.ScheduleInfo, given: ScheduleInput) -> Reply:
     return Reply(
         info, 201, {"Location": f"{N.format(namespace=given.namespace)}/schedules/{quote(info.name, safe='')}"}
     )
+
+
+def _begun(begun: backfills.Begun, request: backfills.Backfill) -> object:
+    if begun.id is None:
+        return begun
+    return Reply(begun, 202, {"Location": f"{ROOT}/namespaces/{request.namespace}/operations/{begun.id}"})
 
 
 S: Final = f"{N}/schedules/{{name}}"
@@ -210,6 +216,22 @@ ROUTES: Final = (
     _act("pause", schedules.Pause, schedules.ScheduleInfo, "Skip the times of a schedule from now on"),
     _act("resume", schedules.Resume, schedules.ScheduleInfo, "Let a paused schedule run again"),
     _act("trigger", schedules.Trigger, schedules.Run, "Run a schedule now"),
+    Route(
+        method="POST",
+        path=f"{S}/backfill",
+        request=backfills.Backfill,
+        answer=backfills.Begun,
+        reply=_begun,
+        summary="Run a schedule for its past times that have not run",
+        others={202: "The operation has begun"},
+        problems=(Code.SCHEDULE_NOT_FOUND, Code.CONFLICT, Code.UNSUPPORTED),
+        example={
+            "from": "2030-01-01T00:00:00Z",
+            "to": "2030-01-31T00:00:00Z",
+            "max": 31,
+            "reason": "the bank was down",
+        },
+    ),
     Route(
         method="GET",
         path=f"{S}/next",
