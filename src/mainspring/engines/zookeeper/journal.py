@@ -34,7 +34,7 @@ def begin(who: str) -> list[Change]:
 
 def journal_data(batch: int, counts: Counts) -> bytes:
     """Return a journal's data."""
-    encoded = [[paths.encode(function), *key, number] for (function, *key), number in counts.items()]
+    encoded = [[paths.encode_function(function), *key, number] for (function, *key), number in counts.items()]
     return records.encode({"batch": batch, "counts": encoded})
 
 
@@ -54,6 +54,6 @@ def total(journals: Iterable[bytes]) -> Counts:
     sums: Counts = {}
     for data in journals:
         for function, state, priority, number in records.decode(data).get("counts", ()):
-            key = (paths.decode(function), state, priority)
+            key = (paths.decode_function(function), state, priority)
             sums[key] = sums.get(key, 0) + number
     return {key: number for key, number in sums.items() if number}

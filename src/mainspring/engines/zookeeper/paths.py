@@ -33,6 +33,7 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from mainspring import namespaces
 from mainspring.ids import TERM_SPAN
 
 if TYPE_CHECKING:
@@ -89,6 +90,16 @@ def decode(part: str) -> bytes:
     return unquote_to_bytes(part)
 
 
+def encode_function(key: bytes) -> str:
+    """Return a part of a path for a function, given by its key: the tree has its name, because it has one namespace only."""
+    return encode(namespaces.name_of(key))
+
+
+def decode_function(part: str) -> bytes:
+    """Return the key of a function of a part that `encode_function` has returned."""
+    return namespaces.key(namespaces.DEFAULT, decode(part))
+
+
 def _part(text: bytes) -> str:
     """Return one encoded part of a name: without slashes and colons; a leading ``~`` is reserved."""
     encoded = encode(text)
@@ -96,7 +107,8 @@ def _part(text: bytes) -> str:
 
 
 def task_name(function: bytes, unique: bytes, job_id: int) -> str:
-    """Return the name of a task: its function, and its unique or else its id."""
+    """Return the name of a task: its function, given by its key, and its unique or else its id."""
+    function = namespaces.name_of(function)
     name = f"{_part(function)}:{_part(unique) if unique else f'~{job_id}'}"
     if len(name) <= LONGEST:
         return name
@@ -109,9 +121,9 @@ def task_name(function: bytes, unique: bytes, job_id: int) -> str:
 
 
 def function_of(task: str) -> bytes | None:
-    """Return the function in a task's name; None if it was too long and only the record contains it."""
+    """Return the key of the function in a task's name; None if it was too long and only the record contains it."""
     head = task.partition(":")[0]
-    return None if head.startswith("~") else decode(head)
+    return None if head.startswith("~") else decode_function(head)
 
 
 def bucket(task: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from mainspring import namespaces
 from mainspring.engines.zookeeper import paths
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.jobs.store import ClaimRequest
@@ -53,7 +54,7 @@ def encode_job(job: Job, handle: str, **more: Any) -> bytes:
     empty or have their default are left out.
     """
     record: dict[str, Any] = {"handle": handle, "id": job.id, "state": State(job.state).name.lower(), **more}
-    text(job.function, "function", record)
+    text(namespaces.name_of(job.function), "function", record)
     text(job.unique, "unique", record)
     text(job.payload, "payload", record)
     if job.priority != Priority.NORMAL:
@@ -109,7 +110,7 @@ def decode_job(record: dict[str, Any]) -> Job:
     options = record.get("options")
     return Job(
         id=record["id"],
-        function=untext(record, "function"),
+        function=namespaces.key(namespaces.DEFAULT, untext(record, "function")),
         payload=untext(record, "payload"),
         unique=untext(record, "unique"),
         priority=_PRIORITIES[record.get("priority", "normal")],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring import namespaces
 from mainspring.engines.zookeeper import records
 from mainspring.engines.zookeeper.engine import MAX_VALUE
 from mainspring.jobs.model import Job, Options, Priority, Retry, State
@@ -18,7 +20,7 @@ BYTES = st.binary(max_size=200) | st.text(max_size=100).map(str.encode)
     st.builds(
         Job,
         id=st.integers(1, 2**62),
-        function=BYTES.filter(bool),
+        function=BYTES.filter(bool).map(partial(namespaces.key, namespaces.DEFAULT)),
         payload=BYTES,
         unique=BYTES,
         priority=st.sampled_from([int(one) for one in Priority]),
