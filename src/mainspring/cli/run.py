@@ -26,8 +26,16 @@ from mainspring.cli.options import flag, option, reading
 from mainspring.cli.process_options import PROCESS_GROUP
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.task_selection import LISTED_TASKS, select_tasks
-from mainspring.cli.worker import DEFAULT_WORKERS, TRACEBACKS_HELP, AppSelector, WorkerOptions, supervised
+from mainspring.cli.worker import (
+    DEFAULT_WORKERS,
+    TRACEBACKS_HELP,
+    WORKERS_GROUP,
+    AppSelector,
+    WorkerOptions,
+    supervised,
+)
 from mainspring.errors import SettingsError
+from mainspring.namespaces import check
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
 from mainspring.server.settings import DEFAULT_HTTP, DEFAULT_STORE, STOP_GRACE, parse_store
 from mainspring.server.stopping import stop_signals
@@ -116,6 +124,16 @@ def run(
     /,
     *,
     workers: WorkerOptions = DEFAULT_WORKERS,
+    namespace: Annotated[
+        str,
+        option(
+            "--namespace",
+            "The namespace of an App that names none; by default that of the Gearman ports, if all have the same.",
+            metavar="NAME",
+            group=WORKERS_GROUP,
+            show_default=False,
+        ),
+    ] = "",
     node: RunOptions = DEFAULT_NODE,
     stop: StopOptions = DEFAULT_STOP,
 ) -> int:
@@ -144,7 +162,11 @@ def run(
     """
     settings = node.settings(stop.seconds)
     log = dataclasses.replace(settings.log, tracebacks=node.log_tracebacks)
-    order = replace(workers.order(app, [], stop.seconds), log=log)
+    order = replace(
+        workers.order(app, [], stop.seconds),
+        log=log,
+        namespace=check(namespace) if namespace else namespace_of_ports(settings.listen.gearman),
+    )
 
     async def main(settings: ServerSettings, ready: Ready) -> int:
         answer = None
@@ -160,7 +182,7 @@ def run(
         with contextlib.ExitStack() as stack:
             private = None
             if not any(_usable_locally(address, settings) for address in settings.listen.gearman):
-                # A private socket for the workers: others cannot find it, and it needs no certificates.
+                # A private socket for the workers: others cannot find it, it needs no certificates, and it has no namespace.
                 directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="mainspring-"))
                 private = UnixAddress(str(Path(directory) / "workers.sock"))
             return await _node_and_workers(
@@ -271,12 +293,19 @@ def _stop_node(_working: asyncio.Task[int]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def namespace_of_ports(addresses: Sequence[Address]) -> str:
+    """Return the namespace of an App that names none: that of all Gearman ports, or empty if they differ."""
+    found = {address.namespace if isinstance(address, TcpAddress) else None for address in addresses}
+    return (found.pop() or "") if len(found) == 1 else ""
+
+
 def _usable_locally(address: Address, settings: ServerSettings) -> bool:
-    """Return whether workers on this machine can connect to an address without certificates and tokens."""
+    """Return whether workers of any namespace on this machine can connect to an address without certificates and tokens."""
     if isinstance(address, UnixAddress):
         return True
     return (
-        settings.listen.tls is None
+        address.namespace is None
+        and settings.listen.tls is None
         and not settings.listen.require_token
         and (is_local(address) or address.host in LOOPBACK_OF_WILDCARD)
     )
@@ -285,7 +314,7 @@ def _usable_locally(address: Address, settings: ServerSettings) -> bool:
 def _local_address(ports: Sequence[Listening], settings: ServerSettings) -> str:
     """Return the address of the open port to which the workers connect."""
     for port in ports:
-        if port.face != "gearman":
+        if port.face != "gearman" or port.namespace is not None:
             continue
         address = parse_address(client_address(port))
         if _usable_locally(address, settings):

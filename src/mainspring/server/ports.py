@@ -51,6 +51,8 @@ class Listening:
     """``unix:PATH`` for a socket in the file system."""
     port: int
     """0 for a socket in the file system."""
+    namespace: str | None = None
+    """Of a Gearman port: the namespace of all its connections; None: a connection chooses its own."""
 
 
 class Ports:
@@ -109,6 +111,7 @@ class Ports:
         handshakes = connection_limits(self._settings).handshakes // max(1, len(self._gearman))
         for address, sock in self._gearman:
             namespace = address.namespace if isinstance(address, TcpAddress) else None
+            self._open("gearman", sock, namespace)
             await self._listen_gearman(address, sock, partial(peer, namespace), handshakes)
 
     async def _listen_gearman(
@@ -116,7 +119,6 @@ class Ports:
     ) -> None:
         loop = asyncio.get_running_loop()
         keepalive, backlog = self._settings.keepalive, self._settings.listen.backlog
-        self._open("gearman", sock)
         if isinstance(address, UnixAddress):
             self._servers.append(await loop.create_unix_server(peer, sock=sock, backlog=backlog))
             return
@@ -159,10 +161,10 @@ class Ports:
             listener.start()
         return listeners
 
-    def _open(self, face: str, sock: socket.socket) -> None:
+    def _open(self, face: str, sock: socket.socket, namespace: str | None = None) -> None:
         address = bound_address(sock)
         if isinstance(address, TcpAddress):
-            self.opened.append(Listening(face, address.host, address.port))
+            self.opened.append(Listening(face, address.host, address.port, namespace))
         else:
             self.opened.append(Listening(face, str(address), 0))
 

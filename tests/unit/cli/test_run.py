@@ -1,13 +1,14 @@
-"""The workflows that ``mainspring run`` refuses at its start."""
+"""The workflows that ``mainspring run`` refuses at its start, and the namespace of its workers."""
 
 from __future__ import annotations
 
 import pytest
 
 from mainspring.cli.app_store import StoreAnswer
-from mainspring.cli.run import refuse_workflows
+from mainspring.cli.run import namespace_of_ports, refuse_workflows
 from mainspring.cli.worker_order import WorkerOrder
 from mainspring.errors import SettingsError
+from mainspring.server.addresses import parse_gearman_addresses
 from mainspring.server.settings import parse_store
 
 STORE = parse_store("postgresql://jobs:secret@db/jobs")
@@ -34,3 +35,19 @@ def test_workers_without_workflows_are_allowed() -> None:
     refuse_workflows(answer, STORE, order("pay"))
     refuse_workflows(answer, STORE, order(unwanted=("order",)))
     refuse_workflows(StoreAnswer(), STORE, order("pay"))
+
+
+@pytest.mark.parametrize(
+    ("ports", "namespace"),
+    [
+        ("127.0.0.1:0/team", "team"),
+        ("127.0.0.1:0/team,127.0.0.2:0/team", "team"),
+        ("127.0.0.1:0/team,127.0.0.1:0/other", ""),
+        ("127.0.0.1:0/team,127.0.0.1:0", ""),
+        ("127.0.0.1:0/team,unix:/run/socket", ""),
+        ("127.0.0.1:0", ""),
+        ("none", ""),
+    ],
+)
+def test_an_app_has_the_namespace_of_all_ports(ports: str, namespace: str) -> None:
+    assert namespace_of_ports(parse_gearman_addresses(ports)) == namespace

@@ -1,0 +1,39 @@
+"""``mainspring run`` with Gearman ports that have a namespace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .processes import mainspring, node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+APP = """
+from mainspring import App
+
+app = App()
+
+@app.task
+def double(number: int) -> int:
+    return 2 * number
+
+@app.task
+def both(number: int) -> int:
+    return double.submit(number).result() + 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("ports", "namespace"),
+    [("127.0.0.1:0/team", ()), ("127.0.0.1:0/team,127.0.0.1:0", ("--namespace", "other"))],
+    ids=["of-the-port", "another"],
+)
+def test_the_workers_of_run_work_in_their_namespace(tmp_path: Path, ports: str, namespace: tuple[str, ...]) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with node("run", "app.py", "--store", "memory://", "--gearman", ports, *namespace, cwd=tmp_path) as running:
+        # The address is that of the last port.
+        done = mainspring("submit", "both", "[4]", *namespace, cwd=tmp_path, MAINSPRING_SERVER=running.address)
+        assert (done.returncode, done.stdout) == (0, b"9"), done
