@@ -7,11 +7,12 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.faces.rest.a_server import whole_node
 
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import Ended, Run, Submit, Submitted
+from mainspring.api.submitting import Ended, NewJob, Run, Submit, SubmitJob, Submitted
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.wire.gearman.uniques import unique_of_payload
 
@@ -219,5 +220,27 @@ def test_requests_above_the_limit_are_refused() -> None:
                 await connect()
             refused = await connect(b"GET /rev HTTP/1.1\r\n\r\n")
             assert (await refused.read()).split()[1] == b"503"
+
+    asyncio.run(run())
+
+
+def test_names_are_those_of_the_default_namespace() -> None:
+    async def run() -> None:
+        async with whole_node() as (_, built), contextlib.AsyncExitStack() as stack:
+            face = GearmandHttp(built.api, banner="1.1.20", max_payload=1000, read_timeout=5.0)
+            connect = await stack.enter_async_context(
+                connecting(await stack.enter_async_context(accepting(face.protocol, 8, 2)))
+            )
+            for more in (b"X-Gearman-Background: true\r\n", b""):
+                for name in (b"team\x1ff", b"\x1fd\x1fteam\x1ff@1"):
+                    refused = await (await connect(b"POST /%b HTTP/1.1\r\n%b\r\n" % (name, more))).read()
+                    assert refused.startswith(b"HTTP/1.0 400 BAD_REQUEST\r\n"), "no job of another namespace"
+                    assert b"U+001F" in refused
+            theirs = (await built.api.call(SubmitJob(job=NewJob(function="f", unique="u"), namespace="team"))).handle
+            head = b"POST /f HTTP/1.1\r\nX-Gearman-Unique: u\r\nX-Gearman-Background: true\r\n\r\n"
+            ours = await (await connect(head)).read()
+            assert b"X-Gearman-Command: JOB_CREATED" in ours
+            assert f"Handle: {theirs}\r\n".encode() not in ours, "it joins no job of another namespace"
+            await face.close()
 
     asyncio.run(run())
