@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from mainspring import App
+from mainspring import App, JobLost
 from mainspring.errors import UsageError
 
 from .servers import serving
@@ -40,6 +40,14 @@ def once(number: int) -> int:
 @app.task
 def double(number: int) -> int:
     return 2 * number
+
+
+team = App(namespace="team")
+
+
+@team.task(name="double")
+def double_in_team(number: int) -> int:
+    raise AssertionError(number)
 
 
 @pytest.fixture
@@ -234,6 +242,26 @@ def test_an_open_transaction_blocks_no_other_submission(node: str) -> None:
             job = double.options(connection=other, unique="u").submit(7)
         assert job.result(timeout=20) == 14
     assert waiting.result(timeout=20) == 2
+
+
+def test_a_job_is_in_the_namespace_of_its_app(node: str) -> None:
+    team.connect_to(",".join(map(str, app.servers())))
+    engine = sqlalchemy.create_engine(node.replace("postgresql:", "postgresql+psycopg:"))
+    try:
+        with psycopg.connect(node) as connection:
+            jobs = [double_in_team.options(connection=connection).submit(1)]
+        with Session(engine) as session:
+            jobs.append(double_in_team.options(connection=session).submit(2))
+            session.commit()
+        assert with_psycopg(node, True).result(timeout=20) == 42, "the node has read the committed jobs"
+        assert [job.state for job in jobs] == ["pending"] * 2, "the worker of the other namespace does not get them"
+        for job in jobs:
+            with pytest.raises(JobLost):
+                app.job(job.handle).result(timeout=20)
+            assert job.cancel() == "cancelled"
+    finally:
+        engine.dispose()
+        team.close()
 
 
 def test_invalid_submissions_are_refused(node: str) -> None:

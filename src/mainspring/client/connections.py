@@ -40,6 +40,11 @@ class Connections:
         self._blocking: Client | None = None
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of new clients. Raises UsageError if it is invalid."""
+        return self._namespace()
+
     def blocking(self) -> Client:
         """Return the blocking client.
 

@@ -216,14 +216,14 @@ class Submission(Generic[P, R]):
             return self._submit_inside(calls, args, kwargs)
         request = self._request(args, kwargs)
         if self._inbox is not None:
-            return self.job(self._inbox.submit(request, self._options))
+            return self.job(self._inbox.submit(request, self._options, self._connections.namespace))
         return self._submitted(self._connections.blocking().submit(request))
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, like ``submit``."""
         request = self._request(args, kwargs)
         if self._inbox is not None:
-            return self.job(await self._inbox.asubmit(request, self._options))
+            return self.job(await self._inbox.asubmit(request, self._options, self._connections.namespace))
         return self._submitted(await self._connections.aio().submit(request))
 
     def submit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
@@ -234,7 +234,10 @@ class Submission(Generic[P, R]):
         many jobs the server accepted.
         """
         if self._inbox is not None:
-            return [self.job(self._inbox.submit(request, self._options)) for request in self._requests(calls)]
+            return [
+                self.job(self._inbox.submit(request, self._options, self._connections.namespace))
+                for request in self._requests(calls)
+            ]
         answers: list[Answer] = []
         for window in self._connections.blocking().submit_many(self._requests(calls)):
             answers += window
@@ -243,7 +246,10 @@ class Submission(Generic[P, R]):
     async def asubmit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, like ``submit_many``."""
         if self._inbox is not None:
-            return [self.job(await self._inbox.asubmit(request, self._options)) for request in self._requests(calls)]
+            return [
+                self.job(await self._inbox.asubmit(request, self._options, self._connections.namespace))
+                for request in self._requests(calls)
+            ]
         answers: list[Answer] = []
         async for window in self._connections.aio().submit_many(self._requests(calls)):
             answers += window

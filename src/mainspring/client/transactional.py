@@ -14,6 +14,7 @@ import msgspec
 
 from mainspring.client.validation import check_text
 from mainspring.errors import UsageError
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,18 @@ if TYPE_CHECKING:
 DEFAULT_SCHEMA: Final = "mainspring"
 
 _PRIORITIES: Final = {None: 1, "high": 0, "normal": 1, "low": 2}
-_ARGUMENT_NAMES: Final = ("function", "payload", "uniq", "priority", "delay", "run_at", "expires", "options")
-_ARGUMENT_TYPES: Final = ("bytea", "bytea", "bytea", "int", "float8", "float8", "float8", "bytea")
+_ARGUMENT_NAMES: Final = (
+    "function",
+    "payload",
+    "uniq",
+    "priority",
+    "delay",
+    "run_at",
+    "expires",
+    "options",
+    "namespace",
+)
+_ARGUMENT_TYPES: Final = ("bytea", "bytea", "bytea", "int", "float8", "float8", "float8", "bytea", "text")
 
 
 class Inbox:
@@ -51,22 +62,25 @@ class Inbox:
     def __repr__(self) -> str:
         return f"<{type(self._connection).__module__}.{type(self._connection).__qualname__}>"
 
-    def submit(self, request: Request, options: Options) -> str:
-        """Add a job and return its handle."""
+    def submit(self, request: Request, options: Options, namespace: str = DEFAULT) -> str:
+        """Add a job of a namespace and return its handle."""
         if self.asynchronous:
             raise UsageError("this connection is asynchronous: await asubmit(…) instead of submit(…)")
-        handle: str = self._send(self._connection, self._schema, _values(request, options))
+        handle: str = self._send(self._connection, self._schema, _values(request, options, namespace))
         return handle
 
-    async def asubmit(self, request: Request, options: Options) -> str:
-        """Add a job and return its handle; accepts connections of both kinds, and blocks with a blocking one."""
-        answer: Any = self._send(self._connection, self._schema, _values(request, options))
+    async def asubmit(self, request: Request, options: Options, namespace: str = DEFAULT) -> str:
+        """Add a job of a namespace and return its handle; accepts connections of both kinds, and blocks with a blocking one."""
+        answer: Any = self._send(self._connection, self._schema, _values(request, options, namespace))
         handle: str = await answer if inspect.isawaitable(answer) else answer
         return handle
 
 
-def _values(request: Request, options: Options) -> tuple[Any, ...]:
-    """Return the arguments of ``submit``, in the order of _ARGUMENT_NAMES."""
+def _values(request: Request, options: Options, namespace: str) -> tuple[Any, ...]:
+    """Return the arguments of ``submit``, in the order of _ARGUMENT_NAMES.
+
+    The namespace is left out if it is the default one: nodes of older versions have made the schema without that argument.
+    """
     kept: dict[str, Any] = {
         name: value for name in ("timeout", "heartbeat", "keep_unique") if (value := getattr(options, name)) is not None
     }
@@ -87,6 +101,7 @@ def _values(request: Request, options: Options) -> tuple[Any, ...]:
         options.run_at,
         options.expires,
         msgspec.msgpack.encode(kept) if kept else None,
+        *(() if namespace == DEFAULT else (namespace,)),
     )
 
 
@@ -94,7 +109,7 @@ def _values(request: Request, options: Options) -> tuple[Any, ...]:
 
 
 def _call(schema: str, marks: list[str]) -> str:
-    arguments = ", ".join(f"CAST({mark} AS {kind})" for mark, kind in zip(marks, _ARGUMENT_TYPES, strict=True))
+    arguments = ", ".join(f"CAST({mark} AS {kind})" for mark, kind in zip(marks, _ARGUMENT_TYPES, strict=False))
     return f"SELECT {schema}.submit({arguments})"
 
 
@@ -118,9 +133,8 @@ async def _async_cursor(connection: Any, schema: str, values: tuple[Any, ...]) -
 def _sqlalchemy_call(schema: str, values: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
     from sqlalchemy import text  # noqa: PLC0415 - the caller has imported it, for the connection
 
-    return text(_call(schema, [f":{name}" for name in _ARGUMENT_NAMES])), dict(
-        zip(_ARGUMENT_NAMES, values, strict=True)
-    )
+    named = dict(zip(_ARGUMENT_NAMES, values, strict=False))
+    return text(_call(schema, [f":{name}" for name in named])), named
 
 
 def _sqlalchemy(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:

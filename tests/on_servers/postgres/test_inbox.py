@@ -9,8 +9,9 @@ import asyncpg
 import msgspec
 import pytest
 
-from mainspring import App
+from mainspring import App, namespaces
 from mainspring.client import transactional
+from mainspring.engines.postgres.migrate import MIGRATIONS, prepare
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, State, encode_options
@@ -80,8 +81,8 @@ def test_a_submission_has_the_key_of_the_client(database: str) -> None:
             function = App().function("f").options(concurrency_key=_key, timeout=5)
             for payload in (b"1", b"2"):
                 request = function._request((payload,), {})  # noqa: SLF001 - what a user submits, without a session
-                (*_, options) = transactional._values(request, function._options)  # noqa: SLF001 - the row itself is looked at
-                await insert(other, payload=payload, options=options)
+                values = transactional._values(request, function._options, "default")  # noqa: SLF001 - the row itself is looked at
+                await insert(other, payload=payload, options=values[-1])
             await take(one)
             want = ops.ClaimRequest(b"f", 9)
             (claimed,) = await one.group(ops.ClaimByKey(one.term, want, 9, (None, None, None), frozenset({b"k1"})))
@@ -243,10 +244,121 @@ def test_no_submission_delays_the_others(database: str) -> None:
             odd = await insert(other, options=b"\x01")
             long_name = random.Random(1).randbytes(8192).replace(b"\x1f", b"x")  # which no compression makes short
             long = await insert(other, function=long_name)
-            assert (await take(one)).pending.keys() == {(b"f", Priority.NORMAL), (long_name, Priority.NORMAL)}
+            long_key = namespaces.key("default", long_name)  # it contains U+001F
+            assert (await take(one)).pending.keys() == {(b"f", Priority.NORMAL), (long_key, Priority.NORMAL)}
             assert [await state(one, job_id) for job_id in (odd, long)] == [State.PENDING, State.PENDING]
             for columns in ({"function": b"x" * 8193}, {"function": b""}, {"uniq": b"u" * 65}, {"uniq": b""}):
                 with pytest.raises(asyncpg.CheckViolationError):
                     await insert(other, **columns)
+
+    asyncio.run(test())
+
+
+def test_a_submission_is_in_its_namespace(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            handle = await other.fetchval("SELECT submit('f', 'p', 'u', namespace => 'team')")
+            job_id = int(handle.rpartition(":")[2])
+            # Nodes of the version before ignore the namespace of a row: the function has it, too.
+            assert tuple(await other.fetchrow("SELECT namespace, function FROM inbox") or ()) == ("team", b"team\x1ff")
+            for _ in ("in the inbox", "in the queue"):
+                found = [
+                    await one.group(ops.Find([job_id], 0, namespace)) for namespace in ("team", "default", "teams")
+                ]
+                assert [len(jobs) for (jobs,) in found] == [1, 0, 0]
+                await take(one)
+            assert await one.counts() == {(b"team\x1ff", State.PENDING, Priority.NORMAL): 1}
+            await other.fetchval("SELECT submit('f', 'p', 'u')")
+            assert await take(one) == ({(b"f", Priority.NORMAL): 1}, 0, False), "it joins no job of another namespace"
+            ((default,),) = (await one.group(one.claim(function=b"f")))[0]
+            ((team,),) = (await one.group(one.claim(function=b"team\x1ff")))[0]
+            assert (default.id == job_id, team.id == job_id) == (False, True)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("'team\x1ff'", r"the function's name team\\x1ff contains the character U\+001F"),
+        ("'b\x1ff', namespace => 'a'", r"name b\\x1ff contains the character U\+001F"),
+        ("'f', namespace => E'a\\x1fb'", "is no namespace: use 1 to 63 of the characters"),
+        ("'f', namespace => 'Team'", "'Team' is no namespace"),
+        ("'f', namespace => E'team\\n'", "is no namespace"),
+        ("'f', namespace => ''", "'' is no namespace"),
+        ("'f', namespace => NULL", "NULL is no namespace"),
+        ("'f', namespace => repeat('a', 64)", "is no namespace"),
+        ("'', namespace => 'team'", "a function's name has 1 to 8187 bytes in the namespace team"),
+        ("repeat('f', 8188)::bytea, namespace => 'team'", "1 to 8187 bytes in the namespace team"),
+        ("repeat('f', 8193)::bytea", "1 to 8192 bytes in the namespace default"),
+    ],
+)
+def test_wrong_names_and_namespaces_are_refused(database: str, arguments: str, words: str) -> None:
+    async def test() -> None:
+        async with node(database), session(database) as other:
+            with pytest.raises(asyncpg.InvalidParameterValueError, match=words):
+                await other.fetchval(f"SELECT submit({arguments})")
+            longest = "SELECT submit(repeat('f', 8187)::bytea, namespace => 'team'), submit('f', namespace => repeat('a', 63))"
+            assert len(await other.fetchrow(longest) or ()) == 2
+
+    asyncio.run(test())
+
+
+def test_no_inserted_row_reaches_another_namespace(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            rows = [
+                ("b", b"f", b"b\x1ff"),
+                ("a", b"b\x1ff", b"a\x1fb\x1ff"),
+                ("default", b"b\x1ff", b"default\x1fb\x1ff"),
+                ("a\x1fb", b"f", b"default\x1fa\x1fb\x1ff"),
+                ("", b"b\x1ff", b"default\x1f\x1fb\x1ff"),
+            ]
+            ids = [await insert(other, namespace=namespace, function=function) for namespace, function, _ in rows]
+            await take(one)
+            (found,) = await one.group(ops.Find(ids, 0, namespaces.ANY))
+            assert [found[job_id].function for job_id in ids] == [key for *_, key in rows]
+            ((claimed,),) = (await one.group(one.claim(function=b"b\x1ff")))[0]
+            assert claimed.id == ids[0]
+            for job_id in ids[2:]:
+                (seen,) = await one.group(ops.Find([job_id], 0, "default"))
+                assert job_id in seen, "it is reachable by its handle"
+
+    asyncio.run(test())
+
+
+OLD_CALL = (
+    "submit(CAST($1 AS bytea), CAST($2 AS bytea), CAST($3 AS bytea), CAST($4 AS int), CAST($5 AS float8), CAST($6 AS float8),"
+    " CAST($7 AS float8), CAST($8 AS bytea))"
+)
+"""The call of the version before."""
+VALUES = (b"f", b"p", b"", 1, None, None, None, None)
+
+
+def test_what_called_the_function_without_a_namespace_goes_on(database: str) -> None:
+    async def test() -> None:
+        newer = next(migration.number for migration in MIGRATIONS if "TO submit_1" in migration.text)
+        async with session(database) as owner, session(database) as web:
+            await prepare(owner, "mainspring", migrations=MIGRATIONS[: newer - 1])
+            await owner.execute("CREATE VIEW later AS SELECT submit('f', 'p') AS handle")
+            await owner.execute("REVOKE EXECUTE ON FUNCTION submit FROM PUBLIC")
+            await owner.execute("GRANT EXECUTE ON FUNCTION submit TO pg_monitor WITH GRANT OPTION")
+            prepared = await web.prepare(f"SELECT {OLD_CALL}")
+            await prepared.fetchval(*VALUES)
+            assert (await prepare(owner, "mainspring"))[0] == newer
+            await prepared.fetchval(*VALUES)
+            await web.fetchval(f"SELECT {OLD_CALL}", *VALUES)
+            await web.fetchval("SELECT submit('f', '[6]', uniq => 'order-6', priority => 0)")
+            await web.fetchval("SELECT handle FROM later")
+            rows = await web.fetch("SELECT namespace, function FROM inbox")
+            assert [tuple(row) for row in rows] == [("default", b"f")] * 5
+            rights = (
+                "SELECT has_function_privilege($1::name, (SELECT oid FROM pg_proc WHERE proname = 'submit'), $2::text)"
+            )
+            for role, right, granted in (
+                ("pg_monitor", "EXECUTE WITH GRANT OPTION", True),
+                ("pg_signal_backend", "EXECUTE", False),
+            ):
+                assert await owner.fetchval(rights, role, right) is granted
 
     asyncio.run(test())

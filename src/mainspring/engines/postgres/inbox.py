@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec.structs import replace
 
+from mainspring import namespaces
 from mainspring.engines.postgres.floors import Floors
-from mainspring.engines.postgres.functions import key_of
 from mainspring.engines.postgres.rows import SQL, decode_stored_options
 from mainspring.engines.postgres.submitting import store
 from mainspring.errors import UsageError
@@ -86,7 +86,7 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
         jobs.append(
             Job(
                 job_id,
-                key_of(namespace, function),
+                _key(namespace, function),
                 payload,
                 unique or NO_UNIQUE,
                 priority,
@@ -100,6 +100,17 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
             )
         )
     return jobs
+
+
+def _key(namespace: str, function: bytes) -> bytes:
+    """Return the key of a row's function, which is always one of the row's namespace.
+
+    ``submit`` has checked both, but users may also insert rows by themselves.
+    """
+    try:
+        return namespaces.key(namespaces.check(namespace), function.removeprefix(namespaces.prefix(namespace)))
+    except UsageError:  # in the default namespace, then, under a name that no worker can have
+        return namespaces.key(namespaces.DEFAULT, namespace.encode() + namespaces.SEPARATOR + function)
 
 
 def _options(job_id: int, data: bytes | None) -> tuple[Options | None, bytes]:
