@@ -97,7 +97,7 @@ class JobChanges:
             elif State(outcome.before).held and job.term == self._table.term:
                 # It was claimed during the request, or its settlement waits for the store.
                 self._ends.retry_settlements()
-                self.reschedule(job_id, change, done, failed, act)
+                self.reschedule(job_id, change, done, failed, act, namespace)
             else:
                 failed(self._conflict(job_id, job, outcome.before))
 

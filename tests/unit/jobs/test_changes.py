@@ -10,6 +10,7 @@ from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs.changes import JobChange
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.retry import MAX_WAIT
+from mainspring.namespaces import key
 
 from .a_node import side
 
@@ -87,6 +88,19 @@ def test_a_job_that_waits_in_memory_goes_back_and_is_changed(node: Node) -> None
     assert "only waiting jobs" in refusal(change(node, first, priority=0))
     node.wait(11)
     assert node.state(second.id) in {State.PENDING, State.LEASED}
+
+
+def test_a_job_of_a_namespace_whose_end_waits_for_the_store_is_found(node: Node) -> None:
+    job = node.background("a", key("team", b"f").decode())
+    worker = node.stream(job.function.decode())
+    node.commit()
+    node.settling.succeeded(side(worker).given[0], b"")
+    node.fail()
+    answers: list[Job | MainspringError] = []
+    change = JobChange(due_us=in_us(node, 10))
+    node.service.reschedule(job.id, change, answers.append, answers.append, namespace="team")
+    node.commit()
+    assert refusal(answers).endswith("is succeeded: only waiting jobs can be changed")
 
 
 def test_a_job_expires_at_its_new_time(node: Node) -> None:
