@@ -99,18 +99,7 @@ class Worker:
         registrations = {function.name: function.registration() for function in registry}
         functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
         self._servers = dict(servers)
-        slots, isolates = self.settings.concurrency, selector is not None
-        self._links = [
-            Link(
-                place,
-                connect,
-                WorkerSession(
-                    functions, self._name, slots, isolates=isolates, stops=True, token=token, namespace=namespace
-                ),
-                self,
-            )
-            for place, connect in servers.items()
-        ]
+        self._links = self._new_links(functions)
         self._all_links = [*self._links]  # including those for extra places
         self._prefetch = PrefetchController(self.settings.concurrency)
         self._places = Places(self.settings.concurrency, self.settings.waiting_places)
@@ -134,6 +123,23 @@ class Worker:
         self._skip_grace = asyncio.Event()
         self._changed = asyncio.Event()  # jobs have arrived or ended
         self._heartbeats = Heartbeats(self._all_links, self._tick)
+
+    def _new_links(self, functions: Sequence[tuple[bytes, bytes]] = (), *, extra: bool = False) -> list[Link]:
+        """Return a link for each server."""
+        slots, isolates = None if extra else self.settings.concurrency, self._selector is not None
+        links = []
+        for place, connect in self._servers.items():
+            session = WorkerSession(
+                functions,
+                self._name,
+                slots,
+                isolates=isolates,
+                stops=not extra,
+                token=self._token,
+                namespace=self._namespace,
+            )
+            links.append(Link(place, connect, session, self, extra=extra))
+        return links
 
     # Called by its owner.
 
@@ -285,22 +291,7 @@ class Worker:
 
     def open_links(self) -> Sequence[Link]:
         """Create links for extra places."""
-        links = [
-            Link(
-                place,
-                connect,
-                WorkerSession(
-                    (),
-                    self._name,
-                    isolates=self._selector is not None,
-                    token=self._token,
-                    namespace=self._namespace,
-                ),
-                self,
-                extra=True,
-            )
-            for place, connect in self._servers.items()
-        ]
+        links = self._new_links(extra=True)
         self._all_links += links
         return links
 
