@@ -141,6 +141,16 @@ class Show(Request[OperationDetails]):
     id: str
 
 
+class Follow(Request[int]):
+    """The revisions of one operation until it ends, as the event ``operation``.
+
+    Codes: ``operation_not_found``, ``unsupported``.
+    """
+
+    permission = Permission.READ
+    id: str
+
+
 class Jobs(Request[TouchedJobs]):
     """The jobs that an operation has changed or could not change. Codes: ``operation_not_found``, ``unsupported``."""
 

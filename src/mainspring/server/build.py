@@ -42,7 +42,7 @@ from mainspring.namespaces import split
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.access import build_access
-from mainspring.server.bulk import backfill_handlers, build_bulk, operation_handlers
+from mainspring.server.bulk import backfill_handlers, build_bulk, operation_handlers, operation_streams
 from mainspring.server.clock import StoreClock
 from mainspring.server.connected_workers import ConnectedWorkers
 from mainspring.server.connection_limits import connection_limits
@@ -245,6 +245,7 @@ async def open_node(
     )
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
+    api.add_streams(operation_streams(bulk, service, job_calls))
     face = GearmanFace(
         service,
         peers,

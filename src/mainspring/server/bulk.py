@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.api.answers.backfills import BackfillCalls
+from mainspring.api.answers.operation_streams import OperationStreams
 from mainspring.api.answers.operations import OperationCalls, without_operations
 from mainspring.bulk.run import Node
 from mainspring.bulk.service import BulkService
@@ -13,7 +14,7 @@ from mainspring.bulk.unit import KIND
 if TYPE_CHECKING:
     from mainspring.access.service import AccessService
     from mainspring.api.answers.jobs import JobCalls
-    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.registry import Followers, Handlers
     from mainspring.clock import Clock
     from mainspring.jobs.service import JobService
     from mainspring.schedules.service import ScheduleService
@@ -57,6 +58,14 @@ def backfill_handlers(bulk: BulkService | None, schedules: ScheduleService, read
 
 def operation_handlers(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> Handlers:
     """Return the answers to calls about operations."""
-    if bulk is None:
-        return without_operations()
-    return OperationCalls(bulk, service, job_calls.find_run).handlers
+    calls = _calls(bulk, service, job_calls)
+    return without_operations() if calls is None else calls.handlers
+
+
+def operation_streams(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> Followers:
+    """Return the streams about operations."""
+    return OperationStreams(_calls(bulk, service, job_calls), service).followers
+
+
+def _calls(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> OperationCalls | None:
+    return None if bulk is None else OperationCalls(bulk, service, job_calls.find_run)

@@ -177,7 +177,7 @@ class OperationCalls:
         return Listed([_info_of(bulk) for bulk in page.items if _is_shown(bulk, caller)], following)
 
     async def _show(self, request: Show, caller: Caller) -> OperationDetails:
-        bulk = await self._find(request.namespace, request.id, caller)
+        bulk = await self.find(request.namespace, request.id, caller)
         spec = bulk.spec
         return OperationDetails(
             **asdict(_info_of(bulk)),
@@ -196,7 +196,7 @@ class OperationCalls:
         )
 
     async def _list_jobs(self, request: Jobs, caller: Caller) -> TouchedJobs:
-        bulk = await self._find(request.namespace, request.id, caller)
+        bulk = await self.find(request.namespace, request.id, caller)
         page = await read_page(
             self._jobs.gather, ListTouched(id=bulk.id, after=request.after or None, limit=STEPS_PER_PAGE)
         )
@@ -209,7 +209,7 @@ class OperationCalls:
         return TouchedJobs(jobs, page.next)
 
     async def _abort(self, request: Abort, caller: Caller) -> OperationInfo:
-        number = (await self._find(request.namespace, request.id, caller)).id
+        number = (await self.find(request.namespace, request.id, caller)).id
         why = f"aborted by {caller.name}" + (f": {request.reason}" if request.reason else "")
         act = caller.act(request.call, request.id, request.reason, namespace=request.namespace)
         bulk: BulkOperation | None = await Later(
@@ -219,7 +219,8 @@ class OperationCalls:
             raise _unknown(request.id)
         return _info_of(bulk)
 
-    async def _find(self, namespace: str, name: str, caller: Caller) -> BulkOperation:
+    async def find(self, namespace: str, name: str, caller: Caller) -> BulkOperation:
+        """Return an operation that the caller may see. Raises ApiError."""
         number = _number(name)
         bulk: BulkOperation | None = await Later(
             lambda done, failed: self._jobs.ask(ShowBulk(namespace, number), done, failed)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from mainspring.access.service import AccessService
+from mainspring.api.answers import operation_streams
 from mainspring.api.submitting import Submit
 
 from .a_server import whole_node
@@ -78,5 +79,30 @@ def test_problems() -> None:
             request = {"action": "cancel", "filter": {"function": "f"}}
             refused = await client.send("POST", OPERATIONS, request, token="viewer")
             assert (refused.status, refused.problem) == (403, "forbidden")
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_a_long_poll_ends_when_the_operation_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+    monkeypatch.setattr(operation_streams, "INTERVAL", 0.001)
+
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            for _ in range(2):
+                await built.api.call(Submit(b"f", b""))
+            body = {"action": "cancel", "filter": {"function": "f"}, "rate": 0.01}
+            place = (await client.send("POST", OPERATIONS, body, token="operator")).headers["location"]
+            shown = await client.get(place)
+            while shown.json["done"] != 1:
+                shown = await client.get(place)
+            tag = [("If-None-Match", shown.headers["etag"])]
+            assert (await client.get(f"{place}?wait=0.01", headers=tag, connected=True)).status == 304
+            poll = asyncio.create_task(client.get(f"{place}?wait=60", headers=tag, connected=True))
+            assert (await client.send("POST", f"{place}/abort", {}, token="operator")).status == 200
+            answer = await poll
+            assert (answer.status, answer.json["state"]) == (200, "aborted")
+            unknown = await client.get(f"{OPERATIONS}/op-1?wait=60", headers=tag, connected=True)
+            assert unknown.problem == "operation-not-found"
 
     asyncio.run(asyncio.wait_for(test(), 10))

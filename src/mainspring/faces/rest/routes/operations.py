@@ -10,6 +10,7 @@ from mainspring.api import operations
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
 from mainspring.faces.rest.registry import ROOT, N, Route
 from mainspring.faces.rest.replies import Items, Reply
+from mainspring.faces.rest.routes.jobs import Wait  # noqa: TC001 - msgspec reads the annotation
 
 
 class ListQuery(msgspec.Struct, kw_only=True):
@@ -18,6 +19,14 @@ class ListQuery(msgspec.Struct, kw_only=True):
     namespace: str
     cursor: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+
+
+class OperationQuery(msgspec.Struct, kw_only=True):
+    """One operation, at once or once it has changed."""
+
+    namespace: str
+    id: str
+    wait: Wait = 0.0
 
 
 class JobsQuery(msgspec.Struct, kw_only=True):
@@ -76,8 +85,11 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/operations/{{id}}",
         request=operations.Show,
+        inputs=OperationQuery,
+        make=lambda query: operations.Show(query.id, namespace=query.namespace),
+        watch=lambda query: operations.Follow(query.id, namespace=query.namespace),
         answer=operations.OperationDetails,
-        summary="Show an operation: its progress, and its first failures",
+        summary="Show an operation; with wait and If-None-Match, once it has changed",
         problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED),
     ),
     Route(
