@@ -67,6 +67,11 @@ class Api:
         for part in parts:
             self.add(part)
 
+    @property
+    def kinds(self) -> frozenset[type[Request[Any]]]:
+        """The kinds of all requests and streams."""
+        return frozenset((*self._handlers, *self._followers))
+
     def add(self, handlers: Handlers) -> None:
         """Add calls."""
         for request, handler in handlers.items():
