@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.access.service import AccessService
 from mainspring.api.answers import operation_streams
 from mainspring.api.submitting import Submit
+from mainspring.faces.rest.streams import EventFeed
 
 from .a_server import whole_node
 
@@ -86,6 +87,13 @@ def test_problems() -> None:
 def test_a_long_poll_ends_when_the_operation_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
     monkeypatch.setattr(operation_streams, "INTERVAL", 0.001)
+    changed, waits = EventFeed.changed, asyncio.Semaphore(0)
+
+    async def count_waits(feed: EventFeed, seconds: float) -> bool:
+        waits.release()
+        return await changed(feed, seconds)
+
+    monkeypatch.setattr(EventFeed, "changed", count_waits)
 
     async def test() -> None:
         async with whole_node() as (client, built):
@@ -98,7 +106,11 @@ def test_a_long_poll_ends_when_the_operation_has_changed(monkeypatch: pytest.Mon
                 shown = await client.get(place)
             tag = [("If-None-Match", shown.headers["etag"])]
             assert (await client.get(f"{place}?wait=0.01", headers=tag, connected=True)).status == 304
+            while not waits.locked():
+                await waits.acquire()
             poll = asyncio.create_task(client.get(f"{place}?wait=60", headers=tag, connected=True))
+            for _ in range(2):
+                await waits.acquire()  # the first wait ends with the state as it is
             assert (await client.send("POST", f"{place}/abort", {}, token="operator")).status == 200
             answer = await poll
             assert (answer.status, answer.json["state"]) == (200, "aborted")
