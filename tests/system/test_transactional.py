@@ -246,15 +246,26 @@ def test_an_open_transaction_blocks_no_other_submission(node: str) -> None:
 
 def test_a_job_is_in_the_namespace_of_its_app(node: str) -> None:
     team.connect_to(",".join(map(str, app.servers())))
+
+    async def submit() -> list[Job[int]]:
+        connection = await asyncpg.connect(node)
+        try:
+            submission = double_in_team.options(connection=connection)
+            return [await submission.asubmit(5), *await submission.asubmit_many([6])]
+        finally:
+            await connection.close()
+
     engine = sqlalchemy.create_engine(node.replace("postgresql:", "postgresql+psycopg:"))
     try:
         with psycopg.connect(node) as connection:
-            jobs = [double_in_team.options(connection=connection).submit(1)]
+            submission = double_in_team.options(connection=connection)
+            jobs = [submission.submit(1), *submission.submit_many([3, 4])]
         with Session(engine) as session:
             jobs.append(double_in_team.options(connection=session).submit(2))
             session.commit()
+        jobs += asyncio.run(submit())
         assert with_psycopg(node, True).result(timeout=20) == 42, "the node has read the committed jobs"
-        assert [job.state for job in jobs] == ["pending"] * 2, "the worker of the other namespace does not get them"
+        assert [job.state for job in jobs] == ["pending"] * 6, "the worker of the other namespace does not get them"
         for job in jobs:
             with pytest.raises(JobLost):
                 app.job(job.handle).result(timeout=20)

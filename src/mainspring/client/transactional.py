@@ -62,14 +62,14 @@ class Inbox:
     def __repr__(self) -> str:
         return f"<{type(self._connection).__module__}.{type(self._connection).__qualname__}>"
 
-    def submit(self, request: Request, options: Options, namespace: str = DEFAULT) -> str:
+    def submit(self, request: Request, options: Options, namespace: str) -> str:
         """Add a job of a namespace and return its handle."""
         if self.asynchronous:
             raise UsageError("this connection is asynchronous: await asubmit(…) instead of submit(…)")
         handle: str = self._send(self._connection, self._schema, _values(request, options, namespace))
         return handle
 
-    async def asubmit(self, request: Request, options: Options, namespace: str = DEFAULT) -> str:
+    async def asubmit(self, request: Request, options: Options, namespace: str) -> str:
         """Add a job of a namespace and return its handle; accepts connections of both kinds, and blocks with a blocking one."""
         answer: Any = self._send(self._connection, self._schema, _values(request, options, namespace))
         handle: str = await answer if inspect.isawaitable(answer) else answer
