@@ -250,6 +250,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     operations.List: _named(operations.List),
     operations.Show: lambda world: [operations.Show(world.operation)],
     operations.Jobs: lambda world: [operations.Jobs(world.operation)],
+    operations.Follow: lambda world: [operations.Follow(world.operation)],
     operations.Abort: lambda world: [operations.Abort(world.operation)],
     schedules.List: _named(schedules.List),
     schedules.Show: _named(schedules.Show, name="nightly"),
@@ -314,7 +315,7 @@ async def outcome(world: World, request: Request[Any]) -> bytes | Code:
     """Return the answer to an attacker's request, or the code of the refusal."""
     api = world.built.api
     try:
-        if isinstance(request, (job_data.Follow, logs.FollowLogs)):
+        if isinstance(request, (job_data.Follow, logs.FollowLogs, operations.Follow)):
             feed = Events()
             end = await api.follow(request, feed, caller=world.caller)
             end()
