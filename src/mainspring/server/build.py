@@ -197,11 +197,15 @@ async def open_node(
     access = await build_access(engine, commits, reads, job_clock)
     status = Status(settings, service, peers, commits, schedules, clock, started, workflows)
     if fleet is None:
-        worker_calls = WorkerCalls(workers, settings.name, lambda: service.term, tuple, lambda _, __: None)
+        worker_calls = WorkerCalls(
+            workers, settings.name, lambda: service.term, tuple, lambda _, __: None, access.record
+        )
         me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
         nodes = SingleNodeCalls(me).handlers
     else:
-        worker_calls = WorkerCalls(workers, settings.name, lambda: service.term, fleet.others, fleet.direct)
+        worker_calls = WorkerCalls(
+            workers, settings.name, lambda: service.term, fleet.others, fleet.direct, access.record
+        )
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
     job_calls = JobCalls(service, workflows)
     submits = SubmitCalls(service, largest=engine.max_value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from msgspec.structs import replace
 from tests.unit.nodes.rows import row
@@ -17,6 +19,11 @@ from mainspring.nodes.model import WorkerRow
 
 from .a_node import run
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.access.acts import Act
+
 
 def a_worker(number: int, *namespaces: str, stops: bool = True) -> WorkerRow:
     return WorkerRow(number, f"w{number}", 4, 1, stops, False, stops, 1_000_000, "9.9", namespaces or ("default",))
@@ -31,9 +38,19 @@ class Fleet:
         self.sent: list[tuple[int, Direct]] = []
         other = replace(row(2, name="b"), workers=(a_worker(1),))
         calls = WorkerCalls(
-            self, "a", lambda: 3, lambda: [other], lambda term, message: self.sent.append((term, message))
+            self,
+            "a",
+            lambda: 3,
+            lambda: [other],
+            lambda term, message: self.sent.append((term, message)),
+            self.record,
         )
+        self.acts: list[Act] = []
         self.api = Api(calls.handlers)
+
+    def record(self, act: Act, done: Callable[[None], None], _: object) -> None:
+        self.acts.append(act)
+        done(None)
 
     def all(self) -> list[WorkerRow]:
         return self.here
@@ -97,6 +114,11 @@ def test_requests_reach_a_worker_through_its_node() -> None:
         await fleet.api.call(workers.Stop("2-1"))
         assert fleet.directed == [(1, "drain")]
         assert fleet.sent == [(2, Direct(1, "undrain")), (2, Direct(1, "stop"))]
+        assert [(act.what, act.object, act.namespace, act.before, act.after) for act in fleet.acts] == [
+            ("workers.drain", "3-1", "default", "live", "draining"),
+            ("workers.drain", "2-1", "default", "live", "live"),
+            ("workers.stop", "2-1", "default", None, None),
+        ]
 
     run(test())
 

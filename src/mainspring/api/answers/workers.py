@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from msgspec.structs import asdict
 
 from mainspring.api.answers.text import rfc3339
+from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.workers import Drain, List, Listed, Show, Stop, WorkerDetails, WorkerInfo
 from mainspring.errors import ForbiddenError
@@ -17,8 +18,10 @@ from mainspring.workflows.model import function_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.waiting import Done, Failed
     from mainspring.nodes.model import NodeRow, WorkerRow
 
 MOST_JOBS = 1000
@@ -48,7 +51,7 @@ class WorkerCalls:
     """Answers about workers.
 
     ``node`` is the name of this node, and ``term`` returns its term. ``others`` returns the rows of the other live nodes, and
-    ``send`` sends a message to the node of a term.
+    ``send`` sends a message to the node of a term. ``record`` writes an act to the audit, after its request was passed on.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class WorkerCalls:
         term: Callable[[], int],
         others: Callable[[], Sequence[NodeRow]],
         send: Callable[[int, Direct], None],
+        record: Callable[[Act, Done, Failed], object] = lambda _, done, __: done(None),
     ) -> None:
         self._workers = workers
         self._node = node
         self._term = term
         self._others = others
         self._send = send
+        self._record = record
         self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._drain, Stop: self._stop}
 
     def _all(self, namespace: str) -> dict[tuple[int, int], _Found]:
@@ -111,7 +116,8 @@ class WorkerCalls:
         found = self._find(request.namespace, request.worker)
         self._direct(found, "drain" if request.draining else "undrain")
         info = _info(found)
-        info.state = "draining" if request.draining else "live"
+        before, info.state = info.state, "draining" if request.draining else "live"
+        await self._recorded(request, caller, before=before, after=info.state)
         return info
 
     async def _stop(self, request: Stop, caller: Caller) -> WorkerInfo:
@@ -123,7 +129,12 @@ class WorkerCalls:
                 f"{found.row.name} takes no requests to stop, as plain Gearman has none: drain it, or end its process",
             )
         self._direct(found, "stop")
+        await self._recorded(request, caller)
         return _info(found)
+
+    def _recorded(self, request: Drain | Stop, caller: Caller, **change: str) -> Later[None]:
+        act = caller.act(request.call, request.worker, namespace=request.namespace, **change)
+        return Later(lambda done, failed: self._record(act, done, failed))
 
     def _direct(self, found: _Found, verb: Verb) -> None:
         """Pass a request to a worker, directly or through its node."""
