@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from mainspring.attempt_log import AttemptLog
+from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
-from mainspring.server.settings import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,11 +22,11 @@ from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
 from mainspring.private_files import open_private
 from mainspring.server.addresses import TcpAddress
+from mainspring.server.log_settings import LogSettings
 from mainspring.server.settings import (
     JobSettings,
     KeepaliveSettings,
     ListenSettings,
-    LogSettings,
     ProcessSettings,
     ServerSettings,
     StoreSettings,

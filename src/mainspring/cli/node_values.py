@@ -7,7 +7,8 @@ import re
 from mainspring.errors import SettingsError
 from mainspring.nodes.strategies import strategy
 from mainspring.server.addresses import Address, parse_address
-from mainspring.server.settings import LOG_LEVELS, MIB
+from mainspring.server.log_settings import LOG_LEVELS
+from mainspring.server.settings import MIB
 
 
 def http_address(text: str) -> Address | None:

@@ -10,7 +10,8 @@ from cyclopts import Group, Parameter
 
 from mainspring.cli.node_values import log_level
 from mainspring.cli.options import FILE_OPTION, flag, option, reading
-from mainspring.server.settings import LOG_LEVELS, LogSettings, ProcessSettings
+from mainspring.server.log_settings import LOG_LEVELS, LogSettings
+from mainspring.server.settings import ProcessSettings
 
 PROCESS_GROUP = Group("Log and process", sort_key=7)
 LOG_LEVEL_HELP = f"The lowest level to log: {', '.join(LOG_LEVELS)}."

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
-from mainspring.server.settings import LogSettings
 from mainspring.server.standard_logging import importing
 from mainspring.worker.executors import child
 from mainspring.worker.log_fields import add_job_fields

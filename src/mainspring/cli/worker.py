@@ -21,8 +21,8 @@ from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
 from mainspring.namespaces import check
 from mainspring.quantities import parse_size
+from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
-from mainspring.server.settings import LogSettings
 from mainspring.server.stopping import ReportedStop, show_released, show_waiting, stop_signals
 from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE
 from mainspring.worker.supervisor import Supervisor

@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from mainspring.client.tls import TlsFiles
-from mainspring.server.settings import LogSettings
+from mainspring.server.log_settings import LogSettings
 from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE
 
 

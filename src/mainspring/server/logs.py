@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mainspring.server.settings import LogSettings
+    from mainspring.server.log_settings import LogSettings
 
 
 class LogSink(Protocol):

@@ -19,6 +19,7 @@ from mainspring.namespaces import DEFAULT
 from mainspring.nodes import strategies
 from mainspring.nodes.lease import BEAT, LEASE, Lease
 from mainspring.server.addresses import Address, TcpAddress, is_local
+from mainspring.server.log_settings import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +39,7 @@ MIB = 1 << 20
 
 Engine = Literal["memory", "sqlite", "postgres", "zookeeper"]
 Synchronous = Literal["full", "normal"]
-LogFormat = Literal["auto", "text", "json"]
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-client-ca")
-LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,29 +236,6 @@ class WorkflowSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSettings:
-    """The log's level, format and destination."""
-
-    level: str = "info"
-    """One of `LOG_LEVELS`."""
-
-    format: LogFormat = "auto"
-    """``text`` for people, ``json`` for programs; ``auto``: text on a terminal, JSON elsewhere."""
-
-    file: Path | None = None
-    """Reopened at SIGHUP; None: standard error."""
-
-    tracebacks: bool = False
-    """Workers log the tracebacks of failed attempts at any level, not only at ``debug``."""
-
-    enabled: bool = True
-    """False: nothing is logged."""
-
-    syslog: bool = False
-    """Write to the system's log instead of a file."""
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessSettings:
     """Settings of the operating system's process."""
 
@@ -314,7 +290,7 @@ class ServerSettings:
     jobs: JobSettings = JobSettings()
     workflows: WorkflowSettings = WorkflowSettings()
     fleet: FleetSettings = FleetSettings()
-    log: LogSettings = LogSettings()
+    log: LogSettings = LogSettings()  # noqa: RUF009 - it is frozen
     process: ProcessSettings = ProcessSettings()
     banner: str | None = None
     """The answer to ``version`` on the Gearman port; None: Mainspring's own version."""

@@ -23,7 +23,7 @@ from mainspring.quantities import spell_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mainspring.server.settings import LogSettings
+    from mainspring.server.log_settings import LogSettings
 
 
 class Stoppable(Protocol):

@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from mainspring.errors import SettingsError
+from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
-from mainspring.server.settings import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

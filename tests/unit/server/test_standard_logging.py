@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
+from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
-from mainspring.server.settings import LogSettings
 from mainspring.server.standard_logging import importing
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
-from mainspring.server.settings import LogSettings
 from mainspring.server.stopping import ReportedStop, show, show_released, show_waiting
 
 if TYPE_CHECKING:
