@@ -110,6 +110,10 @@ class Dispatch:
         if queue is not None:
             queue.maximum = maximum
 
+    def forget(self, name: bytes) -> None:
+        """Forget a function without jobs and workers."""
+        self.queues.pop(name, None)
+
     def may_live(self, name: bytes) -> bool:
         """Return whether the store may have jobs of a function that have not ended."""
         queue = self.queues.get(name)

@@ -48,6 +48,10 @@ class Registered:
         elsewhere = self.elsewhere()
         return None if elsewhere is None else function in elsewhere
 
+    def of_others(self) -> frozenset[bytes] | None:
+        """Return the functions of the other nodes' workers; None while they are unknown."""
+        return self.elsewhere()
+
     def names(self) -> Iterator[bytes]:
         """Return each function that workers have registered once; other nodes' functions only if they are known."""
         queues = self._dispatch.queues

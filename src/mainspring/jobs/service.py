@@ -214,13 +214,14 @@ class JobService:
         self.ask, self.gather = reads.ask, reads.gather
         self.watch, self.unwatch = hub.subscribe, hub.unsubscribe
         self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
-        self.foreground_of = table.foreground_of
+        self.foreground_of, self.joins_foreground = table.foreground_of, table.has_foreground
         self.queue_of, self.queues = dispatch.queues.get, dispatch.queues.values
         self.admits, self.tracked = dispatch.admits, dispatch.tracked
         self.create_function, self.limit_queue = dispatch.queue, dispatch.limit_queue
-        self.withdraw, self.stay_awake = dispatch.withdraw, dispatch.rouse
+        self.withdraw, self.stay_awake, self.forget_function = dispatch.withdraw, dispatch.rouse, dispatch.forget
         self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
         self.ready, self.gone, self.became_root = there.ready, there.gone, there.became_root
+        self.pass_over = there.pass_over
         self.grab, self.sleep, self.fenced = serving.ask, serving.sleep, serving.fenced
         self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
@@ -236,7 +237,7 @@ class JobService:
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
         self.when_stored, self.remember = ends.when_stored, self.settled_deliveries.add
-        self.is_registered = self.registered.has
+        self.is_registered, self.registered_elsewhere = self.registered.has, self.registered.of_others
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
         self.registered_names, self.all_functions = self.registered.names, self.roster.functions
         self.too_many_functions = self.roster.too_many
@@ -291,10 +292,6 @@ class JobService:
         """Whether the store keeps limits, pauses and keys of functions."""
         return self.functions.kept
 
-    def registered_elsewhere(self) -> frozenset[bytes] | None:
-        """Return the functions of the other nodes' workers; None while they are unknown."""
-        return self.registered.elsewhere()
-
     @property
     def number_of_functions(self) -> int:
         """The approximate number of functions."""
@@ -310,17 +307,9 @@ class JobService:
         """Whether all functions are in memory, and few."""
         return self.roster.short
 
-    def joins_foreground(self, function: bytes, unique: bytes) -> bool:
-        """Return whether a foreground job in memory has a unique."""
-        return (function, unique) in self.table.foreground
-
     def workers(self) -> list[Worker]:
         """Return the workers that have registered, requested a job or slept."""
         return list(self.dispatch.workers)
-
-    def forget_function(self, name: bytes) -> None:
-        """Forget a function without jobs and workers."""
-        self.dispatch.queues.pop(name, None)
 
     def tick(self) -> float:
         """Do the work that is due; return the monotonic time of the next tick."""
@@ -409,8 +398,3 @@ class JobService:
     def _noted(self) -> None:
         if self.sharing is not None:
             self.sharing.noted()
-
-    @staticmethod
-    def pass_over(worker: Worker | None, handle: bytes) -> bool:
-        """Return whether a plain worker's reports about a job are ignored, because it was cancelled while it ran."""
-        return worker is not None and handle in worker.ignored_results

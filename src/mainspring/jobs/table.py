@@ -66,6 +66,10 @@ class JobTable:
         """Return a job by its id."""
         return self.held.get(self._handles.of(job_id))
 
+    def has_foreground(self, function: bytes, unique: bytes) -> bool:
+        """Return whether a foreground job of a function has a unique."""
+        return (function, unique) in self.foreground
+
     def foreground_of(self, namespace: str, unique: bytes) -> Held | None:
         """Return a foreground job of a namespace by its unique; searches functions or jobs, whichever is fewer."""
         queues, foreground = self._dispatch.queues, self.foreground

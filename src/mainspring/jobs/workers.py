@@ -131,3 +131,8 @@ class Workers:
                 self._settling.released(held)
             else:
                 self._foreground.pass_on(held)
+
+    @staticmethod
+    def pass_over(worker: Worker | None, handle: bytes) -> bool:
+        """Return whether a plain worker's reports about a job are ignored, because it was cancelled while it ran."""
+        return worker is not None and handle in worker.ignored_results
