@@ -89,6 +89,24 @@ def test_nobody_waits_for_the_result_of_another_namespace(node: Node) -> None:
     assert client.ask(Type.WAIT, handle.encode())[1][4] == "secret"
 
 
+def test_a_worker_ends_no_job_of_another_namespace(node: Node) -> None:
+    client, plain, stranger = in_team(node), node.worker(F), worker(node, node.connect(extended=True))
+    handle = submit(client)
+    runs = worker(node, in_team(node))
+    ((_, args),) = runs.received()
+    client.request(Type.WAIT, handle.encode())
+    for kind in (Type.WORK_COMPLETE, Type.WORK_DATA, Type.WORK_EXCEPTION):
+        plain.request(kind, handle.encode(), b"forged")
+    plain.request(Type.WORK_FAIL, handle.encode())
+    stranger.request(Type.SETTLE, args[0].encode(), args[1].encode(), b"succeeded", b"", b"forged")
+    node.commit()
+    assert client.call("jobs.show", handle=handle)["state"] == "running"
+    runs.request(Type.SETTLE, args[0].encode(), args[1].encode(), b"succeeded", b"", b"true")
+    node.commit()
+    ((_, ended),) = client.received()
+    assert ended[4] == "true"
+
+
 def test_a_waiting_stranger_gets_nothing_while_its_handle_is_looked_up(node: Node) -> None:
     client, stranger, runs = in_team(node), node.connect(extended=True), in_team(node)
     handle = submit(client)
