@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.jobs.bulk_changes import BulkChanges, Redriving
     from mainspring.jobs.model import Job
+    from mainspring.jobs.stored_changes import Redriving, StoredChanges
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.query import Page
     from mainspring.storage.reads import Reads
@@ -43,7 +43,7 @@ class Node(NamedTuple):
     commits: CommitQueue
     reads: Reads
     clock: Clock
-    changes: BulkChanges
+    changes: StoredChanges
     later: Callable[[float, Callable[[], None]], object]
     """Calls a function after some seconds."""
     cancel: Cancel

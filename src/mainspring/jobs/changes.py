@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from mainspring.access.acts import Act
     from mainspring.errors import MainspringError
-    from mainspring.jobs.bulk_changes import BulkChanges
     from mainspring.jobs.context import Context
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Deleted, Rescheduled
+    from mainspring.jobs.stored_changes import StoredChanges
 
     Failed = Callable[[MainspringError], None]
 
@@ -41,7 +41,7 @@ class JobChange(NamedTuple):
 class JobChanges:
     """Changes jobs, which may wait in this node's memory or only in the store."""
 
-    def __init__(self, context: Context, settling: Settling, ends: Ends, changes: BulkChanges) -> None:
+    def __init__(self, context: Context, settling: Settling, ends: Ends, changes: StoredChanges) -> None:
         self._table, self._commits = context.table, context.commits
         self._clock, self._handles = context.clock, context.handles
         self._settling = settling

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mainspring.access.acts import Act
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.relay import Running
-    from mainspring.jobs.bulk_changes import BulkChanges
     from mainspring.jobs.context import Context
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
+    from mainspring.jobs.stored_changes import StoredChanges
     from mainspring.storage.reads import Reads
 
 
@@ -42,7 +42,7 @@ class Clients:
         reads: Reads,
         settling: Settling,
         ends: Ends,
-        changes: BulkChanges,
+        changes: StoredChanges,
         roots: RootJobs,
         *,
         keeps_requests: bool,

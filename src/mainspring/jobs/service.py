@@ -9,7 +9,6 @@ from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.argument_rules import ArgumentRules
 from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.bulk_changes import BulkChanges
 from mainspring.jobs.changes import JobChanges
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.context import Context
@@ -37,6 +36,7 @@ from mainspring.jobs.settled_deliveries import SettledDeliveries
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import Recover
+from mainspring.jobs.stored_changes import StoredChanges
 from mainspring.jobs.subscriptions import Subscriptions
 from mainspring.jobs.table import JobTable
 from mainspring.jobs.timers import Timers
@@ -166,18 +166,18 @@ class JobService:
         )
         waits = Waits(context, serving, outcomes, subscriptions)
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
-        self.bulk_changes = bulk_changes = BulkChanges(context, serving, due_jobs)
+        self.stored_changes = stored_changes = StoredChanges(context, serving, due_jobs)
         self.clients = clients = Clients(
             context,
             reads,
             settling,
             ends,
-            bulk_changes,
+            stored_changes,
             root_jobs,
             keeps_requests=keeps_stop_requests and alone,
             remote_jobs=remote_jobs,
         )
-        self.changes = changes = JobChanges(context, settling, ends, bulk_changes)
+        self.changes = changes = JobChanges(context, settling, ends, stored_changes)
         self.functions = Functions(context, reads, serving.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(context, serving, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, serving, reads)

@@ -38,7 +38,7 @@ def build_bulk(
     """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
     if not keeps_operations(engine):
         return None
-    node = Node(commits, reads, clock, service.bulk_changes, service.later, service.cancel, access.current)
+    node = Node(commits, reads, clock, service.stored_changes, service.later, service.cancel, access.current)
 
     def has_no_lease() -> bool:
         return fleet is not None and not fleet.lease_manager.lease_valid()

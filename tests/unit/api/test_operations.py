@@ -46,7 +46,7 @@ class Bulk:
             node.commits,
             node.reads,
             node.clock,
-            service.bulk_changes,
+            service.stored_changes,
             loop.call_later,
             service.cancel,
             lambda caller, done, _: done(caller),

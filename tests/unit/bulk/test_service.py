@@ -40,7 +40,7 @@ class BulkNode(Node):
             self.life.commits,
             self.life.reads,
             self.clock,
-            service.bulk_changes,
+            service.stored_changes,
             service.later,
             service.cancel,
             lambda _, done, __: done(self.caller),

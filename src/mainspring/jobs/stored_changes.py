@@ -27,7 +27,7 @@ class Redriving(NamedTuple):
     """The jobs that may not be redriven, with the handles of the foreground jobs that have their uniques."""
 
 
-class BulkChanges:
+class StoredChanges:
     """Called before and after the transactions that change the jobs, which are the caller's."""
 
     def __init__(self, context: Context, serving: Serving, due_jobs: DueJobs) -> None:
