@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
+from typing import Literal
 
 LogFormat = Literal["auto", "text", "json"]
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
