@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "reference" / "http-api.md"
 
 
 def problems() -> str:
-    rows = [f"| `{one.anchor}` | {one.status} | {one.title} |" for one in KINDS.values()]
-    return "\n".join(["| type ends in | status | title |", "|---|---|---|", *rows])
+    rows = [f"| `{one.code}` | {one.status} | {one.title} |" for one in KINDS.values()]
+    return "\n".join(["| type after `urn:mainspring:problem:` | status | title |", "|---|---|---|", *rows])
 
 
 def paths() -> str:

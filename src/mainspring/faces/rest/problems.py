@@ -16,8 +16,9 @@ from mainspring.errors import MainspringError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-DOCS: Final = "https://mainspring.readthedocs.io/en/stable/reference/http-api/#"
-"""The types of problems are addresses in our documentation. Clients compare them, so they never change."""
+PREFIX: Final = "urn:mainspring:problem:"
+"""The types of problems begin so. Clients compare them, so they never change. They are names and no addresses: nothing need be
+published under them, and they are the same at each node and behind each proxy, which relative references are not."""
 MEDIA_TYPE: Final = b"application/problem+json"
 RETRY_AFTER: Final = 1
 """Seconds after which a refused request may be repeated."""
@@ -31,14 +32,14 @@ class Kind(NamedTuple):
     title: str
 
     @property
-    def anchor(self) -> str:
+    def code(self) -> str:
         """The last part of ``type``."""
         return self.name.replace("_", "-")
 
     @property
     def uri(self) -> str:
         """The value of ``type``."""
-        return DOCS + self.anchor
+        return PREFIX + self.code
 
 
 def _kinds(*rows: tuple[str, int, str]) -> dict[str, Kind]:

@@ -88,7 +88,7 @@ class Answer:
     def problem(self) -> str:
         """The last part of a problem's type."""
         assert self.headers["content-type"] == "application/problem+json", self.body
-        return str(self.json["type"]).rpartition("#")[2]
+        return str(self.json["type"]).removeprefix("urn:mainspring:problem:")
 
 
 class Client:

@@ -112,7 +112,7 @@ def test_a_batch_has_an_answer_for_each_job(lines: bool) -> None:
             first, refused, last = answer.json["items"]
             assert (first["joined"], last["joined"]) == (False, False)
             assert refused["problem"] == {
-                "type": "https://mainspring.readthedocs.io/en/stable/reference/http-api/#invalid",
+                "type": "urn:mainspring:problem:invalid",
                 "title": "A value is invalid",
                 "status": 422,
                 "detail": "a job needs the name of a function",
