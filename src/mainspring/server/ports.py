@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mainspring.faces.http.connections import Connection
     from mainspring.server.addresses import Address
-    from mainspring.server.settings import ListenSettings, ServerSettings
+    from mainspring.server.settings import ServerSettings
 
     Protocols = Callable[[Connection], asyncio.BaseProtocol]
 
@@ -72,25 +72,34 @@ class Ports:
         """The ports that listen."""
 
     def bind(self) -> str:
-        """Bind all ports; return the address to show at other nodes. Raises PortError or SettingsError."""
+        """Bind all ports, or none; return the address to show at other nodes. Raises PortError or SettingsError."""
         listen = self._settings.listen
         if listen.tls is not None:
             self._tls = server_context(listen.tls)
-        self._gearman = [(address, sock) for address in listen.gearman for sock in bind(address, listen.backlog)]
-        self._http = self._bind_http(listen) if listen.http is not None else []
-        if listen.gearman_http is not None:
-            self._gearman_http = list(bind(listen.gearman_http, listen.backlog))
-        self._files = [SocketFile(Path(at.path)) for at in self._settings.addresses() if isinstance(at, UnixAddress)]
+        try:
+            for address in listen.gearman:
+                self._gearman += [(address, sock) for sock in self._bind(address)]
+            if listen.http is not None:
+                self._http = self._bind_http(listen.http)
+            if listen.gearman_http is not None:
+                self._gearman_http = self._bind(listen.gearman_http)
+        except BaseException:
+            self.abandon()
+            raise
         # Clients on other machines cannot use the address of a socket in the file system.
         return next((str(bound_address(sock)) for at, sock in self._gearman if isinstance(at, TcpAddress)), "")
 
-    @staticmethod
-    def _bind_http(listen: ListenSettings) -> list[socket.socket]:
-        assert listen.http is not None
+    def _bind(self, address: Address) -> list[socket.socket]:
+        sockets = bind(address, self._settings.listen.backlog)
+        if isinstance(address, UnixAddress):
+            self._files.append(SocketFile(Path(address.path)))
+        return sockets
+
+    def _bind_http(self, address: Address) -> list[socket.socket]:
         try:
-            return bind(listen.http, listen.backlog)
+            return self._bind(address)
         except PortError as error:
-            if not listen.http_is_default:
+            if not self._settings.listen.http_is_default:
                 raise
             log.warning("this node has no HTTP port: choose another address with --http, or none", error=str(error))
             return []

@@ -1,0 +1,43 @@
+"""The ports of a node that cannot bind all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.server.addresses import TcpAddress, UnixAddress
+from mainspring.server.ports import Ports
+from mainspring.server.settings import ListenSettings, ServerSettings
+from mainspring.server.sockets import PortError, bind, bound_address
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mainspring.server.addresses import Address
+
+
+def free_address() -> Address:
+    """Return an address on which nothing listens."""
+    (opened,) = bind(TcpAddress("127.0.0.1", 0))
+    with opened:
+        return bound_address(opened)
+
+
+@pytest.mark.parametrize("taken", ["gearman", "http", "gearman_http"])
+def test_a_port_that_is_taken_leaves_no_other_open(taken: str, tmp_path: Path) -> None:
+    file, gearman, http = tmp_path / "m.sock", free_address(), free_address()
+    (holder,) = bind(TcpAddress("127.0.0.1", 0))
+    with holder:
+        here = bound_address(holder)
+        listen = ListenSettings(
+            gearman=(UnixAddress(str(file)), gearman, *([here] if taken == "gearman" else [])),
+            http=here if taken == "http" else http,
+            gearman_http=here if taken == "gearman_http" else None,
+        )
+        with pytest.raises(PortError, match="something listens there already"):
+            Ports(ServerSettings(listen=listen)).bind()
+    assert not file.exists()
+    for address in (gearman, http):
+        for opened in bind(address):
+            opened.close()
