@@ -28,12 +28,15 @@ def both(number: int) -> int:
 
 @pytest.mark.parametrize(
     ("ports", "namespace"),
-    [("127.0.0.1:0/team", ()), ("127.0.0.1:0/team,127.0.0.1:0", ("--namespace", "other"))],
+    [("{server}/team", ()), ("127.0.0.1:0/team,{server}", ("--namespace", "other"))],
     ids=["of-the-port", "another"],
 )
-def test_the_workers_of_run_work_in_their_namespace(tmp_path: Path, ports: str, namespace: tuple[str, ...]) -> None:
+def test_the_workers_of_run_work_in_their_namespace(
+    tmp_path: Path, free_port: int, ports: str, namespace: tuple[str, ...]
+) -> None:
     (tmp_path / "app.py").write_text(APP)
-    with node("run", "app.py", "--store", "memory://", "--gearman", ports, *namespace, cwd=tmp_path) as running:
-        # The address is that of the last port.
-        done = mainspring("submit", "both", "[4]", *namespace, cwd=tmp_path, MAINSPRING_SERVER=running.address)
+    server = f"127.0.0.1:{free_port}"
+    gearman = ports.format(server=server)
+    with node("run", "app.py", "--store", "memory://", "--gearman", gearman, *namespace, cwd=tmp_path):
+        done = mainspring("submit", "both", "[4]", *namespace, cwd=tmp_path, MAINSPRING_SERVER=server)
         assert (done.returncode, done.stdout) == (0, b"9"), done
