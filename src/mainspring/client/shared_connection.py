@@ -54,7 +54,8 @@ class SharedConnection:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
+        # Reentrant: an interrupt may leave the lock held in this thread, which then closes the connection.
+        self._changed = threading.Condition(threading.RLock())
         self._session = Session(self._token, self._namespace)
         self._socket: socket.socket | None = None
         self._unsent: memoryview | None = None
