@@ -47,8 +47,8 @@ def list_acts(
 ) -> int:
     """List who did what, newest first: acts of operators, developers and administrators, and refusals.
 
-    Submits are not in the audit. Acts are kept for 90 days. --json and --export also show the values before and after a change,
-    the caller's token, its address and its request.
+    Submits are not in the audit. A server keeps acts for its --audit-retention, by default 90 days. --json and --export also
+    show the values before and after a change, the caller's token, its address and its request.
 
     EXIT CODES
       0 listed, 2 your token is not an administrator's, 3 no server

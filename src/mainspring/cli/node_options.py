@@ -254,6 +254,16 @@ class NodeOptions:
             **DURATION_OPTION,
         ),
     ] = 7 * DAY
+    audit_retention: Annotated[
+        float,
+        option(
+            "--audit-retention",
+            "How long acts are kept in the audit. Set the same on all nodes.",
+            group=JOBS_GROUP,
+            show_default=format_duration,
+            **DURATION_OPTION,
+        ),
+    ] = 90 * DAY
     remembering: RememberingOptions = DEFAULT_REMEMBERING
     workflows: RunLimitOptions = DEFAULT_RUN_LIMITS
     job_retries: Annotated[
@@ -315,6 +325,7 @@ class NodeOptions:
                 retention=self.retention,
                 dead_retention=self.dead_retention,
                 log_retention=self.log_retention,
+                audit_retention=self.audit_retention,
                 keep_arguments=self.remembering.keep,
                 redact=self.remembering.redact,
                 job_retries=self.job_retries,

@@ -194,7 +194,7 @@ async def open_node(
     handles.use_names(opened.nodes)
     service.begin(opened.term)
 
-    access = await build_access(engine, commits, reads, job_clock)
+    access = await build_access(engine, commits, reads, job_clock, retention=jobs.audit_retention)
     status = Status(settings, service, peers, commits, schedules, clock, started, workflows)
     if fleet is None:
         worker_calls = WorkerCalls(

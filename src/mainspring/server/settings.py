@@ -195,6 +195,10 @@ class JobSettings:
 
     log_retention: float = 7 * DAY
     """Seconds for which the lines are kept that tasks log."""
+
+    audit_retention: float = 90 * DAY
+    """Seconds for which acts are kept in the audit."""
+
     keep_arguments: tuple[Rule, ...] = ()
     """Bytes of the largest payload that is kept when a job has succeeded, by function; 1 KiB where no rule matches."""
 

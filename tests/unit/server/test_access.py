@@ -1,11 +1,16 @@
-"""The credentials of a node whose store keeps none."""
+"""The credentials and the audit of a node, with its settings and its store."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
 
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs
 from mainspring.access.roles import EVERY_NAMESPACE, Permission
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.ids import NodeId
 from mainspring.server.access import build_access
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
@@ -31,5 +36,31 @@ def test_a_store_without_tokens_has_those_of_the_start_in_the_nodes_memory() -> 
         assert engine.tables.credentials == {}
         other = await build_access(engine, commits, Reads(engine, loop.call_soon), ManualClock())
         assert await other.caller_of_token(await access.token_of_start()) is None
+
+    asyncio.run(test())
+
+
+def test_acts_are_kept_for_the_time_that_the_node_is_given() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        engine = MemoryEngine()
+        await engine.open(NodeId("n"), lambda function: function())
+        clock = ManualClock(time.time())  # acts have the store's time
+        commits = CommitQueue(engine, loop.call_soon, loop.call_later)
+        access = await build_access(engine, commits, Reads(engine, loop.call_soon), clock, retention=3600.0)
+
+        async def kept_after(seconds: float) -> int:
+            clock.advance(seconds)
+            access.tick(clock.monotonic())
+            swept = asyncio.Event()
+            commits.when_idle(swept.set)
+            await swept.wait()
+            page: asyncio.Future[Any] = loop.create_future()
+            access.list_acts(ListActs(limit=10), page.set_result, page.set_exception)
+            return len((await page).items)
+
+        access.record(Act("marks.add", "ann"), lambda _: None, lambda _: None)
+        assert await kept_after(3000.0) == 1
+        assert await kept_after(1000.0) == 0
 
     asyncio.run(test())
