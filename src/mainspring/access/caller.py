@@ -24,6 +24,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The address of its connection."""
     request: str = ""
     """The id of its request."""
+    session: str = ""
+    """The digest of its session; empty for a caller with a token, also if a session began with that."""
 
     def may(self, permission: Permission, namespace: str, function: str | None = None) -> bool:
         """Return whether the caller has a permission in a namespace, for a function or (None) for some function of it."""

@@ -107,7 +107,9 @@ class AccessService:
     def _caller(self, credential: Credential, address: str) -> Caller:
         if credential.token:
             self._used[credential.token] = self._now_us()
-        return Caller(credential.name, credential.grants, token=credential.token, address=address)
+        by_link = credential.kind is Kind.SESSION and not credential.token
+        session = credential.digest.hex() if by_link else ""
+        return Caller(credential.name, credential.grants, token=credential.token, address=address, session=session)
 
     async def caller_of_token(self, text: str, address: str = "") -> Caller | None:
         """Return the caller of a token; see `sign_in.SignIn`."""

@@ -261,7 +261,15 @@ def test_a_link_signs_in_once_as_an_administrator() -> None:
         session = await fleet.b.sign_in_by_link(link)
         assert session is not None
         caller = await fleet.a.caller_of_session(session)
-        assert caller == Caller("console", (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),))
+        assert caller is not None
+        everything = (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),)
+        assert caller == Caller("console", everything, session=caller.session)
+        other = await fleet.b.sign_in_by_link(await fleet.a.new_link())
+        assert other is not None
+        another = await fleet.a.caller_of_session(other)
+        assert another is not None
+        assert "" not in (caller.session, another.session)
+        assert caller.session != another.session
         assert await fleet.a.sign_in_by_link(link) is None
         late = await fleet.a.new_link()
         fleet.clock.now += LINK_LIFE

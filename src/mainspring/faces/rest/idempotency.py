@@ -1,6 +1,7 @@
 """``Idempotency-Key``: a repeated POST gets the answer of the first one, and is not done twice.
 
-After draft-ietf-httpapi-idempotency-key-header-07. A key belongs to its caller and path. The answer is kept for a day.
+After draft-ietf-httpapi-idempotency-key-header-07. A key belongs to its caller and path; the caller is a
+token, a session that began with a sign-in link, or a user of a proxy. The answer is kept for a day.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ async def once(
     """Return the answer to a request with a key, which is made now or was made before. Raises HttpError."""
     if _KEY.fullmatch(given) is None:
         raise HttpError("malformed", "Idempotency-Key has 1 to 255 visible ASCII characters")
-    key = _digest(caller.token.encode() or b"\n" + caller.name.encode(), target.encode(), given.strip(b'"'))
+    key = _digest(_owner(caller), target.encode(), given.strip(b'"'))
     request = _digest(body)
     earlier = await replies.reserve_reply(key, request)
     if earlier is not None:
@@ -69,6 +70,11 @@ async def once(
     with contextlib.suppress(StoreError):  # the client gets its answer in any case
         await replies.keep_reply(key, KeptReply(status, headers, content))
     return status, headers, content
+
+
+def _owner(caller: Caller) -> bytes:
+    """Return the owner of a caller's keys. All sessions that began with links have the same name."""
+    return caller.token.encode() or b"\n" + (f"\n{caller.session}" if caller.session else caller.name).encode()
 
 
 def _repeated(earlier: Reservation, request: bytes, age: float) -> tuple[int, dict[bytes, bytes], bytes]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.api.a_node import Node, run
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.request import Request
 from mainspring.errors import StoreUnavailableError
@@ -87,6 +88,18 @@ def test_a_repeated_request_gets_the_first_answer() -> None:
         changes: list[dict[str, Any]] = [{"key": "other"}, {"name": "others"}, {"token": "operator"}, {"key": None}]
         for number, changed in enumerate(changes, start=2):
             assert (await post(client, **changed)).json == {"number": number}, changed
+
+    with_maker(test)
+
+
+def test_keys_of_sessions_with_the_same_name_are_apart() -> None:
+    async def test(client: Client, maker: Maker, _: Node) -> None:
+        for session in ("a", "b", ""):
+            client.access.callers[f"console-{session}"] = Caller("console", (Grant(Role.ADMIN, "*"),), session=session)
+        for number, session in enumerate(("a", "b", ""), start=1):
+            first, second = [await post(client, token=f"console-{session}") for _ in range(2)]
+            assert first.json == second.json == {"number": number}
+        assert maker.number == 3
 
     with_maker(test)
 
