@@ -124,6 +124,33 @@ def test_requests_reach_a_worker_through_its_node() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shop", "code"),
+    [
+        ((), Code.FORBIDDEN),
+        ((Grant(Role.VIEWER, "shop"),), Code.FORBIDDEN),
+        ((Grant(Role.OPERATOR, "shop", ("cart",)),), Code.FORBIDDEN),
+        ((Grant(Role.OPERATOR, "shop"),), None),
+    ],
+)
+def test_a_worker_of_two_namespaces_is_changed_with_grants_in_both(shop: tuple[Grant, ...], code: Code | None) -> None:
+    async def test() -> None:
+        fleet = Fleet()
+        fleet.here.append(a_worker(4, "default", "shop"))
+        caller = Caller("ann", (Grant(Role.OPERATOR), *shop), token="t")
+        for request in (workers.Drain("3-4"), workers.Stop("3-4")):
+            if code is None:
+                await fleet.api.call(request, caller=caller)
+                continue
+            with pytest.raises(ApiError) as caught:
+                await fleet.api.call(request, caller=caller)
+            assert caught.value.problem.code is code
+            assert "shop" not in caught.value.problem.message
+        assert len(fleet.directed) == (2 if code is None else 0)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
     ("worker", "code"),
     [
         ("3-9", Code.WORKER_NOT_FOUND),

@@ -114,6 +114,7 @@ class WorkerCalls:
     async def _drain(self, request: Drain, caller: Caller) -> WorkerInfo:
         _check_unrestricted(request, caller)
         found = self._find(request.namespace, request.worker)
+        _check_namespaces(request, caller, found.row)
         self._direct(found, "drain" if request.draining else "undrain")
         info = _info(found)
         before, info.state = info.state, "draining" if request.draining else "live"
@@ -123,6 +124,7 @@ class WorkerCalls:
     async def _stop(self, request: Stop, caller: Caller) -> WorkerInfo:
         _check_unrestricted(request, caller)
         found = self._find(request.namespace, request.worker)
+        _check_namespaces(request, caller, found.row)
         if not found.row.stops:
             raise ApiError(
                 Code.CONFLICT,
@@ -148,6 +150,16 @@ def _check_unrestricted(request: Drain | Stop, caller: Caller) -> None:
     """Raise ForbiddenError for a caller with a part of the functions: the worker may have others."""
     if caller.functions(request.permission, request.namespace) is not None:
         raise ForbiddenError(f"{caller.name!r} has grants for some functions: pause these, as a worker may have others")
+
+
+def _check_namespaces(request: Drain | Stop, caller: Caller, row: WorkerRow) -> None:
+    """Raise ForbiddenError if a worker serves a namespace, too, in which the caller may change none. The error names none."""
+    for namespace in row.namespaces:
+        if not caller.may(request.permission, namespace) or caller.functions(request.permission, namespace) is not None:
+            raise ForbiddenError(
+                f"the worker serves other namespaces, too, and {caller.name!r} lacks the permission"
+                f" {request.permission.value!r} for all functions there: use a token that has it"
+            )
 
 
 def _key(worker: str) -> tuple[int, int] | None:
