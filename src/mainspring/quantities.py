@@ -1,8 +1,9 @@
-"""Durations and sizes in text: ``250ms 30s 5m 2h 3d`` and ``64M``."""
+"""Durations, sizes and times in text: ``250ms 30s 5m 2h 3d``, ``64M`` and ``2030-01-31T12:00:00Z``."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from decimal import Decimal
 from math import isfinite
 
@@ -89,3 +90,14 @@ def format_size(size: int) -> str:
             return f"{int(amount)} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+def parse_time(text: str) -> float:
+    """Return seconds since 1970 for ``2030-01-31T12:00:00Z``; a time without a zone is in the machine's own zone.
+
+    Raises SettingsError.
+    """
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise SettingsError(f"{text!r} is not a time: write it as 2030-01-31T12:00:00Z") from None

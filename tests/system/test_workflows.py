@@ -27,11 +27,11 @@ from mainspring import (
 )
 from mainspring.cli import main as cli
 from mainspring.cli.options import ServerOptions
-from mainspring.cli.submit import parse_time
 from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
+from mainspring.quantities import parse_time
 from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
 from mainspring.server.engines import build_engine

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from mainspring.api.audit import AddMark, ListActs, ListMarks
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.tokens import WhoAmI
-from mainspring.cli.calls import call, print_answer
+from mainspring.cli.calls import call, items, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, print_table
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 from mainspring.cli.tokens import format_grants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mainspring.client.blocking import Client
 
 COLUMNS = ("at", "who", "what", "object", "namespace", "reason", "refused")
 MARK_COLUMNS = ("at", "label", "who")
@@ -53,8 +48,8 @@ def list_acts(
     EXIT CODES
       0 listed, 2 your token is not an administrator's, 3 no server
     """
-    request = ListActs(everywhere=everywhere, who=who, what=what)
-    found = _acts(server.client(), request, None if export else limit)
+    request = ListActs(everywhere=everywhere, who=who, what=what, limit=PAGE_LIMIT)
+    found = items(server.client(), request, "acts", None if export else limit)
     if export:
         for act in found:
             print_json(act)
@@ -63,20 +58,6 @@ def list_acts(
     else:
         print_table(COLUMNS, list(found))
     return EXIT_DONE
-
-
-def _acts(client: Client, request: ListActs, limit: int | None) -> Iterator[dict[str, Any]]:
-    """Yield acts, newest first, in as many pages as needed."""
-    number, after = 0, None
-    while limit is None or number < limit:
-        request.limit = PAGE_LIMIT if limit is None else min(limit - number, PAGE_LIMIT)
-        request.after = after
-        answer = call(client, request)
-        yield from answer["acts"]
-        number += len(answer["acts"])
-        after = answer["next"]
-        if after is None:
-            return
 
 
 @marks.command(name="list")

@@ -12,8 +12,7 @@ from mainspring.cli.bulk import follow, number_of
 from mainspring.cli.calls import call
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.job_selection import TIME_OPTION
-from mainspring.cli.options import LOCAL, Json, ServerOptions, at_least, count, plain
+from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, at_least, count, plain
 
 
 def backfill(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.api.request import Request
     from mainspring.client.blocking import Client
@@ -29,6 +30,26 @@ def call(client: Client, request: Request[Any], timeout: float | None = None) ->
     """
     answer: dict[str, Any] = client.call(request.call, params_of(request), timeout)
     return answer
+
+
+def items(client: Client, request: Request[Any], key: str, most: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the items of a list, or the first ``most``, in as many requests as needed. Raises as `call`.
+
+    ``request`` is for the first page and has a field ``after``; with ``most``, its ``limit`` is that of a page. ``key`` is the
+    answer's key for the items.
+    """
+    page: Any = request  # not all requests have the fields of a list
+    number = 0
+    while True:
+        if most is not None:
+            page = replace(page, limit=min(page.limit, most - number))
+        answer = call(client, page)
+        yield from answer[key]
+        number += len(answer[key])
+        after = answer.get("next")
+        if after is None or (most is not None and number >= most):
+            return
+        page = replace(page, after=after)
 
 
 def print_answer(

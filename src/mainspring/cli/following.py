@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.job_logs import Handle, LevelOption, text_of
+from mainspring.cli.job_logs import LevelOption, text_of
+from mainspring.cli.job_selection import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
 from mainspring.cli.results import describe, waiting_for
 from mainspring.client.outcomes import failure

@@ -9,11 +9,10 @@ from cyclopts import App, Parameter
 
 from mainspring.api.functions import Limit, List, Pause, Resume, Show
 from mainspring.api.series import ReadErrors, ReadSeries
-from mainspring.cli.calls import call, print_answer
+from mainspring.cli.calls import call, items, print_answer
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.submit import parse_time
+from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain, reading
 from mainspring.cli.unregistered import check_exists
 from mainspring.errors import SettingsError
 from mainspring.quantities import format_duration, parse_duration
@@ -38,7 +37,6 @@ COLUMNS = (
 Name = Annotated[str, Parameter(help="The function's name.")]
 Create = Annotated[bool, plain("--create", "Accept a function that has no jobs, workers or limits yet.", negative="")]
 _NOT_GIVEN = "not given"
-TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 _RATE_PATTERN = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
 functions = App(name="functions", help="List, limit, pause and resume functions, and show their past.")
@@ -97,14 +95,7 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 def _all(client: Client) -> list[dict[str, Any]]:
     """Return all functions, ordered by name. Nodes of older versions return them in one page."""
-    listed: list[dict[str, Any]] = []
-    after: str | None = None
-    while True:
-        answer = call(client, List(after=after))
-        listed += answer["functions"]
-        if answer.get("next") is None:
-            return sorted(listed, key=lambda function: str(function["function"]))
-        after = answer["next"]
+    return sorted(items(client, List(), "functions"), key=lambda function: str(function["function"]))
 
 
 @functions.command

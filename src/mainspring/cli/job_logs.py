@@ -11,6 +11,7 @@ from mainspring.api.logs import Logs
 from mainspring.cli.calls import call
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE
+from mainspring.cli.job_selection import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from mainspring.client.blocking import Client
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
-Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 LevelOption = Annotated[Level, Parameter(name="--level", help="Leave out lines below this level.")]
 COLOURS = {"debug": "2", "info": "0", "warning": "33", "error": "31", "critical": "1;31"}
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Group, Parameter
 
 from mainspring.api.job_filters import JobCriteria
-from mainspring.cli.options import at_least, count, plain, reading
-from mainspring.cli.submit import parse_time
+from mainspring.cli.options import TIME_OPTION, at_least, count, plain
 
 FILTER_GROUP = Group("Jobs by filter", sort_key=1)
 OPERATION_GROUP = Group("Operation", sort_key=2)
 
-TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
 

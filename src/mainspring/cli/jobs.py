@@ -20,8 +20,8 @@ from mainspring.cli.following import follow
 from mainspring.cli.job_changes import cancel, clone, delete, retry, snooze
 from mainspring.cli.job_logs import logs
 from mainspring.cli.job_search import JobSearch
-from mainspring.cli.job_selection import TIME_OPTION, Handle, State
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
+from mainspring.cli.job_selection import Handle, State  # noqa: TC001 - cyclopts reads the annotations
+from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.submit import write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import MainspringError, UsageError

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from mainspring.api.operations import Abort, Jobs, List, Show
 from mainspring.cli.bulk import follow as follow_operation
-from mainspring.cli.calls import call, print_answer
+from mainspring.cli.calls import call, items, print_answer
 from mainspring.cli.display import print_fields, print_rows, printable
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
@@ -65,14 +65,7 @@ def show(
 @operations.command
 def jobs(operation: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """List the jobs that an operation has changed, or could not change, with their outcomes."""
-    client = server.client()
-    touched: list[dict[str, Any]] = []
-    after: int | None = 0
-    while after is not None:
-        answer = call(client, Jobs(operation, after))
-        touched += answer["jobs"]
-        after = answer["next"]
-    print_rows(("handle", "outcome"), touched, json=json)
+    print_rows(("handle", "outcome"), list(items(server.client(), Jobs(operation), "jobs")), json=json)
     return EXIT_DONE
 
 

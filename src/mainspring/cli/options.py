@@ -16,7 +16,7 @@ from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.client.tokens import token_of_environment
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.namespaces import DEFAULT, check
-from mainspring.quantities import parse_duration, parse_size
+from mainspring.quantities import parse_duration, parse_size, parse_time
 
 if TYPE_CHECKING:
     import ssl
@@ -102,6 +102,7 @@ def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Numb
 
 
 DURATION_OPTION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}
+TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 SIZE_OPTION: dict[str, Any] = {"converter": reading(parse_size), "metavar": "SIZE"}
 FILE_OPTION: dict[str, Any] = {"metavar": "FILE", "show_default": False}
 

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.options import DURATION_OPTION, plain, reading
-from mainspring.cli.submit import parse_time
+from mainspring.cli.options import DURATION_OPTION, TIME_OPTION, plain, reading
 from mainspring.errors import SettingsError
-from mainspring.quantities import parse_duration
+from mainspring.quantities import parse_duration, parse_time
 
 TIMING_GROUP = Group("When it runs", sort_key=0)
 JOB_GROUP = Group("The job", sort_key=1)
-TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 
 
 def parse_misfire(text: str) -> str | int:

@@ -10,11 +10,11 @@ from cyclopts import App, Parameter
 from mainspring.api.fires import ListFires, ReadTimeline
 from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Preview, Remove, Resume, Show, Trigger
 from mainspring.cli.backfill import backfill
-from mainspring.cli.calls import call, params_of, print_answer
+from mainspring.cli.calls import call, items, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
-from mainspring.cli.schedule_options import NO_OPTIONS, TIME_OPTION, ScheduleOptions
+from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
+from mainspring.cli.schedule_options import NO_OPTIONS, ScheduleOptions
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import UsageError
 
@@ -243,17 +243,8 @@ def fires(
 
     The states and reasons are those of history. Times of removed schedules are left out.
     """
-    client = server.client()
-    found: list[dict[str, Any]] = []
-    after: str | None = None
-    while True:
-        request = ListFires(schedule, state, outcome, since, until, limit - len(found), after)
-        answer = call(client, request)
-        found += answer["fires"]
-        after = answer["next"]
-        if after is None or len(found) >= limit:
-            break
-    print_rows(FIRE_COLUMNS, found, json=json)
+    request = ListFires(schedule, state, outcome, since, until, limit)
+    print_rows(FIRE_COLUMNS, list(items(server.client(), request, "fires", limit)), json=json)
     return EXIT_DONE
 
 
@@ -278,15 +269,7 @@ def timeline(
     many were skipped, and how many are due. Empty buckets are left out. Of a schedule with more than 2,000 past or next times,
     the nearest 2,000 are counted.
     """
-    client = server.client()
-    lines: list[dict[str, Any]] = []
-    after: str | None = None
-    while True:
-        answer = call(client, ReadTimeline(since, until, step, after=after))
-        lines += answer["schedules"]
-        after = answer["next"]
-        if after is None:
-            break
+    lines = list(items(server.client(), ReadTimeline(since, until, step), "schedules"))
     if json:
         print_json(lines)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -11,12 +10,12 @@ from cyclopts import Parameter
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow_job, view_of
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain, reading
+from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.results import waiting_for, write_outcome
 from mainspring.cli.unregistered import no_worker
 from mainspring.client.options import Options, Retry
 from mainspring.client.session import Request
-from mainspring.errors import SettingsError, UsageError
+from mainspring.errors import UsageError
 from mainspring.jobs.tags import check_tags
 
 if TYPE_CHECKING:
@@ -27,17 +26,6 @@ if TYPE_CHECKING:
 
 HINT_DELAY = 2.0
 """Seconds after which the command explains why a job has not started."""
-
-
-def parse_time(text: str) -> float:
-    """Return seconds since 1970 for ``2030-01-31T12:00:00Z``; a time without a zone is in the machine's own zone.
-
-    Raises SettingsError.
-    """
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise SettingsError(f"{text!r} is not a time: write it as 2030-01-31T12:00:00Z") from None
 
 
 def submit(
@@ -76,8 +64,7 @@ def submit(
         plain(
             ("--run-at", "--at"),
             "Start the job at this time or later, such as 2030-01-31T12:00:00Z.",
-            converter=reading(parse_time),
-            metavar="TIME",
+            **TIME_OPTION,
         ),
     ] = None,
     timeout: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from mainspring.api.tokens import Create, GrantSpec, List, Revoke, Rotate, Show
-from mainspring.cli.calls import call, print_answer
+from mainspring.cli.calls import items, print_answer
 from mainspring.cli.display import print_fields, print_rows
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
@@ -77,15 +77,7 @@ def create(
 @tokens.command(name="list")
 def list_tokens(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """List the tokens that you may revoke, with the times of their last use, exact to a minute."""
-    client = server.client()
-    found: list[dict[str, Any]] = []
-    after: str | None = None
-    while True:
-        answer = call(client, List(after=after))
-        found += answer["tokens"]
-        after = answer["next"]
-        if after is None:
-            break
+    found = list(items(server.client(), List(), "tokens"))
     print_rows(COLUMNS, found if json else [_shown(token) for token in found], json=json)
     return EXIT_DONE
 

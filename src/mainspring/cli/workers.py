@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.api.workers import Drain, List, Show, Stop
-from mainspring.cli.calls import call, print_answer
+from mainspring.cli.calls import items, print_answer
 from mainspring.cli.display import print_fields, print_rows
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
@@ -26,16 +26,7 @@ def list_workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     Workers of other nodes are shown as of these nodes' last heartbeats, and at most 200 of each other node. A worker that is
     connected to several nodes has a line for each of them.
     """
-    client = server.client()
-    listed: list[dict[str, Any]] = []
-    after: str | None = None
-    while True:
-        answer = call(client, List(after=after))
-        listed += answer["workers"]
-        after = answer["next"]
-        if after is None:
-            break
-    print_rows(COLUMNS, listed, json=json)
+    print_rows(COLUMNS, list(items(server.client(), List(), "workers")), json=json)
     return EXIT_DONE
 
 

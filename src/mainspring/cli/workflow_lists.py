@@ -10,8 +10,7 @@ from mainspring.api.workflows import AnyStatus, List
 from mainspring.cli.calls import call
 from mainspring.cli.display import print_rows
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.submit import parse_time
+from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 
 COLUMNS: Final = (
@@ -72,8 +71,7 @@ def list_runs(
         plain(
             "--since",
             "List only runs that started at this time or later, such as 2030-01-31T12:00:00Z.",
-            converter=reading(parse_time),
-            metavar="TIME",
+            **TIME_OPTION,
         ),
     ] = None,
     limit: Annotated[int, Parameter(name="--limit", help="The most runs to list, up to 1000.")] = 100,

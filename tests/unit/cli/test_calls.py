@@ -1,0 +1,51 @@
+"""Lists that commands read from a server in several requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.api.audit import ListActs
+from mainspring.api.functions import List
+from mainspring.cli.calls import items
+
+if TYPE_CHECKING:
+    from mainspring.client.blocking import Client
+
+
+class Pages:
+    """A client that gets these answers."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self._answers = list(answers)
+        self.sent: list[dict[str, Any]] = []
+
+    def call(self, _method: str, params: dict[str, Any], _timeout: float | None) -> dict[str, Any]:
+        self.sent.append(params)
+        return self._answers.pop(0)
+
+
+def read(client: Any, request: Any, key: str, most: int | None = None) -> list[dict[str, Any]]:
+    fake: Client = client
+    return list(items(fake, request, key, most))
+
+
+def test_each_page_begins_after_the_one_before() -> None:
+    client = Pages({"functions": [{"n": 1}], "next": "a"}, {"functions": [{"n": 2}], "next": None})
+    assert read(client, List(), "functions") == [{"n": 1}, {"n": 2}]
+    assert client.sent == [{}, {"after": "a"}]
+
+
+def test_an_answer_of_an_older_node_without_next_is_the_whole_list() -> None:
+    assert read(Pages({"functions": [{"n": 1}]}), List(), "functions") == [{"n": 1}]
+
+
+def test_no_more_are_requested_than_wanted() -> None:
+    client = Pages({"acts": [{}] * 1000, "next": "a"}, {"acts": [{}] * 200, "next": "b"})
+    assert len(read(client, ListActs(limit=1000), "acts", 1200)) == 1200
+    assert [params["limit"] for params in client.sent] == [1000, 200]
+
+
+def test_pages_may_be_shorter_than_their_limit() -> None:
+    client = Pages({"acts": [], "next": "a"}, {"acts": [{}], "next": None})
+    assert len(read(client, ListActs(limit=1000), "acts", 5)) == 1
+    assert [params["limit"] for params in client.sent] == [5, 5]
