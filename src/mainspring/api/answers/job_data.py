@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.roles import Permission
+from mainspring.api.answers.end_listener import EndListener
 from mainspring.api.answers.job_info import STATE_NAMES
 from mainspring.api.answers.job_lookup import JobLookup, unknown
 from mainspring.api.answers.text import failure_of, line, text
@@ -19,6 +20,7 @@ from mainspring.queries.jobs import ReadArguments
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
+    from mainspring.api.answers.end_listener import End
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Done, Failed
     from mainspring.jobs.model import Job
@@ -89,49 +91,14 @@ class JobDataCalls:
 
     async def _end_of(self, job: Job) -> Job | None:
         """Return a job once it has ended; None if it is no longer kept then."""
-        listener = _Listener()
+        listener = EndListener()
 
-        def ask(done: Done, _: Failed) -> None:
-            listener.done = done
+        def wait(done: Done, failed: Failed) -> None:
+            listener.until_ended(done, failed)
             self._service.wait(job.id, listener, lambda: done(None), namespace=namespace_of(job.function))
 
         try:
-            ended: Job | None = await Later(ask)
+            end: End | None = await Later(wait)
         finally:
             self._service.client_gone(listener)
-        return ended
-
-
-class _Listener:
-    """Waits for the end of one job."""
-
-    def __init__(self) -> None:
-        self.gone = False
-        self.done: Done
-        self._parts: list[bytes] = []
-        self._is_answered = False
-
-    def data(self, handle: bytes, data: bytes) -> None:
-        """Collect a part of the result."""
-        del handle
-        self._parts.append(data)
-
-    def warning(self, handle: bytes, data: bytes) -> None:
-        """Ignore a warning: the answer has no field for it."""
-
-    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
-        """Ignore progress: the answer has no field for it."""
-
-    def unknown(self, handle: bytes) -> None:
-        """Do nothing. It is never called, because `has_room` always returns True."""
-
-    def has_room(self) -> bool:
-        """Return True: the data of one job needs no bound here."""
-        return True
-
-    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
-        """Return the ended job to the waiting call."""
-        del handle, exception
-        if not self._is_answered:
-            self._is_answered = True
-            self.done(job)
+        return None if end is None else end.job

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.access.roles import Permission
+from mainspring.api.answers.job_lookup import unknown
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import CallInProgress, Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
@@ -154,7 +155,7 @@ class LogCalls:
             raise ApiError(Code.UNSUPPORTED, "this store keeps no logs of jobs; SQLite, PostgreSQL and memory do")
         job_id = self._service.id_of(request.handle.encode())
         if job_id is None:
-            raise _unknown(request.handle)
+            raise unknown(request.handle)
         if request.after is None:
             return await self._tail(self._logs, request, job_id, caller, largest)
         until = self._service.monotonic() + request.wait
@@ -233,10 +234,10 @@ class LogCalls:
         if job is None:
             if await self._has_lines(logs, request, job_id):
                 return True, 0  # lines may be kept for longer than their job
-            raise _unknown(request.handle)
+            raise unknown(request.handle)
         namespace, function = split(job.function)
         if namespace != request.namespace:
-            raise _unknown(request.handle)
+            raise unknown(request.handle)
         caller.check(Permission.PAYLOADS, namespace, function_text(function))
         if not State(job.state).ended:
             return False, max(job.term, 0)
@@ -258,7 +259,3 @@ async def _wait(logs: LogService, job_id: int, holder: int) -> None:
 
 def _check(caller: Caller, request: Logs, chunk: Chunk) -> None:
     caller.check(Permission.PAYLOADS, request.namespace, function_text(chunk.function))
-
-
-def _unknown(handle: str) -> ApiError:
-    return ApiError(Code.JOB_NOT_FOUND, f"no job has the handle {handle}: it never existed here, or is no longer kept")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring import namespaces
+from mainspring.api.answers.end_listener import EndListener
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.api.submitting import (
@@ -28,8 +29,8 @@ from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
+    from mainspring.api.answers.end_listener import End
     from mainspring.api.answers.registry import Handlers
-    from mainspring.api.answers.waiting import Done, Failed
     from mainspring.api.submitting import NewJob
     from mainspring.jobs.service import JobService
 
@@ -103,13 +104,15 @@ class SubmitCalls:
         job = self.job(
             request.namespace, request.function, request.payload, request.unique, JobOptions(request.priority)
         )
-        waiting = _Waiting()
+        listener = _RunListener()
         try:
-            await Later[int](lambda done, failed: self._service.submit_foreground(job, waiting, done, failed))
-            ended: Ended = await Later(waiting.until_ended)
+            await Later[int](lambda done, failed: self._service.submit_foreground(job, listener, done, failed))
+            end: End = await Later(listener.until_ended)
         finally:
-            self._service.client_gone(waiting)
-        return ended
+            self._service.client_gone(listener)
+        succeeded = end.job.state == State.SUCCEEDED
+        result = b"".join(listener.parts) + end.job.result if succeeded else b""
+        return Ended(end.handle.decode(), succeeded, result, end.exception)
 
     def job(
         self,
@@ -143,46 +146,14 @@ class SubmitCalls:
         return job
 
 
-class _Waiting:
-    """Waits for the end of one job, and collects its earlier data."""
+class _RunListener(EndListener):
+    """Also collects the parts of the result that the job sends before its end."""
 
     def __init__(self) -> None:
-        self.gone = False
-        self._parts: list[bytes] = []
-        self._ended: Ended | None = None
-        self._done: Done | None = None
-
-    def until_ended(self, done: Done, _: Failed) -> None:
-        """Call ``done`` with the result of the job once it has ended."""
-        if self._ended is None:
-            self._done = done
-        else:
-            done(self._ended)
+        super().__init__()
+        self.parts: list[bytes] = []
 
     def data(self, handle: bytes, data: bytes) -> None:
         """Collect a part of the result."""
         del handle
-        self._parts.append(data)
-
-    def warning(self, handle: bytes, data: bytes) -> None:
-        """Ignore a warning: the answer has no field for it."""
-
-    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
-        """Ignore progress: the answer has no field for it."""
-
-    def unknown(self, handle: bytes) -> None:
-        """Do nothing. It is never called, because `has_room` always returns True."""
-
-    def has_room(self) -> bool:
-        """Return True: the data of one job needs no bound here."""
-        return True
-
-    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
-        """Store the result, and call the function that waits for it."""
-        if self._ended is not None:
-            return
-        succeeded = job.state == State.SUCCEEDED
-        result = b"".join(self._parts) + job.result if succeeded else b""
-        self._ended = Ended(handle.decode(), succeeded, result, exception)
-        if self._done is not None:
-            self._done(self._ended)
+        self.parts.append(data)
