@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.errors import ConflictError, NotFoundError
-from mainspring.jobs.model import RUNS, Job, State
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.refusals import Refusals
 from mainspring.jobs.store import DeleteEnded, Reschedule
 from mainspring.namespaces import DEFAULT
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError
     from mainspring.jobs.context import Context
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.held import Held
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Deleted, Rescheduled
     from mainspring.jobs.stored_changes import StoredChanges
@@ -43,7 +42,8 @@ class JobChanges:
 
     def __init__(self, context: Context, settling: Settling, ends: Ends, changes: StoredChanges) -> None:
         self._table, self._commits = context.table, context.commits
-        self._clock, self._handles = context.clock, context.handles
+        self._clock = context.clock
+        self._refusals = Refusals(context.handles)
         self._settling = settling
         self._ends = ends
         self._changes = changes
@@ -66,13 +66,16 @@ class JobChanges:
         held = self._table.find(job_id)
         if held is not None:
             if not held.is_in(namespace):
-                failed(self._not_found(job_id))
+                failed(self._refusals.not_found(job_id))
                 return
             if held.then is not None:
                 held.then.append(lambda: self.reschedule(job_id, change, done, failed, act, namespace))
                 return
             if held.worker is not None or not held.stored:
-                failed(self._refusal(job_id, held))
+                if held.worker is None:
+                    failed(self._refusals.in_foreground(job_id))
+                else:
+                    failed(self._refusals.not_changed(job_id, held.seen(), State.RUNNING))
                 return
             # It waits in memory: it goes back to the store, and is changed in the same group, before it can be claimed again.
             self._settling.released(held)
@@ -90,7 +93,7 @@ class JobChanges:
         def rescheduled(outcome: Rescheduled) -> None:
             job = outcome.job
             if job is None:
-                failed(self._not_found(job_id))
+                failed(self._refusals.not_found(job_id))
             elif outcome.before <= State.PENDING:
                 self._changes.rescheduled([outcome])
                 done(job)
@@ -99,7 +102,7 @@ class JobChanges:
                 self._ends.retry_settlements()
                 self.reschedule(job_id, change, done, failed, act, namespace)
             else:
-                failed(self._conflict(job_id, job, outcome.before))
+                failed(self._refusals.not_changed(job_id, job, outcome.before))
 
         self._commits.put(operation, rescheduled, failed)
 
@@ -119,49 +122,19 @@ class JobChanges:
         """
         held = self._table.find(job_id)
         if held is not None:
-            failed(self._alive(job_id, held.seen()) if held.is_in(namespace) else self._not_found(job_id))
+            refusals = self._refusals
+            failed(refusals.not_deleted(job_id, held.seen()) if held.is_in(namespace) else refusals.not_found(job_id))
             return
 
         def deleted(outcome: Deleted) -> None:
             job = outcome.job
             if job is None:
-                failed(self._not_found(job_id))
+                failed(self._refusals.not_found(job_id))
             elif not outcome.deleted:
-                failed(self._alive(job_id, job))
+                failed(self._refusals.not_deleted(job_id, job))
             else:
                 done(job)
 
         operation = DeleteEnded(job_id, namespace)
         operation.act = act
         self._commits.put(operation, deleted, failed)
-
-    # ---- refusals ----
-
-    def _handle(self, job_id: int) -> str:
-        return self._handles.of(job_id).decode()
-
-    def _not_found(self, job_id: int) -> NotFoundError:
-        return NotFoundError(f"no job has the handle {self._handle(job_id)}")
-
-    def _refusal(self, job_id: int, held: Held) -> ConflictError:
-        if held.worker is not None:
-            return self._conflict(job_id, held.seen(), State.RUNNING)
-        return ConflictError(
-            f"a client waits for {self._handle(job_id)} in the foreground: only stored jobs can be changed"
-        )
-
-    def _conflict(self, job_id: int, job: Job, state: int) -> ConflictError:
-        handle = self._handle(job_id)
-        if job.term == RUNS:
-            return ConflictError(f"{handle} is a run of a workflow, which has begun: only waiting jobs can be changed")
-        if state == State.LEASED:
-            return ConflictError(f"{handle} is about to run at another node: only waiting jobs can be changed")
-        return ConflictError(f"{handle} is {State(state).name.lower()}: only waiting jobs can be changed")
-
-    def _alive(self, job_id: int, job: Job) -> ConflictError:
-        handle = self._handle(job_id)
-        if job.term == RUNS and State(job.state).ended:
-            return ConflictError(f"{handle} is a run of a workflow, which stays as long as its history")
-        return ConflictError(
-            f"{handle} is {State(job.state).name.lower()}: only ended jobs can be deleted; cancel it first"
-        )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.access.audit import RecordActs
-from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import RUNS, State, StopRequest
+from mainspring.jobs.refusals import Refusals
 from mainspring.jobs.store import Cancel, Find, FindUnique, InNamespace, Redrive, RequestStop, ShowJob
-from mainspring.namespaces import DEFAULT, name_of
+from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,7 @@ class Clients:
         self._ends = ends
         self._changes = changes
         self._roots = roots
+        self._refusals = Refusals(context.handles)
         self._keeps_requests = keeps_requests
         self._remote_jobs = remote_jobs
 
@@ -77,7 +78,7 @@ class Clients:
         held = self._table.find(job_id)
         if held is not None:
             if not held.is_in(namespace):
-                failed(self._not_found(job_id))
+                failed(self._refusals.not_found(job_id))
             elif held.then is not None:
                 held.then.append(lambda: self.cancel(job_id, reason, done, failed, act, namespace))
             else:
@@ -87,7 +88,7 @@ class Clients:
         def cancelled(outcome: Cancelled) -> None:
             job = outcome.job
             if job is None:
-                failed(self._not_found(job_id))
+                failed(self._refusals.not_found(job_id))
             elif outcome.before <= State.PENDING:
                 self._changes.cancelled([outcome])
                 done("cancelled")
@@ -113,9 +114,6 @@ class Clients:
         """Record an act that no operation of its own performs: a worker is asked to stop, or the job is in memory."""
         if act is not None:
             self._commits.put(RecordActs([act]))
-
-    def _not_found(self, job_id: int) -> NotFoundError:
-        return NotFoundError(f"no job has the handle {self._handles.of(job_id).decode()}")
 
     def _request_stop(
         self,
@@ -166,29 +164,14 @@ class Clients:
 
         ``payload``: with other arguments.
         """
-        handle = self._handles.of(job_id).decode()
 
         def refuse(job: Job | None, rival: str | None = None) -> None:
             if job is None:
-                failed(self._not_found(job_id))
+                failed(self._refusals.not_found(job_id))
             elif rival is not None:
-                failed(
-                    ConflictError(
-                        f"the unique of {handle} is live again as {rival}: wait for that job, or cancel it",
-                        live_handle=rival,
-                    )
-                )
-            elif job.term == RUNS:
-                function = name_of(job.function).decode("utf-8", "replace")
-                failed(
-                    ConflictError(
-                        f"{handle} is a run of a workflow, and a run cannot be retried: "
-                        f"start another one with mainspring workflows start {function}"
-                    )
-                )
+                failed(self._refusals.unique_is_live(job_id, rival))
             else:
-                state = State(job.state).name.lower()
-                failed(ConflictError(f"{handle} is {state}: only failed, cancelled and expired jobs can be retried"))
+                failed(self._refusals.not_retried(job_id, job))
 
         def found(job: Job | None) -> None:
             if job is None or job.state not in rules.sources(rules.Event.REDRIVE):
