@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.queries.filters import JobFilter  # noqa: TC001 - msgspec reads the annotation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Action(StrEnum):
@@ -175,3 +178,36 @@ encode: Final = msgspec.msgpack.Encoder().encode
 decode_spec: Final = msgspec.msgpack.Decoder(Spec).decode
 decode_progress: Final = msgspec.msgpack.Decoder(Progress).decode
 decode_touched: Final = msgspec.msgpack.Decoder(Touched).decode
+
+
+def row_of(operation: BulkOperation) -> tuple[Any, ...]:
+    """Return the row of an operation, in the order of the columns of the SQL stores."""
+    return (
+        operation.id,
+        operation.namespace,
+        int(operation.status),
+        operation.term,
+        operation.revision,
+        operation.created_us,
+        operation.ended_us,
+        encode(operation.spec),
+        encode(operation.progress),
+    )
+
+
+def operations_of(rows: Iterable[Iterable[Any]]) -> list[BulkOperation]:
+    """Return the operations of such rows."""
+    return [
+        BulkOperation(
+            id=bulk_id,
+            namespace=namespace,
+            status=Status(status),
+            term=term,
+            revision=revision,
+            created_us=created_us,
+            ended_us=ended_us,
+            spec=decode_spec(spec),
+            progress=decode_progress(progress),
+        )
+        for bulk_id, namespace, status, term, revision, created_us, ended_us, spec, progress in rows
+    ]

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store as ops
 from mainspring.bulk import unit
-from mainspring.bulk.model import (
-    BulkOperation,
-    Status,
-    Touched,
-    decode_progress,
-    decode_spec,
-    decode_touched,
-    encode,
-)
+from mainspring.bulk.model import BulkOperation, Touched, decode_touched, operations_of, row_of
 from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.postgres import jobs
 from mainspring.engines.postgres.queries import look_up
@@ -60,18 +52,7 @@ class PostgresBulk:
 
     async def save(self, bulk: BulkOperation, touched: bytes | None = None) -> None:
         """Write an operation."""
-        await self._tx.connection.execute(
-            SQL["save"],
-            bulk.id,
-            bulk.namespace,
-            int(bulk.status),
-            bulk.term,
-            bulk.revision,
-            bulk.created_us,
-            bulk.ended_us,
-            encode(bulk.spec),
-            encode(bulk.progress),
-        )
+        await self._tx.connection.execute(SQL["save"], *row_of(bulk))
         if touched is not None:
             await self._tx.connection.execute(SQL["save_step"], bulk.id, bulk.revision, touched)
 
@@ -102,25 +83,8 @@ class PostgresBulk:
         return deleted
 
 
-def _stored(rows: Iterable[Record]) -> list[BulkOperation]:
-    return [
-        BulkOperation(
-            id=bulk_id,
-            namespace=namespace,
-            status=Status(status),
-            term=term,
-            revision=revision,
-            created_us=created_us,
-            ended_us=ended_us,
-            spec=decode_spec(spec),
-            progress=decode_progress(progress),
-        )
-        for bulk_id, namespace, status, term, revision, created_us, ended_us, spec, progress in rows
-    ]
-
-
 def _one(rows: Iterable[Record]) -> BulkOperation | None:
-    found = _stored(rows)
+    found = operations_of(rows)
     return found[0] if found else None
 
 
@@ -144,7 +108,7 @@ async def list_bulk(tx: Transaction, query: ops.ListBulk, meter: Meter) -> Page[
 
     async def before(after: int | None, most: int) -> list[tuple[int, BulkOperation]]:
         last = LARGEST_ID if after is None else min(after, LARGEST_ID)
-        found = _stored(await tx.connection.fetch(SQL["list"], query.namespace, last, most))
+        found = operations_of(await tx.connection.fetch(SQL["list"], query.namespace, last, most))
         return [(bulk.id, bulk) for bulk in found]
 
     page = await in_parts(query, meter, before)
@@ -154,7 +118,7 @@ async def list_bulk(tx: Transaction, query: ops.ListBulk, meter: Meter) -> Page[
 
 async def find(tx: Transaction, query: ops.FindBulk, _: Meter) -> list[BulkOperation]:
     """Read the running operations that this node works on, or could; see ``FindBulk``."""
-    return _stored(await tx.connection.fetch(SQL["find"], query.term))
+    return operations_of(await tx.connection.fetch(SQL["find"], query.term))
 
 
 async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) -> Page[Touched]:

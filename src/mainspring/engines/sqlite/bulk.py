@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store as ops
 from mainspring.bulk import unit
-from mainspring.bulk.model import BulkOperation, Status, Touched, decode_progress, decode_spec, decode_touched, encode
+from mainspring.bulk.model import BulkOperation, Touched, decode_touched, operations_of, row_of
 from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.finding import find_job
@@ -18,7 +18,7 @@ from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
@@ -44,7 +44,7 @@ class SqliteBulk:
 
     async def save(self, bulk: BulkOperation, touched: bytes | None = None) -> None:
         """Write an operation."""
-        self._tx.cursor.execute(SQL["save_operation"], _columns(bulk))
+        self._tx.cursor.execute(SQL["save_operation"], row_of(bulk))
         if touched is not None:
             self._tx.cursor.execute(SQL["save_operation_step"], (bulk.id, bulk.revision, touched))
 
@@ -76,41 +76,10 @@ class SqliteBulk:
         return connection.total_changes() - before
 
 
-def _columns(bulk: BulkOperation) -> tuple[Any, ...]:
-    return (
-        bulk.id,
-        bulk.namespace,
-        int(bulk.status),
-        bulk.term,
-        bulk.revision,
-        bulk.created_us,
-        bulk.ended_us,
-        encode(bulk.spec),
-        encode(bulk.progress),
-    )
-
-
-def _stored(rows: Iterable[Sequence[Any]]) -> list[BulkOperation]:
-    return [
-        BulkOperation(
-            id=bulk_id,
-            namespace=namespace,
-            status=Status(status),
-            term=term,
-            revision=revision,
-            created_us=created_us,
-            ended_us=ended_us,
-            spec=decode_spec(spec),
-            progress=decode_progress(progress),
-        )
-        for bulk_id, namespace, status, term, revision, created_us, ended_us, spec, progress in rows
-    ]
-
-
 def _one(tx: Transaction, bulk_id: int) -> BulkOperation | None:
     if bulk_id > LARGEST_ID:
         return None
-    found = _stored(tx.cursor.execute(SQL["operation"], (bulk_id,)))
+    found = operations_of(tx.cursor.execute(SQL["operation"], (bulk_id,)))
     return found[0] if found else None
 
 
@@ -125,7 +94,7 @@ async def list_bulk(tx: Transaction, query: ops.ListBulk, meter: Meter) -> Page[
 
     async def before(after: int | None, most: int) -> list[tuple[int, BulkOperation]]:
         last = LARGEST_ID if after is None else min(after, LARGEST_ID)
-        found = _stored(tx.cursor.execute(SQL["operations"], (query.namespace, last, most)))
+        found = operations_of(tx.cursor.execute(SQL["operations"], (query.namespace, last, most)))
         return [(bulk.id, bulk) for bulk in found]
 
     return await in_parts(query, meter, before)
@@ -134,7 +103,7 @@ async def list_bulk(tx: Transaction, query: ops.ListBulk, meter: Meter) -> Page[
 async def find(tx: Transaction, query: ops.FindBulk, _: Meter) -> list[BulkOperation]:
     """Read the running operations; see ``FindBulk``."""
     del query
-    return _stored(tx.cursor.execute(SQL["running_operations"]))
+    return operations_of(tx.cursor.execute(SQL["running_operations"]))
 
 
 async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) -> Page[Touched]:
