@@ -41,11 +41,15 @@ class Caller(msgspec.Struct, frozen=True):
 
     def check_everywhere(self, permission: Permission) -> None:
         """Raise ForbiddenError unless the caller has a permission in all namespaces, for all functions."""
-        if not self.may(permission, EVERY_NAMESPACE) or self.functions(permission, EVERY_NAMESPACE) is not None:
+        if not self.may_everywhere(permission):
             raise ForbiddenError(
                 f"{self.name!r} lacks the permission {permission.value!r} in all namespaces and for all functions, which share"
                 " this: use a token with the namespace '*'"
             )
+
+    def may_everywhere(self, permission: Permission) -> bool:
+        """Return whether the caller has a permission in all namespaces, for all functions."""
+        return self.may(permission, EVERY_NAMESPACE) and self.functions(permission, EVERY_NAMESPACE) is None
 
     def may_somewhere(self, permission: Permission) -> bool:
         """Return whether the caller has a permission in some namespace, for some function."""

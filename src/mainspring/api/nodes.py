@@ -20,8 +20,9 @@ class NodeInfo(msgspec.Struct):
     state: str
     address: str | None
     slots: int | None
-    prefetch: int
-    capacity: int
+    prefetch: int | None
+    """None, as ``slots``, for callers who may not see all namespaces. ``jobs`` has the running ones of theirs then."""
+    capacity: int | None
     """The former name of ``prefetch``."""
     jobs: int
     weight: int

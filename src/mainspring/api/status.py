@@ -60,12 +60,13 @@ class NodeStatus(msgspec.Struct):
     store: str
     pid: int
     uptime: float
-    connections: int
+    connections: int | None
+    """None, as ``commits``, for callers who may not see all namespaces. The other numbers are those of theirs then."""
     schedules: bool
     workers: int
     known_functions: int
     jobs: JobNumbers
-    commits: CommitNumbers
+    commits: CommitNumbers | None
     functions: list[FunctionStatus]
     workflows: list[WorkflowStatus] = []
 

@@ -16,9 +16,10 @@ import structlog
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.store import CountLive, ShowLive
 from mainspring.log_limit import LogLimit
+from mainspring.namespaces import namespace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
@@ -59,6 +60,21 @@ class Place(NamedTuple):
     """The last row of the store before the place, if all functions in memory, up to ``serial``, are before it."""
 
 
+class JobNumbers(NamedTuple):
+    """Numbers of live and of waiting jobs."""
+
+    jobs: int = 0
+    waiting: int = 0
+
+    def plus(self, row: FunctionQueue) -> JobNumbers:
+        """Return the sum with the jobs of a function."""
+        return JobNumbers(self.jobs + row.live, self.waiting + row.waiting())
+
+    def minus(self, row: FunctionQueue) -> JobNumbers:
+        """Return the difference."""
+        return JobNumbers(self.jobs - row.live, self.waiting - row.waiting())
+
+
 FIRST_PLACE: Final = Place()
 
 
@@ -80,6 +96,8 @@ class Roster:
         self._rows: dict[bytes, FunctionQueue] = {}
         self.jobs = self.waiting = 0
         """The numbers of live and of waiting jobs of the functions that are rows of the store alone."""
+        self._unlisted: dict[str, JobNumbers] = {}
+        """The same by namespace, without those of the functions that `functions` returns."""
 
     # ---- pages ----
 
@@ -147,6 +165,10 @@ class Roster:
             if name not in queues:
                 yield row
 
+    def unlisted_jobs(self, namespace: str) -> JobNumbers:
+        """Return the numbers of the jobs of a namespace whose functions `functions` does not return."""
+        return self._unlisted.get(namespace, JobNumbers())
+
     @property
     def number(self) -> int:
         """The approximate number of functions."""
@@ -185,6 +207,7 @@ class Roster:
         self._rows = {row.name: row for row in sums.busiest()}
         self._dispatch.rows.end()
         self.jobs, self.waiting = sums.jobs, sums.waiting
+        self._unlisted = sums.without(self._rows.values())
         ended = self._clock.monotonic()
         self._next = ended + max(READ_INTERVAL, PAUSE_FACTOR * (ended - sums.began))
 
@@ -201,11 +224,15 @@ class _Sums:
         self.began = began
         self.jobs = self.waiting = 0
         self._rows: list[FunctionQueue] = []
+        self._by_namespace: dict[str, JobNumbers] = {}
 
     def add(self, rows: list[FunctionQueue]) -> None:
         """Add the functions of a page."""
         self.jobs += sum(row.live for row in rows)
         self.waiting += sum(row.waiting() for row in rows)
+        for row in rows:
+            namespace = namespace_of(row.name)
+            self._by_namespace[namespace] = self._by_namespace.get(namespace, JobNumbers()).plus(row)
         self._rows += rows
         if len(self._rows) > 4 * BUSIEST:
             self._rows = self.busiest()
@@ -213,6 +240,14 @@ class _Sums:
     def busiest(self) -> list[FunctionQueue]:
         """Return the functions with the most waiting jobs."""
         return heapq.nlargest(BUSIEST, self._rows, key=lambda row: row.waiting())
+
+    def without(self, rows: Iterable[FunctionQueue]) -> dict[str, JobNumbers]:
+        """Return the sums by namespace without some of the functions."""
+        sums = dict(self._by_namespace)
+        for row in rows:
+            namespace = namespace_of(row.name)
+            sums[namespace] = sums[namespace].minus(row)
+        return sums
 
 
 def _rows_of(counts: Mapping[tuple[bytes, int, int], int]) -> list[FunctionQueue]:

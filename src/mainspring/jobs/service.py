@@ -240,7 +240,7 @@ class JobService:
         self.is_registered, self.registered_elsewhere = self.registered.has, self.registered.of_others
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
         self.registered_names, self.all_functions = self.registered.names, self.roster.functions
-        self.too_many_functions = self.roster.too_many
+        self.too_many_functions, self.unlisted_jobs = self.roster.too_many, self.roster.unlisted_jobs
         self.attempt_figures = self.attempts.figures
         self.limited_functions, self.spec_of = self.functions.names, self.functions.limits_of
         self.change_limits = self.functions.change

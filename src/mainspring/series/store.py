@@ -44,3 +44,14 @@ class ReadSeries(PageQuery[Row], frozen=True, kw_only=True):
     function: bytes
     step: int
     since: int
+
+
+class ReadNamespaceSeries(PageQuery[Row], frozen=True, kw_only=True):
+    """Read the buckets of all functions of a namespace from a time on, in the order of their times.
+
+    A page continues after a time, a function and a term. It reads an index of times, so only for the last few buckets.
+    """
+
+    namespace: str
+    step: int
+    since: int

@@ -17,6 +17,7 @@ from mainspring.api.answers.job_records import RecordCalls
 from mainspring.api.answers.job_streams import JobStreams
 from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.logs import LogCalls
+from mainspring.api.answers.namespaces import NamespaceCalls
 from mainspring.api.answers.no_workflows import without_workflows
 from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
@@ -52,7 +53,7 @@ from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.log_measures import log_measures
 from mainspring.server.metrics import Metrics
 from mainspring.server.node import Node
-from mainspring.server.oldest import Oldest
+from mainspring.server.oldest import Oldest, OldestByNamespace
 from mainspring.server.status import Status
 from mainspring.server.store_watch import StoreWatch
 from mainspring.server.ticks import Ticks
@@ -236,6 +237,14 @@ async def open_node(
         RunGrants(workflow_handlers).handlers,
         worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
+        NamespaceCalls(
+            service,
+            reads,
+            job_clock,
+            tuple if fleet is None else fleet.others,
+            OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
+            kept=engine.series,
+        ).handlers,
         FireCalls(schedules, reads, handles, job_clock).handlers,
         ScheduleGrants(
             {

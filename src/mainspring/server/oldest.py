@@ -6,6 +6,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import from_us, to_us
+from mainspring.namespaces import namespace_of
 from mainspring.queries.jobs import FirstInLine
 
 if TYPE_CHECKING:
@@ -25,9 +26,12 @@ PAUSE_FACTOR: Final = 20
 
 
 class Oldest:
-    """Finds the oldest pending jobs of the functions with the most of them."""
+    """Finds the oldest pending jobs of the functions with the most of them.
 
-    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], reads: Reads, clock: Clock) -> None:
+    ``reads``: None for a store without the query, where only jobs in memory count.
+    """
+
+    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], reads: Reads | None, clock: Clock) -> None:
         self._functions = functions
         self._reads = reads
         self._clock = clock
@@ -36,23 +40,27 @@ class Oldest:
         self._next = float("-inf")
         """The monotonic time of the next read; infinite while one is under way."""
 
-    def refresh(self) -> None:
-        """Read the store if the interval has passed. Nodes that serve metrics call this about once a second."""
+    def refresh(self, then: Callable[[], None] = lambda: None) -> None:
+        """Read the store if the interval has passed, and call a function then; otherwise call it at once.
+
+        Nodes that serve metrics call this about once a second.
+        """
         began = self._clock.monotonic()
-        if began < self._next:
-            return
-        functions = [queue.name for queue in self._busiest() if any(queue.backlog)]
-        if not functions:
+        functions = [queue.name for queue in self._busiest() if any(queue.backlog)] if began >= self._next else []
+        if self._reads is None or not functions:
+            then()
             return
 
         def succeeded(found: dict[bytes, int]) -> None:
             self._stored = found
             ended = self._clock.monotonic()
             self._next = ended + max(READ_INTERVAL, PAUSE_FACTOR * (ended - began))
+            then()
 
         def failed(error: StoreError) -> None:
             del error  # keep the earlier ages
             self._next = self._clock.monotonic() + READ_INTERVAL
+            then()
 
         self._next = float("inf")
         self._reads.ask(FirstInLine(tuple(functions)), succeeded, failed)
@@ -89,3 +97,33 @@ def _firsts(queue: FunctionQueue) -> Iterator[Held]:
 
 def _since(held: Held) -> int:
     return max(held.job.created_us, held.job.due_us)
+
+
+MOST_NAMESPACES: Final = 100
+
+
+class OldestByNamespace:
+    """One `Oldest` for each namespace that was asked for, so that busy functions elsewhere displace none of it.
+
+    ``reads``: None for a store without the query.
+    """
+
+    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], reads: Reads | None, clock: Clock) -> None:
+        self._functions = functions
+        self._reads = reads
+        self._clock = clock
+        self._all: dict[str, Oldest] = {}
+
+    def of(self, namespace: str) -> Oldest:
+        """Return the ages of a namespace."""
+        found = self._all.pop(namespace, None)
+        if found is None:
+
+            def own() -> Iterator[FunctionQueue]:
+                return (queue for queue in self._functions() if namespace_of(queue.name) == namespace)
+
+            found = Oldest(own, self._reads, self._clock)
+        while len(self._all) >= MOST_NAMESPACES:
+            del self._all[next(iter(self._all))]
+        self._all[namespace] = found
+        return found

@@ -13,7 +13,7 @@ from mainspring.version import version
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mainspring.clock import Clock
     from mainspring.faces.gearman.peers import Peers
@@ -50,19 +50,20 @@ class Status:
         self._started = started
         self._workflows = workflows
 
-    def read(self, namespace: str) -> NodeStatus:
-        """Return the current status, with the functions and workflows of a namespace."""
+    def read(self, namespace: str, sees: Callable[[str], bool] | None, everything: bool) -> NodeStatus:
+        """Return the current status, with the functions and workflows of a namespace that a predicate accepts, or all of them.
+
+        Without ``everything``, no number counts jobs, workers or functions of others.
+        """
         service = self._service
-        functions: Iterable[FunctionQueue] = service.queues()
-        (total, waiting), running = service.jobs_of_others, 0
-        for queue in functions:
-            total += queue.total()
-            running += queue.running
-            waiting += queue.size + sum(queue.backlog)
-        number = service.number_of_functions
-        if number > STATUS_FUNCTIONS:
-            own = (queue for queue in service.all_functions() if namespace_of(queue.name) == namespace)
-            functions = heapq.nlargest(STATUS_FUNCTIONS, own, key=FunctionQueue.total)
+        own = [queue for queue in service.all_functions() if namespace_of(queue.name) == namespace]
+        if sees is not None:
+            own = [queue for queue in own if sees(function_text(queue.name))]
+        functions = own if len(own) <= STATUS_FUNCTIONS else heapq.nlargest(STATUS_FUNCTIONS, own, FunctionQueue.total)
+        workers = [worker for worker in service.workers() if worker.abilities]
+        if not everything:
+            seen = {queue.name for queue in own}
+            workers = [worker for worker in workers if any(queue.name in seen for queue in worker.abilities)]
         return NodeStatus(
             version=version(),
             name=self._settings.name,
@@ -70,14 +71,16 @@ class Status:
             store=self._settings.store.shown,
             pid=os.getpid(),
             uptime=round(self._clock.monotonic() - self._started, 3),
-            connections=len(self._peers.connected),
+            connections=len(self._peers.connected) if everything else None,
             schedules=self._schedules.fires,
-            workers=len({worker.beside or worker for worker in service.workers() if worker.abilities}),
-            known_functions=number,
-            jobs=JobNumbers(total, running, waiting),
-            commits=CommitNumbers(self._commits.groups, self._commits.jobs),
-            functions=[_function(queue) for queue in functions if namespace_of(queue.name) == namespace],
-            workflows=[] if self._workflows is None else self._versions(self._workflows, namespace),
+            workers=len({worker.beside or worker for worker in workers}),
+            known_functions=service.number_of_functions if everything else len(own),
+            jobs=_sum(service.queues(), *service.jobs_of_others) if everything else _sum(own),
+            commits=CommitNumbers(self._commits.groups, self._commits.jobs) if everything else None,
+            functions=[_function(queue) for queue in functions],
+            workflows=[]
+            if self._workflows is None
+            else [one for one in self._versions(self._workflows, namespace) if sees is None or sees(one.type)],
         )
 
     @staticmethod
@@ -92,6 +95,16 @@ class Status:
             )
             for key in versions
         ]
+
+
+def _sum(functions: Iterable[FunctionQueue], total: int = 0, waiting: int = 0) -> JobNumbers:
+    """Return the numbers of the jobs of functions, added to those of others."""
+    running = 0
+    for queue in functions:
+        total += queue.total()
+        running += queue.running
+        waiting += queue.size + sum(queue.backlog)
+    return JobNumbers(total, running, waiting)
 
 
 def _function(queue: FunctionQueue) -> FunctionStatus:

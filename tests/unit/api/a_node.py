@@ -123,6 +123,7 @@ class Node:
                 ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers
             ).handlers,
             self.submits.handlers,
+            enter=self.service.enter_namespace,
         )
 
         self.api.add_streams(JobStreams(self.service).followers)

@@ -10,6 +10,7 @@ import pytest
 from mainspring.jobs import dispatch, roster
 from mainspring.jobs.model import State
 from mainspring.jobs.roster import Page, Place
+from mainspring.namespaces import namespace_of
 
 from .a_node import Node, side
 
@@ -158,6 +159,23 @@ def test_the_busiest_rows_are_listed_by_name(node: Node, monkeypatch: pytest.Mon
     node.stream("41")
     node.commit()
     assert [row.name for row in counted.functions() if not row.serial] == [b"40"], "each is there once"
+
+
+def test_the_jobs_of_functions_without_names_in_lists_are_counted_by_namespace(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "BUSIEST", 2)
+    store(node, 50)
+    for function in ("shop\x1f1", "shop\x1f2", "shop\x1f2", "shop\x1f3"):
+        node.background(function, function)
+    node.wait(6.0)
+    counted = node.service.roster
+    for namespace, number in (("default", 50), ("shop", 4), ("none", 0)):
+        listed = [row for row in counted.functions() if namespace_of(row.name) == namespace]
+        unlisted = counted.unlisted_jobs(namespace)
+        assert unlisted.jobs + sum(row.live for row in listed) == number
+        assert unlisted.waiting + sum(row.waiting() for row in listed) == number
+    assert counted.unlisted_jobs("shop") == (2, 2), "those of the busiest are listed"
 
 
 def test_what_a_store_that_fails_has_said_before_stays(node: Node) -> None:

@@ -533,6 +533,7 @@ def test_status_and_metrics_show_each_function() -> None:
             assert measures["mainspring_jobs_running"][0] == ({"function": "f"}, 1)
             assert ({"function": "\\xff", "priority": "high"}, 1.0) in measures["mainspring_jobs_waiting"]
             assert measures["mainspring_window_jobs"] == [({}, 4.0)]
+            assert status.commits is not None
             assert status.commits.jobs == 3, "claims, sweeps and reads add none"
             assert measures["mainspring_committed_jobs_total"] == [({}, 3.0)]
             assert node.running() == 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mainspring.access.roles import Permission
+from mainspring.api import namespaces
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
+from mainspring.api.namespaces import ListNodes, NamespaceNode, ShowNode
 from mainspring.api.nodes import Drain, List, Listed, NodeInfo, Remove, Show
 from mainspring.namespaces import namespace_of
 from mainspring.workflows.model import function_text
@@ -47,7 +50,14 @@ class NodeCalls:
         self._recover = recover
         self._record = record
         self._under_way: set[asyncio.Task[Any]] = set()
-        self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._drain, Remove: self._remove}
+        self.handlers: Handlers = {
+            List: self._list,
+            Show: self._show,
+            Drain: self._drain,
+            Remove: self._remove,
+            ListNodes: self._list_of_namespace,
+            ShowNode: self._show_of_namespace,
+        }
 
     def _awaited(self, work: Coroutine[Any, Any, T]) -> Later[T]:
         """Run work on the store's own connection as a task."""
@@ -68,26 +78,34 @@ class NodeCalls:
 
         return Later(ask)
 
-    async def _rows(self, request: Request[Any], caller: Caller) -> list[NodeInfo]:
+    async def _rows(self) -> list[_Row]:
         dead = {row.term for row in self._lease_manager.dead()}
         rows = await self._awaited(self._port.rows())
-        return [node_info(row, request, caller, dead=row.term in dead) for row in rows]
+        return [_Row(row, dead=row.term in dead) for row in rows]
 
     async def _node(self, request: Show | Drain | Remove, caller: Caller) -> NodeInfo:
-        node = request.node
-        found = [row for row in await self._rows(request, caller) if node in {row.name, str(row.term)}]
+        return node_info(await self._find(request.node), request, caller)
+
+    async def _find(self, node: str) -> _Row:
+        found = [one for one in await self._rows() if node in {one.row.name, str(one.row.term)}]
         if not found:
             raise ApiError(Code.NODE_NOT_FOUND, f"there is no node {node}; mainspring nodes list shows those there are")
         if len(found) > 1:
-            terms = ", ".join(str(row.term) for row in found)
+            terms = ", ".join(str(one.row.term) for one in found)
             raise ApiError(Code.AMBIGUOUS_NODE, f"{len(found)} nodes are called {node}: name one of the terms {terms}")
         return found[0]
 
     async def _list(self, request: List, caller: Caller) -> Listed:
-        return Listed(await self._rows(request, caller))
+        return Listed([node_info(one, request, caller) for one in await self._rows()])
 
     async def _show(self, request: Show, caller: Caller) -> NodeInfo:
         return await self._node(request, caller)
+
+    async def _list_of_namespace(self, request: ListNodes, caller: Caller) -> namespaces.Listed:
+        return namespaces.Listed([namespace_node(one, request, caller) for one in await self._rows()])
+
+    async def _show_of_namespace(self, request: ShowNode, caller: Caller) -> NamespaceNode:
+        return namespace_node(await self._find(request.node), request, caller)
 
     async def _drain(self, request: Drain, caller: Caller) -> NodeInfo:
         node = await self._node(request, caller)
@@ -118,18 +136,37 @@ class SingleNodeCalls:
 
     def __init__(self, row: Callable[[], NodeRow]) -> None:
         self._row = row
-        self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._refuse, Remove: self._refuse}
+        self.handlers: Handlers = {
+            List: self._list,
+            Show: self._show,
+            Drain: self._refuse,
+            Remove: self._refuse,
+            ListNodes: self._list_of_namespace,
+            ShowNode: self._show_of_namespace,
+        }
+
+    def _only(self) -> _Row:
+        return _Row(self._row(), dead=False)
+
+    def _find(self, node: str) -> _Row:
+        row = self._row()
+        if node not in {row.name, str(row.term)}:
+            raise ApiError(
+                Code.NODE_NOT_FOUND, f"there is no node {node}: {row.name} is the only one that has this store"
+            )
+        return _Row(row, dead=False)
 
     async def _list(self, request: List, caller: Caller) -> Listed:
-        return Listed([node_info(self._row(), request, caller, dead=False)])
+        return Listed([node_info(self._only(), request, caller)])
 
     async def _show(self, request: Show, caller: Caller) -> NodeInfo:
-        row = self._row()
-        if request.node not in {row.name, str(row.term)}:
-            raise ApiError(
-                Code.NODE_NOT_FOUND, f"there is no node {request.node}: {row.name} is the only one that has this store"
-            )
-        return node_info(row, request, caller, dead=False)
+        return node_info(self._find(request.node), request, caller)
+
+    async def _list_of_namespace(self, request: ListNodes, caller: Caller) -> namespaces.Listed:
+        return namespaces.Listed([namespace_node(self._only(), request, caller)])
+
+    async def _show_of_namespace(self, request: ShowNode, caller: Caller) -> NamespaceNode:
+        return namespace_node(self._find(request.node), request, caller)
 
     async def _refuse(self, _: Drain | Remove) -> NodeInfo:
         raise ApiError(
@@ -137,22 +174,65 @@ class SingleNodeCalls:
         )
 
 
-def node_info(row: NodeRow, request: Request[Any], caller: Caller, *, dead: bool) -> NodeInfo:
-    """Return a node as the API describes it, with the functions of the request's namespace that the caller may see."""
-    names = [function_text(name) for name in row.functions if namespace_of(name) == request.namespace]
+class _Row(NamedTuple):
+    row: NodeRow
+    dead: bool
+
+    @property
+    def state(self) -> str:
+        return "dead" if self.dead else "draining" if self.row.draining else "live"
+
+    def loads(self, request: Request[Any], caller: Caller) -> dict[str, int]:
+        """Return the running jobs by function, of the functions of the request's namespace that the caller may see."""
+        found: dict[str, int] = {}
+        for name, (_, running) in zip(self.row.functions, chain(self.row.loads, repeat((0, 0))), strict=False):
+            text = function_text(name)
+            if namespace_of(name) == request.namespace and caller.may(Permission.READ, request.namespace, text):
+                found[text] = running
+        return found
+
+
+def node_info(found: _Row, request: Request[Any], caller: Caller) -> NodeInfo:
+    """Return a node as the API describes it, with the functions of the request's namespace that the caller may see.
+
+    Numbers of other namespaces' jobs and workers are only for callers who may see everything.
+    """
+    row, loads = found.row, found.loads(request, caller)
+    everything = caller.may_everywhere(Permission.READ)
+    prefetch = row.capacity if everything else None
     return NodeInfo(
         name=row.name,
         term=row.term,
-        state="dead" if dead else "draining" if row.draining else "live",
+        state=found.state,
         address=row.address or None,
-        slots=row.slots,
-        prefetch=row.capacity,
-        capacity=row.capacity,
-        jobs=row.running,
+        slots=row.slots if everything else None,
+        prefetch=prefetch,
+        capacity=prefetch,
+        jobs=row.running if everything else sum(loads.values()),
         weight=row.weight,
-        functions=[name for name in names if caller.may(Permission.READ, request.namespace, name)],
+        functions=list(loads),
         beats=row.counter,
         lease=row.lease,
         started_at=rfc3339(row.started_us),
         version=row.version,
+    )
+
+
+def namespace_node(found: _Row, request: Request[Any], caller: Caller) -> NamespaceNode:
+    """Return a node with the figures of the request's namespace."""
+    row, loads = found.row, found.loads(request, caller)
+    workers = [worker for worker in row.workers if request.namespace in worker.namespaces]
+    slots = [worker.slots for worker in workers if worker.slots is not None]
+    return NamespaceNode(
+        name=row.name,
+        term=row.term,
+        state=found.state,
+        version=row.version,
+        started_at=rfc3339(row.started_us),
+        beats=row.counter,
+        lease=row.lease,
+        workers=len(workers),
+        slots=sum(slots) if len(slots) == len(workers) else None,
+        running=sum(loads.values()),
+        functions=list(loads),
     )

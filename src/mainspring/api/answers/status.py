@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 
 class StatusCalls:
-    """Calls about the node itself; ``status`` returns its current state, with the functions of a namespace."""
+    """Calls about the node itself.
 
-    def __init__(self, service: JobService, status: Callable[[str], NodeStatus]) -> None:
+    ``status`` returns its current state, with the functions of a namespace that a predicate accepts, or all of them. If its
+    third argument is False, no number is of others.
+    """
+
+    def __init__(
+        self, service: JobService, status: Callable[[str, Callable[[str], bool] | None, bool], NodeStatus]
+    ) -> None:
         self._service = service
         self._status = status
         self.handlers: Handlers = {Show: self._show}
@@ -29,7 +35,5 @@ class StatusCalls:
 
         counted: Later[None] = Later(lambda done, _: self._service.counted(lambda: done(None)))
         await counted
-        status = self._status(request.namespace)
-        status.functions = [one for one in status.functions if sees(one.function)]
-        status.workflows = [one for one in status.workflows if sees(one.type)]
-        return status
+        every = caller.functions(request.permission, request.namespace) is None
+        return self._status(request.namespace, None if every else sees, caller.may_everywhere(request.permission))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.series.store import SWEEP_ROWS, ReadSeries, SaveSeries
+from mainspring.series.store import SWEEP_ROWS, ReadNamespaceSeries, ReadSeries, SaveSeries
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -44,5 +44,25 @@ async def read(tables: Tables, query: ReadSeries, meter: Meter) -> Page[Row]:
     return await in_parts(query, meter, behind)
 
 
+async def read_namespace(tables: Tables, query: ReadNamespaceSeries, meter: Meter) -> Page[Row]:
+    """Read a page of the buckets of a namespace."""
+    rows = {
+        (row.at, row.function, row.term): row
+        for (namespace, _, step), buckets in tables.series.items()
+        if (namespace, step) == (query.namespace, query.step)
+        for row in buckets.values()
+        if row.at >= query.since
+    }
+
+    async def behind(after: tuple[int, bytes, int] | None, most: int) -> list[tuple[tuple[int, bytes, int], Row]]:
+        places = sorted(place for place in rows if after is None or place > after)
+        return [(place, deepcopy(rows[place])) for place in places[:most]]
+
+    return await in_parts(query, meter, behind)
+
+
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {SaveSeries: save}
-READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {ReadSeries: read}
+READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+    ReadSeries: read,
+    ReadNamespaceSeries: read_namespace,
+}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.postgres.statements import load
 from mainspring.series.model import Row, decode_bucket, encode_bucket
-from mainspring.series.store import SWEEP_ROWS, ReadSeries, SaveSeries
+from mainspring.series.store import SWEEP_ROWS, ReadNamespaceSeries, ReadSeries, SaveSeries
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -42,7 +42,24 @@ async def read(tx: Transaction, query: ReadSeries, meter: Meter) -> Page[Row]:
             for at, term, bucket in found
         ]
 
-    page = await in_parts(query, meter, behind)
+    return await _with_nodes(tx, await in_parts(query, meter, behind))
+
+
+async def read_namespace(tx: Transaction, query: ReadNamespaceSeries, meter: Meter) -> Page[Row]:
+    """Read a page of the buckets of a namespace, as `read` does."""
+
+    async def behind(after: tuple[int, bytes, int] | None, most: int) -> list[tuple[tuple[int, bytes, int], Row]]:
+        place = after or (query.since, b"", -1)
+        found = await tx.connection.fetch(SQL["read_namespace_series"], query.namespace, query.step, *place, most)
+        return [
+            ((at, function, term), Row(query.namespace, function, query.step, at, term, decode_bucket(bucket)))
+            for at, function, term, bucket in found
+        ]
+
+    return await _with_nodes(tx, await in_parts(query, meter, behind))
+
+
+async def _with_nodes(tx: Transaction, page: Page[Row]) -> Page[Row]:
     await tx.nodes.load(group.job for row in page.items for group in row.bucket.errors.values())
     return page
 
@@ -50,4 +67,7 @@ async def read(tx: Transaction, query: ReadSeries, meter: Meter) -> Page[Row]:
 HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
     SaveSeries: save
 }
-READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {ReadSeries: read}
+READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
+    ReadSeries: read,
+    ReadNamespaceSeries: read_namespace,
+}

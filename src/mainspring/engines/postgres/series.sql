@@ -16,3 +16,7 @@ WHERE s.namespace = old.namespace AND s.function = old.function AND s.step = old
 -- name: read_series
 SELECT at, term, bucket FROM series
 WHERE namespace = $1 AND function = $2 AND step = $3 AND (at, term) > ($4, $5) ORDER BY at, term LIMIT $6;
+
+-- name: read_namespace_series
+SELECT at, function, term, bucket FROM series
+WHERE step = $2 AND at >= $3 AND namespace = $1 AND (at, function, term) > ($3, $4, $5) ORDER BY at, function, term LIMIT $6;

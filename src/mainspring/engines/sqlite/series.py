@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.series.model import Row, decode_bucket, encode_bucket
-from mainspring.series.store import SWEEP_ROWS, ReadSeries, SaveSeries
+from mainspring.series.store import SWEEP_ROWS, ReadNamespaceSeries, ReadSeries, SaveSeries
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
@@ -40,5 +40,22 @@ async def read(tx: Transaction, query: ReadSeries, meter: Meter) -> Page[Row]:
     return await in_parts(query, meter, behind)
 
 
+async def read_namespace(tx: Transaction, query: ReadNamespaceSeries, meter: Meter) -> Page[Row]:
+    """Read a page of the buckets of a namespace."""
+
+    async def behind(after: tuple[int, bytes, int] | None, most: int) -> list[tuple[tuple[int, bytes, int], Row]]:
+        place = after or (query.since, b"", -1)
+        found = tx.cursor.execute(SQL["read_namespace_series"], (query.namespace, query.step, *place, most))
+        return [
+            ((at, function, term), Row(query.namespace, function, query.step, at, term, decode_bucket(bucket)))
+            for at, function, term, bucket in found
+        ]
+
+    return await in_parts(query, meter, behind)
+
+
 HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]] = {SaveSeries: save}
-READERS: dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]] = {ReadSeries: read}
+READERS: dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]] = {
+    ReadSeries: read,
+    ReadNamespaceSeries: read_namespace,
+}

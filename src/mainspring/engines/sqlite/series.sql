@@ -11,3 +11,8 @@ DELETE FROM series WHERE (namespace, function, step, at, term) IN (
 -- name: read_series
 SELECT at, term, bucket FROM series
 WHERE namespace = ?1 AND function = ?2 AND step = ?3 AND (at, term) > (?4, ?5) ORDER BY at, term LIMIT ?6;
+
+-- The index has the other columns of the primary key too, so its rows are in this order; + makes the planner see it.
+-- name: read_namespace_series
+SELECT at, function, term, bucket FROM series INDEXED BY series_old
+WHERE step = ?2 AND at >= ?3 AND +namespace = ?1 AND (at, function, term) > (?3, ?4, ?5) ORDER BY at, namespace, function, term LIMIT ?6;

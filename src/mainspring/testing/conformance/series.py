@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row
-from mainspring.series.store import ReadSeries, SaveSeries
+from mainspring.series.store import ReadNamespaceSeries, ReadSeries, SaveSeries
 from mainspring.storage.query import Budget
 from mainspring.testing.conformance.driver import Make, Store
 
@@ -65,6 +66,20 @@ class SeriesSuite:
         assert self._read(store, function=b"g") == [row(1800, 3, function=b"g")]
         (other,) = store.all_of(ReadSeries(namespace="a", function=b"f", step=MINUTE, since=0))
         assert other.namespace == "a"
+
+    def test_the_buckets_of_a_namespace_are_read_by_their_times(self, store: Store) -> None:
+        own = [
+            row(60, function=b"g"),
+            row(120, function=b"f"),
+            row(120, function=b"f", term=2),
+            row(120, function=b"h"),
+        ]
+        self._save(store, *reversed(own), row(60, namespace="a"), row(0), row(1800, step=HALF_HOUR))
+        query = ReadNamespaceSeries(namespace="default", step=MINUTE, since=60)
+        assert store.all_of(query) == own
+        assert store.all_of(query, Budget(rows=1, part=1)) == own, "page by page"
+        assert store.all_of(msgspec.structs.replace(query, namespace="a")) == [row(60, namespace="a")]
+        assert store.all_of(msgspec.structs.replace(query, step=HALF_HOUR)) == [row(1800, step=HALF_HOUR)]
 
     def test_a_bucket_replaces_the_one_before(self, store: Store) -> None:
         self._save(store, row(60))

@@ -109,7 +109,7 @@ nodes.remove {"node": "n", "force": true}
 """.strip()
 
 
-def unexpected(_: str) -> NodeStatus:
+def unexpected(*_: object) -> NodeStatus:
     raise AssertionError
 
 

@@ -260,7 +260,7 @@ def test_the_status_of_the_node_is_shown(node: Node) -> None:
     functions = [FunctionStatus("f", 6, 0, 0, Waiting(1, 2, 3))]
     numbers = JobNumbers(6, 0, 6), CommitNumbers(2, 9)
     status = NodeStatus("1", "n", 7, "memory://", 1, 0.5, 1, True, 0, 1, *numbers, functions)
-    node.life.api.add(StatusCalls(node.service, lambda _: status).handlers)
+    node.life.api.add(StatusCalls(node.service, lambda *_: status).handlers)
     name, (_, shown) = node.connect(extended=True).ask(Type.CALL, b"1", b"node.status", b"")
     assert name == "ANSWER"
     assert shown == (

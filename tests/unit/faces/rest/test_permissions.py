@@ -310,6 +310,41 @@ def test_pages_about_all_namespaces_are_for_callers_with_all_of_them(grant: Gran
     asyncio.run(test())
 
 
+def test_jobs_elsewhere_change_no_answer() -> None:
+    """Jobs in another namespace change the answer of no GET for callers of one namespace."""
+
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            grant = Grant(Role.VIEWER, OWN, payloads=True)
+            client.access.callers["own"] = Caller("own", (grant,), token="own")
+            handle = (await built.api.call(Submit(b"pay", b"1"))).handle
+            (node,) = (await client.get("/api/v1/nodes")).json["items"]
+            names = {"{namespace}": OWN, "{handle}": handle, "{function}": "pay", "{node}": node["name"]}
+
+            async def answers() -> dict[str, Any]:
+                found: dict[str, Any] = {}
+                for method, path, operation in operations():
+                    target = path
+                    for name, value in names.items():
+                        target = target.replace(name, value)
+                    if method == "GET" and "{" not in target and not path.endswith(("/stream", "/timeline")):
+                        answer = await client.get(target, token="own")
+                        if answer.status == 200 and not operation.get("x-in-all-namespaces"):
+                            found[path] = answer.json if "json" in answer.headers["content-type"] else answer.body
+                del found["/api/v1/status"]["uptime"]
+                del found["/api/v1/namespaces/{namespace}/status"]["oldest_waiting"]["seconds"]
+                return found
+
+            before = await answers()
+            assert len(before) > 15
+            await built.api.call(Submit(b"mail", b"1", namespace=OTHER))
+            await built.api.call(Submit(b"pay", b"1", namespace=OTHER))
+            after = await answers()
+            assert {path: answer for path, answer in after.items() if answer != before[path]} == {}
+
+    asyncio.run(test())
+
+
 def test_every_operation_declares_a_permission() -> None:
     assert [
         path for _, path, one in operations() if one["x-permission"] not in {item.value for item in Permission}

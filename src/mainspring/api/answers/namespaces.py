@@ -1,0 +1,191 @@
+"""Calls about one namespace: its jobs, what fails and waits in it, and what happened in the last minutes."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from mainspring.api.answers.text import rfc3339
+from mainspring.api.answers.waiting import Later, read_page
+from mainspring.api.namespaces import (
+    FailingFunction,
+    Failures,
+    JobCounts,
+    NamespaceStatus,
+    OldestJob,
+    RecentJobs,
+    Status,
+)
+from mainspring.jobs.attempts import OUTCOMES
+from mainspring.namespaces import namespace_of
+from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, begin_of
+from mainspring.series.store import ReadNamespaceSeries
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mainspring.access.caller import Caller
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.clock import Clock
+    from mainspring.ids import Handles
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.service import JobService
+    from mainspring.nodes.model import NodeRow
+    from mainspring.storage.reads import Reads
+
+RECENT_MINUTES: Final = 5
+"""Whole minutes that count as recent."""
+FAILING_HALF_HOURS: Final = 2
+"""Half hours of failures, with the one under way."""
+MOST_FAILING: Final = 20
+MOST_ROWS: Final = 50_000
+"""Buckets of one answer: those of ten thousand functions in the recent minutes."""
+KEPT_FOR: Final = 5.0
+"""Seconds for which the read buckets of a namespace are used again: nodes write theirs once a minute."""
+MOST_KEPT: Final = 100
+"""Namespaces whose buckets are kept."""
+
+
+class Ages(Protocol):
+    """The ages of the oldest waiting jobs of a namespace; `server.oldest` implements it."""
+
+    def refresh(self, then: Callable[[], None]) -> None:
+        """Read the store if it is time, and call a function then."""
+
+    def ages(self) -> Iterator[tuple[bytes, float]]:
+        """Return functions with waiting jobs, with the seconds for which the oldest one has waited."""
+
+
+class _Series(NamedTuple):
+    """The buckets that were read at a monotonic time. ``since`` are wall times in seconds."""
+
+    read_at: float
+    recent_since: int
+    recent: dict[bytes, Bucket]
+    failing_since: int
+    failing: dict[bytes, Bucket]
+
+
+class NamespaceCalls:
+    """Answers with the figures of one namespace.
+
+    ``others`` returns the rows of the other live nodes, and ``ages`` the ages of a namespace's oldest jobs. ``kept`` is whether
+    the store keeps series.
+    """
+
+    def __init__(
+        self,
+        service: JobService,
+        reads: Reads,
+        clock: Clock,
+        others: Callable[[], Sequence[NodeRow]],
+        ages: Callable[[str], Ages],
+        *,
+        kept: bool,
+    ) -> None:
+        self._service = service
+        self._reads = reads
+        self._clock = clock
+        self._handles: Handles = service.handles
+        self._others = others
+        self._ages = ages
+        self._kept = kept
+        self._series: dict[str, _Series] = {}
+        self.handlers: Handlers = {Status: self._status}
+
+    async def _status(self, request: Status, caller: Caller) -> NamespaceStatus:
+        namespace = request.namespace
+
+        def sees(function: bytes) -> bool:
+            return caller.may(request.permission, namespace, function_text(function))
+
+        await Later[None](lambda done, _: self._service.counted(lambda: done(None)))
+        ages = self._ages(namespace)
+        await Later[None](lambda done, _: ages.refresh(lambda: done(None)))
+        series = await self._read(namespace) if self._kept else None
+        functions = [
+            queue
+            for queue in self._service.all_functions()
+            if namespace_of(queue.name) == namespace and sees(queue.name)
+        ]
+        oldest = max(((age, name) for name, age in ages.ages() if sees(name)), default=None)
+        return NamespaceStatus(
+            namespace=namespace,
+            jobs=self._counts(
+                namespace, functions, sees, every=caller.functions(request.permission, namespace) is None
+            ),
+            functions=len(functions),
+            oldest_waiting=None if oldest is None else OldestJob(function_text(oldest[1]), round(oldest[0], 3)),
+            recent=None if series is None else _recent(series, sees),
+            failing=None if series is None else self._failing(series, sees),
+        )
+
+    def _counts(
+        self, namespace: str, functions: list[FunctionQueue], sees: Callable[[bytes], bool], *, every: bool
+    ) -> JobCounts:
+        total = waiting = running = 0
+        for queue in functions:
+            total += queue.total()
+            running += queue.running
+            waiting += queue.waiting()
+        if every:  # those of functions that are rows of the store alone, and not listed
+            more = self._service.unlisted_jobs(namespace)
+            total, waiting = total + more.jobs, waiting + more.waiting
+        for row in self._others():
+            for name, (_, number) in zip(row.functions, row.loads, strict=False):
+                if namespace_of(name) == namespace and sees(name):
+                    running += number
+        return JobCounts(total, waiting, running, max(total - waiting - running, 0))
+
+    async def _read(self, namespace: str) -> _Series:
+        now = self._clock.monotonic()
+        kept = self._series.pop(namespace, None)
+        if kept is None or now - kept.read_at >= KEPT_FOR:
+            wall = self._clock.wall()
+            recent_since = begin_of(MINUTE, wall) - RECENT_MINUTES * MINUTE
+            failing_since = begin_of(HALF_HOUR, wall) - (FAILING_HALF_HOURS - 1) * HALF_HOUR
+            recent = await self._sums(namespace, MINUTE, recent_since, begin_of(MINUTE, wall))
+            failing = await self._sums(namespace, HALF_HOUR, failing_since, begin_of(HALF_HOUR, wall) + HALF_HOUR)
+            kept = _Series(now, recent_since, recent, failing_since, failing)
+        while len(self._series) >= MOST_KEPT:
+            del self._series[next(iter(self._series))]
+        self._series[namespace] = kept
+        return kept
+
+    async def _sums(self, namespace: str, step: int, since: int, until: int) -> dict[bytes, Bucket]:
+        """Return the sums of the buckets that begin between two times, by function."""
+        query = ReadNamespaceSeries(namespace=namespace, step=step, since=since, limit=MOST_ROWS)
+        sums: dict[bytes, Bucket] = {}
+        for row in (await read_page(self._reads.gather, query)).items:
+            if row.at < until:
+                sums.setdefault(row.function, Bucket()).add(row.bucket)
+        return sums
+
+    def _failing(self, series: _Series, sees: Callable[[bytes], bool]) -> Failures:
+        failing = ((name, bucket.errors) for name, bucket in series.failing.items() if bucket.errors and sees(name))
+        numbers = ((sum(group.number for group in errors.values()), name, errors) for name, errors in failing)
+        functions = []
+        for number, name, errors in heapq.nlargest(MOST_FAILING, numbers, key=lambda one: one[:2]):
+            kind, last = max(errors.items(), key=lambda one: one[1].last_us)
+            handle = self._handles.of(last.job).decode() if last.job else None
+            functions.append(
+                FailingFunction(function_text(name), number, rfc3339(last.last_us), kind, last.message, handle)
+            )
+        return Failures(rfc3339(series.failing_since * 1_000_000) or "", functions)
+
+
+def _recent(series: _Series, sees: Callable[[bytes], bool]) -> RecentJobs:
+    total = Bucket()
+    for name, bucket in series.recent.items():
+        if sees(name):
+            total.add(bucket)
+    outcomes = {outcome: total.outcomes.get(outcome, 0) for outcome in OUTCOMES}
+    seconds = float(RECENT_MINUTES * MINUTE)
+    return RecentJobs(
+        since=rfc3339(series.recent_since * 1_000_000) or "",
+        seconds=seconds,
+        submitted=total.submitted,
+        **outcomes,
+        succeeded_per_second=outcomes["succeeded"] / seconds,
+    )

@@ -1,0 +1,126 @@
+"""Calls about one namespace: its jobs, what fails and waits in it, and the nodes that work for it.
+
+The figures are those of the namespace alone, so that callers with rights in it may see them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.request import Request
+
+
+class JobCounts(msgspec.Struct):
+    """Numbers of jobs that have not ended, at all nodes."""
+
+    total: int
+    waiting: int
+    """Due, and not running."""
+    running: int
+    """For other nodes, as of their last heartbeats."""
+    scheduled: int
+    """The others: those that are not due yet, and those that other nodes have in memory for their workers."""
+
+
+class OldestJob(msgspec.Struct):
+    """The due job that has waited longest."""
+
+    function: str
+    seconds: float
+
+
+class RecentJobs(msgspec.Struct):
+    """Attempts that ended in the last minutes, at all nodes; docs/reference/protocol.md explains the keys."""
+
+    since: str
+    seconds: float
+    submitted: int
+    succeeded: int
+    failed: int
+    retried: int
+    timed_out: int
+    lost: int
+    cancelled: int
+    released: int
+    snoozed: int
+    succeeded_per_second: float
+
+
+class FailingFunction(msgspec.Struct):
+    """A function with failed attempts."""
+
+    function: str
+    failures: int
+    last_at: str | None
+    error_type: str
+    """Of the last one, as the next two."""
+    message: str
+    handle: str | None
+
+
+class Failures(msgspec.Struct):
+    """The functions with failed attempts since a time, those with the most first."""
+
+    since: str
+    functions: list[FailingFunction]
+
+
+class NamespaceStatus(msgspec.Struct):
+    """A namespace; docs/reference/protocol.md explains the keys."""
+
+    namespace: str
+    jobs: JobCounts
+    functions: int
+    """Functions with jobs or workers at the node that answers."""
+    oldest_waiting: OldestJob | None
+    recent: RecentJobs | None
+    """None where the store keeps no series."""
+    failing: Failures | None
+    """The same."""
+
+
+class NamespaceNode(msgspec.Struct):
+    """A node, with the figures of one namespace; docs/reference/protocol.md explains the keys."""
+
+    name: str
+    term: int
+    state: str
+    version: str
+    started_at: str | None
+    beats: int
+    lease: float
+    workers: int
+    slots: int | None
+    running: int
+    functions: list[str]
+
+
+class Listed(msgspec.Struct):
+    """The nodes that share a store."""
+
+    nodes: list[NamespaceNode]
+
+
+class Status(Request[NamespaceStatus]):
+    """The figures of a namespace, of the functions that the caller may see. Codes: none of its own."""
+
+    permission = Permission.READ
+    call = "namespaces.status"
+    only_reads = True
+
+
+class ListNodes(Request[Listed]):
+    """The nodes that share a store, with the figures of a namespace. Codes: none of its own."""
+
+    permission = Permission.READ
+    call = "namespaces.nodes"
+
+
+class ShowNode(Request[NamespaceNode]):
+    """One of these nodes. Codes: ``node_not_found``, ``ambiguous_node``."""
+
+    permission = Permission.READ
+    call = "namespaces.node"
+    node: str
+    """A name, or the number of a term."""

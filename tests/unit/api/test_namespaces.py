@@ -1,0 +1,198 @@
+"""Calls about one namespace: its figures, and the nodes with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.unit.nodes.rows import row as node_row
+
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api import namespaces, nodes
+from mainspring.api.answers.namespaces import KEPT_FOR, NamespaceCalls
+from mainspring.api.answers.nodes import SingleNodeCalls
+from mainspring.api.answers.registry import Api
+from mainspring.api.submitting import JobOptions, Submit
+from mainspring.nodes.model import WorkerRow
+from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
+from mainspring.series.store import SaveSeries
+from mainspring.server.oldest import OldestByNamespace
+
+from .a_node import Node, opened, run
+
+if TYPE_CHECKING:
+    from mainspring.nodes.model import NodeRow
+
+PAY = Caller("pay", (Grant(Role.VIEWER, "shop", ("pay*",)),))
+
+
+def add_calls(node: Node, *others: NodeRow, kept: bool = True) -> None:
+    ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
+    node.api.add(NamespaceCalls(node.service, node.reads, node.clock, lambda: others, ages.of, kept=kept).handlers)
+
+
+async def save(node: Node, *rows: Row) -> None:
+    node.service.put(SaveSeries(rows, {}), lambda _: None, lambda _: None)
+    await node.committed()
+
+
+def row(node: Node, function: bytes, bucket: Bucket, *, step: int = MINUTE, ago: int = 1, **keys: Any) -> Row:
+    found = Row("shop", function, step, begin_of(step, node.clock.wall()) - ago * step, 1, bucket)
+    return found._replace(**keys)
+
+
+async def status(node: Node, namespace: str = "shop", caller: Caller | None = None) -> namespaces.NamespaceStatus:
+    request = namespaces.Status(namespace=namespace)
+    return await (node.api.call(request) if caller is None else node.api.call(request, caller=caller))
+
+
+def test_jobs_are_counted_by_state_in_one_namespace() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            elsewhere = node_row(2, functions=(b"shop\x1fpay", b"pay"))
+            add_calls(node, msgspec.structs.replace(elsewhere, loads=((1, 4), (1, 50))))
+            node.worker(b"shop\x1fpay")
+            for function, number in ((b"pay", 3), (b"mail", 1)):
+                for _ in range(number):
+                    await node.api.call(Submit(function, b"", namespace="shop"))
+            await node.api.call(Submit(b"mail", b"", options=JobOptions(delay=60.0), namespace="shop"))
+            await node.api.call(Submit(b"pay", b""))
+            await node.committed()
+            seen = await status(node)
+            assert seen.jobs == namespaces.JobCounts(total=5, waiting=3, running=5, scheduled=0)
+            assert seen.functions == 2
+            assert (await status(node, "default")).jobs == namespaces.JobCounts(1, 1, 50, 0)
+            assert (await status(node, "none")).jobs == namespaces.JobCounts(0, 0, 0, 0)
+            assert (await status(node, caller=PAY)).jobs == namespaces.JobCounts(3, 2, 5, 0)
+
+    run(test())
+
+
+def test_scheduled_jobs_do_not_wait() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            await node.api.call(Submit(b"mail", b"", options=JobOptions(delay=60.0), namespace="shop"))
+            seen = await status(node)
+            assert seen.jobs == namespaces.JobCounts(total=1, waiting=0, running=0, scheduled=1)
+            assert seen.oldest_waiting is None
+
+    run(test())
+
+
+def test_the_oldest_waiting_job_is_that_of_the_namespace() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            await node.api.call(Submit(b"old", b""))
+            node.clock.advance(10)
+            await node.api.call(Submit(b"mail", b"", namespace="shop"))
+            node.clock.advance(20)
+            await node.api.call(Submit(b"pay", b"", namespace="shop"))
+            await node.committed()
+            node.clock.advance(5)
+            assert (await status(node)).oldest_waiting == namespaces.OldestJob("mail", 25)
+            assert (await status(node, caller=PAY)).oldest_waiting == namespaces.OldestJob("pay", 5)
+            assert (await status(node, "default")).oldest_waiting == namespaces.OldestJob("old", 35)
+
+    run(test())
+
+
+def test_recent_attempts_are_those_of_whole_minutes_at_all_nodes() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            await save(
+                node,
+                row(node, b"pay", Bucket(70, {"succeeded": 50, "retried": 2})),
+                row(node, b"mail", Bucket(20, {"succeeded": 10}), ago=5, term=2),
+                row(node, b"pay", Bucket(900), ago=6),
+                row(node, b"pay", Bucket(900), ago=0),
+                row(node, b"pay", Bucket(900), namespace="default"),
+            )
+            recent = (await status(node)).recent
+            assert recent is not None
+            assert (recent.seconds, recent.submitted, recent.succeeded, recent.retried) == (300, 90, 60, 2)
+            assert recent.succeeded_per_second == pytest.approx(0.2)
+            seen = (await status(node, caller=PAY)).recent
+            assert seen is not None
+            assert (seen.submitted, seen.succeeded) == (70, 50)
+
+    run(test())
+
+
+def test_failing_functions_have_their_last_errors() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            job = node.service.next_id()
+            errors = {"A": ErrorGroup(3, 1, 10_000_000, 0, "old"), "B": ErrorGroup(1, 1, 20_000_000, job, "new")}
+            await save(
+                node,
+                row(node, b"pay", Bucket(errors=errors), step=HALF_HOUR, ago=0),
+                row(node, b"mail", Bucket(errors={"A": ErrorGroup(9, 1, 1, 0, "m")}), step=HALF_HOUR),
+                row(node, b"pay", Bucket(errors={"A": ErrorGroup(90, 1, 1, 0, "m")}), step=HALF_HOUR, ago=2),
+            )
+            failing = (await status(node)).failing
+            assert failing is not None
+            handle = node.service.handle_of(job).decode()
+            pay = namespaces.FailingFunction("pay", 4, "1970-01-01T00:00:20.000000Z", "B", "new", handle)
+            assert [one.function for one in failing.functions] == ["mail", "pay"]
+            assert failing.functions[1] == pay
+            seen = (await status(node, caller=PAY)).failing
+            assert seen is not None
+            assert seen.functions == [pay]
+
+    run(test())
+
+
+def test_buckets_are_read_again_after_some_seconds() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+
+            async def submitted() -> int:
+                recent = (await status(node)).recent
+                assert recent is not None
+                return recent.submitted
+
+            assert await submitted() == 0
+            await save(node, row(node, b"pay", Bucket(7)))
+            assert await submitted() == 0
+            node.clock.advance(KEPT_FOR)
+            assert await submitted() == 7
+
+    run(test())
+
+
+def test_a_store_without_series_has_counts_alone() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node, kept=False)
+            seen = await status(node)
+            assert (seen.recent, seen.failing) == (None, None)
+
+    run(test())
+
+
+def test_nodes_have_the_figures_of_one_namespace() -> None:
+    async def test() -> None:
+        row = node_row(1, name="a", capacity=90, running=60, functions=(b"pay", b"shop\x1fpay", b"shop\x1fmail"))
+        worker = WorkerRow(1, "w", 4, 2, True, False, True, 0, "1.0", ("shop",))
+        others = WorkerRow(2, "v", 9, 9, True, False, True, 0, "1.0", ("default",))
+        row = msgspec.structs.replace(row, loads=((1, 50), (1, 2), (1, 3)), workers=(worker, others), slots=13)
+        api = Api(SingleNodeCalls(lambda: row).handlers, enter=lambda _: None)
+        (node,) = (await api.call(namespaces.ListNodes(namespace="shop"))).nodes
+        assert (node.workers, node.slots, node.running, node.functions) == (1, 4, 5, ["pay", "mail"])
+        assert await api.call(namespaces.ShowNode("1", namespace="shop")) == node
+        seen = await api.call(namespaces.ShowNode("a", namespace="shop"), caller=PAY)
+        assert (seen.running, seen.functions) == (2, ["pay"])
+        # Callers of a part of the namespaces get no sums of all of them from the call about whole nodes, either.
+        (whole,) = (await api.call(nodes.List(namespace="shop"))).nodes
+        assert (whole.jobs, whole.slots, whole.prefetch, whole.capacity) == (60, 13, 90, 90)
+        (part,) = (await api.call(nodes.List(namespace="shop"), caller=PAY)).nodes
+        assert (part.jobs, part.slots, part.prefetch, part.capacity) == (2, None, None, None)
+
+    run(test())
