@@ -87,6 +87,8 @@ class Built:
     api: Api
     metrics: Metrics
     access: AccessService
+    clock: Clock
+    """Its wall time is that of the store."""
 
 
 async def open_node(
@@ -316,7 +318,7 @@ async def open_node(
         others.append(partial(log_measures, logs))
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
-    return Built(node, api, metrics, access)
+    return Built(node, api, metrics, access, job_clock)
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:

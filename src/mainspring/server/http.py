@@ -1,4 +1,4 @@
-"""The HTTP port of a node: pages for monitoring, and the API for callers with a token or a session."""
+"""The HTTP port of a node: monitoring, and the API and the pages for callers with a token or a session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.proxy import TrustedProxies
-from mainspring.faces.http.app import HEALTH, PAGES, http_app
+from mainspring.faces.dashboard.app import Dashboard
+from mainspring.faces.http.app import HEALTH, MONITORING, http_app
 from mainspring.faces.http.listener import HttpListener
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.login import LOGIN, Login
@@ -52,8 +53,9 @@ class HttpPort:
         certified = listen.tls is not None and listen.tls.client_ca is not None
         is_open = certified or listen.insecure or is_local(listen.http)
         guard = None if is_open else api.guard  # the names of functions are for nobody else
-        pages = http_app(built.node, built.metrics.figures, version=version(), api=api, guard=guard)
-        self._listener = HttpListener(pages, reserved=HEALTH, preferred=PAGES)
+        dashboard = Dashboard(api, now=built.clock.wall, version=version(), prefix=self._prefix)
+        answers = http_app(built.node, built.metrics.figures, version=version(), others=dashboard, guard=guard)
+        self._listener = HttpListener(answers, reserved=HEALTH, preferred=MONITORING)
 
     async def start(self) -> None:
         """Start to serve; return once connections are accepted."""

@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of a node, for monitoring and load balancers, in front of the API."""
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a node, for monitoring and load balancers, in front of everything else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HEALTH: Final = ("/healthz", "/readyz")
 """The paths of health checks."""
-PAGES: Final = frozenset({"/metrics", *HEALTH})
+MONITORING: Final = frozenset({"/metrics", *HEALTH})
 
 
 class NodeView(Protocol):
@@ -47,11 +47,11 @@ Guard = Callable[["Scope", "Receive", "Send", "ASGIApp"], Awaitable[None]]
 
 
 def http_app(
-    view: NodeView, figures: Figures, *, version: str, api: ASGIApp | None = None, guard: Guard | None = None
+    view: NodeView, figures: Figures, *, version: str, others: ASGIApp | None = None, guard: Guard | None = None
 ) -> ASGIApp:
     """Return the ASGI application of a node's monitoring pages; ``version`` is the server's.
 
-    ``api`` answers all other paths. ``guard`` decides who sees ``/metrics``; by default everybody does.
+    ``others`` answers all other paths. ``guard`` decides who sees ``/metrics``; by default everybody does.
     """
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
@@ -67,13 +67,13 @@ def http_app(
         return _verdict(view.ready(), "ready", "not ready")
 
     pages = Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)])
-    if api is None:
+    if others is None:
         return pages
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path not in PAGES:
-            await api(scope, receive, send)
+        if path not in MONITORING:
+            await others(scope, receive, send)
         elif guard is not None and path not in HEALTH:
             await guard(scope, receive, send, pages)
         else:

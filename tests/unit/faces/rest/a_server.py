@@ -28,14 +28,15 @@ ALL_ROUTES = with_document(ROUTES, version="1.0")
 
 
 @contextlib.asynccontextmanager
-async def whole_node(store: str = "memory://") -> AsyncIterator[tuple[Client, Built]]:
+async def whole_node(store: str = "memory://", *, prefix: str = "") -> AsyncIterator[tuple[Client, Built]]:
     """Yield a client with a token of each role, and the node."""
     clock = SystemClock()
     settings = ServerSettings(store=parse_store(store), listen=ListenSettings(gearman=()))
     built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, 1.0))
     try:
         access, streams = MemoryAccess(), Streams()
-        app = RestApp(built.api, ALL_ROUTES, Doorkeeper(access, Hosts()), Login(access), built.access.replies, streams)
+        doorkeeper, login = Doorkeeper(access, Hosts()), Login(access, prefix=prefix)
+        app = RestApp(built.api, ALL_ROUTES, doorkeeper, login, built.access.replies, streams, prefix=prefix)
         yield Client(app, access, streams), built
     finally:
         await built.node.close()

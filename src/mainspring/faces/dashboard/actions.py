@@ -1,0 +1,161 @@
+"""The actions of pages: one declaration for each, from which the form, the call, the command and the ``curl`` line come.
+
+A form is sent to ``/actions/{operation}``. Its fields ``path.…`` are the parameters of the call's path, and its other fields are
+those of the call's body. So everything works without a script, and nothing is possible here that the API does not permit.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.errors import MainspringError
+from mainspring.faces.dashboard.calls import N
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mainspring.faces.dashboard.visit import Visit
+
+Kind = Literal["text", "long_text", "number", "json", "time", "choice", "flag", "names"]
+PATH: Final = "/actions/"
+OF_PATH: Final = "path."
+VERSION: Final = "version"
+"""The field of a form for ``If-Match``."""
+NEXT: Final = "next"
+"""The field of a form for the path of the page that is shown afterwards."""
+
+
+class FormError(MainspringError):
+    """A field of a form that cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """An input of a form."""
+
+    name: str
+    """That of the call's body."""
+    label: str
+    kind: Kind = "text"
+    option: str = ""
+    """The option of the command, such as ``--reason``; empty: the command has none."""
+    required: bool = False
+    choices: tuple[tuple[str, str], ...] = ()
+    """Values with their words."""
+    hint: str = ""
+    longest: int = 4096
+    """Characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """Something that users can do."""
+
+    operation: str
+    """The ``operationId`` of the API's route."""
+    label: str
+    """The words on the button."""
+    done: str
+    """A sentence for afterwards."""
+    path: str
+    method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
+    permission: Permission = Permission.OPERATE
+    fields: tuple[Field, ...] = ()
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    """Further values of the body."""
+    command: str = ""
+    """The arguments of ``mainspring``, with the parameters of the path in braces; empty: there is no command."""
+    warning: str = ""
+    """A sentence for actions that cannot be undone: their form opens first."""
+    if_match: bool = False
+    """Whether the form carries the version of the object."""
+    then: Callable[[Visit, Mapping[str, str], Any], str] | None = None
+    """Returns the path to show afterwards, for the parameters of the path and the answer; by default the page of the form."""
+    name: str = ""
+    """Its name in addresses, if several actions are of one operation."""
+
+    @property
+    def key(self) -> str:
+        """Its name in addresses."""
+        return self.name or self.operation
+
+    def body(self, form: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the body of the call; None for none. Raises FormError."""
+        if self.method == "DELETE":
+            return None
+        values = dict(self.fixed)
+        for one in self.fields:
+            value = read_field(one, form.get(one.name, ""))
+            if value is not None:
+                values[one.name] = value
+        return values
+
+    def command_line(self, namespace: str, parameters: Mapping[str, str], values: Mapping[str, str]) -> str:
+        """Return the command that does the same; empty if there is none."""
+        if not self.command:
+            return ""
+        words = [part.format(**parameters) for part in self.command.split()]
+        for one in self.fields:
+            value = values.get(one.name, "")
+            if one.option and (value or one.required):
+                words += [one.option] if one.kind == "flag" else [one.option, value or one.name.upper()]
+        if namespace != "default":
+            words += ["--namespace", namespace]
+        return "mainspring " + shlex.join(words)
+
+    def curl_line(self, address: str, values: Mapping[str, str], version: str = "") -> str:
+        """Return the ``curl`` command of the call at an address."""
+        words = ["curl", "-X", self.method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']
+        if self.if_match:
+            words += ["-H", shlex.quote(f"If-Match: {version or '*'}")]
+        body = self.body({name: value for name, value in values.items() if value})
+        if body:
+            encoded = msgspec.json.encode(body).decode()
+            words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(encoded)]
+        return " ".join([*words, shlex.quote(address)])
+
+
+def read_field(one: Field, text: str) -> Any:
+    """Return the JSON value of a field's text; None if it is empty. Raises FormError."""
+    text = text if one.kind == "long_text" else text.strip()
+    if not text:
+        if one.required:
+            raise FormError(f"{one.label} is missing: fill it in")
+        return None
+    if one.kind == "number":
+        try:
+            return int(text) if text.lstrip("-").isdigit() else float(text)
+        except ValueError:
+            raise FormError(f"{one.label} is no number: {text[:80]}") from None
+    if one.kind == "json":
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise FormError(f"{one.label} is not valid JSON: {error}") from None
+    if one.kind == "time":
+        return _time(one, text)
+    if one.kind == "flag":
+        return True
+    if one.kind == "names":
+        return text.replace(",", " ").split()
+    return text
+
+
+def _time(one: Field, text: str) -> str:
+    try:
+        time = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise FormError(f"{one.label} is no time such as 2030-01-31T12:00Z: {text[:80]}") from None
+    if time.tzinfo is None:  # as browsers send it; the label says that it is UTC
+        time = time.replace(tzinfo=dt.UTC)
+    return time.isoformat()
+
+
+REASON: Final = Field(name="reason", label="Reason", option="--reason", hint="kept in the audit")
+JOB: Final = f"{N}/jobs/{{handle}}"

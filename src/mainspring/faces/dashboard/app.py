@@ -1,0 +1,239 @@
+"""The ASGI application of the pages, in front of the HTTP API, which it calls: files, pages, and forms."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, parse_qsl, quote, unquote
+
+import structlog
+
+from mainspring import appearance
+from mainspring.api.tokens import Identity
+from mainspring.faces.dashboard import actions, assets, view_settings
+from mainspring.faces.dashboard.actions import FormError
+from mainspring.faces.dashboard.calls import ROOT, Calls, Problem, RefusedError
+from mainspring.faces.dashboard.pages import ACTIONS, PAGES
+from mainspring.faces.dashboard.registry import Table
+from mainspring.faces.dashboard.rendering import MenuEntry, Templates
+from mainspring.faces.dashboard.visit import HTML, NAMESPACE, Place, Response, Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from mainspring.faces.dashboard.actions import Action
+
+API: Final = "/api/"
+LOGIN: Final = "/login"
+NO_PAGES: Final = frozenset({LOGIN, "/logout"})
+"""Paths that the API answers, besides its own."""
+SETTINGS: Final = "/settings/view"
+NOTICE: Final = "mainspring-notice"
+"""The cookie with the result of an action, until the next page has shown it."""
+NOTICE_LIFE: Final = 30
+"""Seconds."""
+FORM_LIMIT: Final = 2 << 20
+"""Bytes of a form."""
+MOST_FIELDS: Final = 2000
+_LONGEST_NOTICE: Final = 300
+HEADERS: Final = {
+    b"cache-control": b"no-store",
+    b"content-security-policy": (
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"same-origin",
+    b"vary": b"cookie",
+    b"x-content-type-options": b"nosniff",
+    b"x-robots-tag": b"noindex",
+}
+
+log = structlog.get_logger("mainspring.pages")
+
+
+class Dashboard:
+    """The pages. ``api`` is the HTTP API of the node, ``prefix`` the path under which a proxy shows it, ``now`` a clock."""
+
+    def __init__(self, api: ASGIApp, *, now: Callable[[], float], version: str, prefix: str = "") -> None:
+        self._api = api
+        self._now = now
+        self._prefix = prefix
+        self._table = Table(PAGES)
+        self._actions = {action.key: action for action in ACTIONS}
+        self._assets = assets.Assets({"style.css": appearance.style()})
+        self._templates = Templates(
+            asset=lambda name: prefix + self._assets.path(name),
+            menu=[MenuEntry(page.path, page.menu) for page in self._table.pages if page.menu],
+            version=version,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers = dict(scope["headers"])
+        path = self._path(scope)
+        if path in NO_PAGES or path.startswith(API):
+            await self._api(scope, receive, send)
+            return
+        if path.startswith(assets.PATH):
+            found = self._assets.answer(path, headers.get(b"accept-encoding", b""))
+            await _send(send, Response(404, {}) if found is None else Response(200, *found), scope["method"])
+            return
+        try:
+            response = await self._answer(scope, receive, path, headers)
+        except Exception:
+            request = secrets.token_hex(8)
+            log.exception("a page failed", request=request, path=path[:200])
+            response = self._unknown_visitor(
+                Problem(
+                    "",
+                    "The node has a defect",
+                    500,
+                    "The node's log has the reason: look there for the request's id.",
+                    request,
+                )
+            )
+        await _send(send, response, scope["method"])
+
+    def _path(self, scope: Scope) -> str:
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = raw.decode("latin-1")
+        # A proxy may remove the prefix, or pass it on.
+        if self._prefix and (path == self._prefix or path.startswith(self._prefix + "/")):
+            path = path[len(self._prefix) :]
+        return path or "/"
+
+    async def _answer(self, scope: Scope, receive: Receive, path: str, headers: dict[bytes, bytes]) -> Response:
+        method = scope["method"]
+        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MOST_FIELDS)
+        namespace = query.get(NAMESPACE, [""])[0].strip() or "default"
+        calls = Calls(self._api, scope, namespace)
+        try:
+            # Forms that change nothing in the API are checked like those that do, because the API sees their method.
+            identity = await calls.get(Identity, f"{ROOT}/whoami")
+        except RefusedError as refused:
+            return self._refused_visitor(refused, scope, path)
+        cookies = _cookies(headers.get(b"cookie", b""))
+        visit = Visit(
+            path=path,
+            parameters={},
+            query=query,
+            calls=calls,
+            identity=identity,
+            settings=view_settings.read(cookies.get(view_settings.COOKIE, "")),
+            place=Place(_origin(scope, headers), self._prefix),
+            templates=self._templates,
+            now=self._now(),
+            notice=unquote(cookies.get(NOTICE, ""))[:_LONGEST_NOTICE],
+        )
+        try:
+            response = await self._visited(visit, method, receive)
+        except RefusedError as refused:
+            response = visit.problem(refused.problem)
+        except FormError as error:
+            response = visit.problem(Problem("", "A field of the form is wrong", 422, str(error)))
+        if visit.notice and response.status == 200:
+            gone = f"{NOTICE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict".encode()
+            response = response._replace(headers={**response.headers, b"set-cookie": gone})
+        return response
+
+    async def _visited(self, visit: Visit, method: str, receive: Receive) -> Response:
+        if method == "POST":
+            if visit.path.startswith(actions.PATH):
+                action = self._actions.get(visit.path.removeprefix(actions.PATH))
+                if action is not None:
+                    return await self._act(visit, action, await _form(receive))
+            elif visit.path == SETTINGS:
+                return self._set_view(visit, await _form(receive))
+        elif method in {"GET", "HEAD"} and (found := self._table.find(visit.path)) is not None:
+            page, visit.parameters = found
+            return await page.handler(visit)
+        return visit.problem(Problem("", "There is no such page", 404, f"There is no page {visit.path[:200]}."))
+
+    async def _act(self, visit: Visit, action: Action, form: dict[str, str]) -> Response:
+        """Do what a form asks for, and show the page that follows."""
+        parameters = {
+            name.removeprefix(actions.OF_PATH): value
+            for name, value in form.items()
+            if name.startswith(actions.OF_PATH)
+        }
+        headers = (
+            {b"if-match": f'"{form.get(actions.VERSION, "")}"'.encode("latin-1", "replace")}
+            if action.if_match
+            else None
+        )
+        answer = await visit.calls.send(action.method, action.path, parameters, body=action.body(form), headers=headers)
+        following = self._next(visit, form)
+        if action.then is not None:
+            following = action.then(visit, parameters, answer)
+        notice = f"{NOTICE}={quote(action.done)}; Path=/; Max-Age={NOTICE_LIFE}; HttpOnly; SameSite=Strict"
+        return Response(303, {b"location": following.encode("ascii", "replace"), b"set-cookie": notice.encode()})
+
+    def _set_view(self, visit: Visit, form: dict[str, str]) -> Response:
+        changed = view_settings.from_form(form, visit.settings)
+        life = view_settings.COOKIE_LIFE
+        cookie = f"{view_settings.COOKIE}={changed.cookie()}; Path=/; Max-Age={life}; SameSite=Lax"
+        following = self._next(visit, form).encode("ascii", "replace")
+        return Response(303, {b"location": following, b"set-cookie": cookie.encode("ascii", "replace")})
+
+    def _next(self, visit: Visit, form: dict[str, str]) -> str:
+        """Return the path of the page that a form belongs to: never that of another site."""
+        path = form.get(actions.NEXT, "")
+        is_ours = path.startswith(self._prefix + "/") and not path.startswith(("//", "/\\")) and path.isprintable()
+        return path if is_ours and path.isascii() else visit.url("/")
+
+    def _unknown_visitor(self, problem: Problem) -> Response:
+        """Return the page of a problem without anything that depends on the visitor."""
+        body = self._templates.render("bare_problem.html", {"problem": problem})
+        return Response(problem.status, {b"content-type": HTML}, body)
+
+    def _refused_visitor(self, refused: RefusedError, scope: Scope, path: str) -> Response:
+        if refused.status != 401:
+            return self._unknown_visitor(refused.problem)
+        following = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+        if scope["method"] not in {"GET", "HEAD"}:
+            following = "/"
+        target = f"{self._prefix}{LOGIN}?{actions.NEXT}={quote(following, safe='')}"
+        return Response(303, {b"location": target.encode("ascii")})
+
+
+async def _form(receive: Receive) -> dict[str, str]:
+    """Return the fields of a form; of several with one name, the last. Raises FormError."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise FormError("The form is incomplete: send it again.")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > FORM_LIMIT:
+            raise FormError(f"The form is longer than {FORM_LIMIT} bytes: use the API or a command.")
+        parts.append(part)
+        if not message.get("more_body", False):
+            break
+    try:
+        pairs = parse_qsl(b"".join(parts).decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise FormError("The form cannot be read: send it as application/x-www-form-urlencoded.") from None
+    return dict(pairs)
+
+
+def _cookies(header: bytes) -> dict[str, str]:
+    pairs = (part.strip().partition("=") for part in header.decode("latin-1").split(";"))
+    return {name: value for name, _, value in pairs}
+
+
+def _origin(scope: Scope, headers: dict[bytes, bytes]) -> str:
+    """Return the node's address as the browser sees it; it is shown only, and decides nothing."""
+    scheme = headers.get(b"x-forwarded-proto", scope["scheme"].encode()).decode("latin-1")
+    return f"{'https' if scheme == 'https' else 'http'}://{headers.get(b'host', b'').decode('latin-1')}"
+
+
+async def _send(send: Send, response: Response, method: str) -> None:
+    pairs: dict[bytes, Any] = HEADERS | dict(response.headers)
+    pairs[b"content-length"] = str(len(response.body)).encode()
+    await send({"type": "http.response.start", "status": response.status, "headers": list(pairs.items())})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else response.body})

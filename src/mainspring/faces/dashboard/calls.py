@@ -1,0 +1,181 @@
+"""Calls of the HTTP API for the browser that asked for a page.
+
+A page has no rights of its own: each call goes through the whole HTTP API with the credentials, the address and the site of the
+browser's request: a page shows no more, and changes no more, than the API allows its viewer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from mainspring.errors import MainspringError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import ASGIApp, Message, Scope
+
+T = TypeVar("T")
+
+ROOT: Final = "/api/v1"
+N: Final = ROOT + "/namespaces/{namespace}"
+"""The paths of a namespace begin so."""
+_OWN: Final = frozenset(
+    {
+        b"accept-encoding",
+        b"connection",
+        b"content-length",
+        b"content-type",
+        b"idempotency-key",
+        b"if-match",
+        b"if-none-match",
+        b"last-event-id",
+        b"prefer",
+        b"transfer-encoding",
+    }
+)
+"""Headers of the browser's own request. Calls repeat all others, so that the API sees the caller and the site."""
+NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+_PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+class Items(msgspec.Struct, Generic[T]):
+    """A page of a list."""
+
+    items: list[T]
+    next: str | None = None
+    """The cursor of the next page; None: there is none."""
+    searched_to: str | None = None
+    """How far the search has come, if it ended before the page was full."""
+
+
+class Fault(msgspec.Struct):
+    """One wrong value of a call."""
+
+    message: str
+    pointer: str | None = None
+    parameter: str | None = None
+
+
+class Problem(msgspec.Struct):
+    """The reason of a refusal."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str = ""
+    errors: list[Fault] = []
+    live_handle: str | None = None
+
+
+class RefusedError(MainspringError):
+    """A call that the API refused."""
+
+    def __init__(self, problem: Problem, headers: Mapping[bytes, bytes]) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+        self.headers = headers
+
+    @property
+    def status(self) -> int:
+        """The status of the answer."""
+        return self.problem.status
+
+
+class Answer(NamedTuple):
+    """The answer to a call."""
+
+    status: int
+    headers: Mapping[bytes, bytes]
+    body: bytes
+
+
+class Calls:
+    """The API for one request of a browser. All methods raise `RefusedError`."""
+
+    def __init__(self, api: ASGIApp, scope: Scope, namespace: str) -> None:
+        self._api = api
+        self._scope = scope
+        self._namespace = namespace
+        self._headers = [pair for pair in scope["headers"] if pair[0] not in _OWN]
+
+    async def get(
+        self, kind: type[T], path: str, parameters: Mapping[str, str] = NONE, *, query: Mapping[str, Any] = NONE
+    ) -> T:
+        """Return the answer to a GET. ``parameters`` are those of the path; ``query`` is sent without its empty values."""
+        answer = await self.send("GET", path, parameters, query=query)
+        return msgspec.json.decode(answer.body, type=kind)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] = NONE,
+        *,
+        query: Mapping[str, Any] = NONE,
+        body: object = None,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> Answer:
+        """Return the answer to a call."""
+        pairs = [*self._headers, *(headers or {}).items()]
+        encoded = b""
+        if body is not None:
+            encoded = msgspec.json.encode(body)
+            pairs.append((b"content-type", b"application/json"))
+        raw = self.path(path, parameters).encode("ascii")
+        scope: Scope = {
+            **self._scope,
+            "method": method,
+            "path": raw.decode("ascii"),
+            "raw_path": raw,
+            "query_string": encode_query(query).encode("ascii"),
+            "headers": pairs,
+        }
+        answer = await _exchange(self._api, scope, encoded)
+        if answer.status >= 400:
+            raise RefusedError(msgspec.json.decode(answer.body, type=Problem), answer.headers)
+        return answer
+
+    def path(self, path: str, parameters: Mapping[str, str] = NONE) -> str:
+        """Return a path with its parameters; the namespace is that of the page."""
+        values = {"namespace": self._namespace, **parameters}
+        return _PARAMETER.sub(lambda match: quote(values[match[1]], safe=""), path)
+
+
+def encode_query(query: Mapping[str, Any]) -> str:
+    """Return the query of a path. Values that are None, empty or False are left out; lists become several fields."""
+    pairs = [
+        (name, "true" if one is True else str(one))
+        for name, value in query.items()
+        for one in (value if isinstance(value, list | tuple) else [value])
+        if one is not None and one is not False and one != ""
+    ]
+    return urlencode(pairs, errors="surrogateescape")
+
+
+async def _exchange(app: ASGIApp, scope: Scope, body: bytes) -> Answer:
+    """Send one request to an application in this process."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    status, headers, parts = 0, {}, []
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def send(message: Message) -> None:
+        nonlocal status, headers
+        if message["type"] == "http.response.start":
+            status, headers = message["status"], dict(message["headers"])
+        else:
+            parts.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return Answer(status, headers, b"".join(parts))

@@ -1,0 +1,14 @@
+"""All pages and what can be done on them, by subject, in the order of the menu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.faces.dashboard.pages import nodes
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.actions import Action
+    from mainspring.faces.dashboard.registry import Page
+
+PAGES: Final[tuple[Page, ...]] = (*nodes.PAGES,)
+ACTIONS: Final[tuple[Action, ...]] = (*nodes.ACTIONS,)

@@ -1,0 +1,123 @@
+"""One request for a page: its caller, its namespace, and the wishes of its viewer."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
+
+from mainspring import namespaces
+from mainspring.access.roles import Grant, Permission, Role
+from mainspring.faces.dashboard.calls import NONE, encode_query
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mainspring.api.tokens import Identity
+    from mainspring.faces.dashboard.calls import Calls, Problem
+    from mainspring.faces.dashboard.rendering import Templates
+    from mainspring.faces.dashboard.view_settings import ViewSettings
+
+NAMESPACE: Final = "namespace"
+"""The field of a query for the namespace; without it, the namespace is ``default``."""
+HTML: Final = b"text/html; charset=utf-8"
+
+
+class Response(NamedTuple):
+    """An answer to a browser."""
+
+    status: int
+    headers: Mapping[bytes, bytes]
+    body: bytes = b""
+
+
+class Place(NamedTuple):
+    """Where pages are: the address of the node for the browser, and the path under which a proxy shows it."""
+
+    origin: str
+    prefix: str
+
+
+class Visit:
+    """A request. ``parameters`` are those of the page's path, ``query`` the fields after the question mark."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        parameters: Mapping[str, str],
+        query: Mapping[str, list[str]],
+        calls: Calls,
+        identity: Identity,
+        settings: ViewSettings,
+        place: Place,
+        templates: Templates,
+        now: float,
+        notice: str = "",
+    ) -> None:
+        self.path = path
+        self.parameters = parameters
+        self.query = query
+        self.calls = calls
+        self.identity = identity
+        self.settings = settings
+        self.place = place
+        self.now = now
+        """Seconds since 1970, by the clock of the node: pages show ages by it and not by that of the browser."""
+        self.notice = notice
+        """The result of the action that led here."""
+        self.namespace = self.field(NAMESPACE) or namespaces.DEFAULT
+        self._templates = templates
+        self._grants = [
+            Grant(Role[spec.role.upper()], spec.namespace, tuple(spec.functions), spec.payloads)
+            for spec in identity.grants
+        ]
+
+    @property
+    def now_iso(self) -> str:
+        """The time of this page."""
+        return dt.datetime.fromtimestamp(self.now, dt.UTC).isoformat(timespec="seconds")
+
+    def field(self, name: str) -> str:
+        """Return one field of the query; empty if it is missing."""
+        return self.query.get(name, [""])[0].strip()
+
+    def fields(self, name: str) -> list[str]:
+        """Return all values of a field of the query."""
+        return [value.strip() for value in self.query.get(name, []) if value.strip()]
+
+    def may(self, permission: Permission, function: str | None = None) -> bool:
+        """Return whether to show what needs a permission. The API decides, again, about each call."""
+        return any(grant.permits(permission, self.namespace, function) for grant in self._grants)
+
+    def url(self, path: str, /, query: Mapping[str, Any] | None = None, **parameters: str) -> str:
+        """Return the address of a page in the same namespace; ``parameters`` replace those in braces."""
+        filled = path.format(
+            **{name: quote(value, safe="", errors="surrogateescape") for name, value in parameters.items()}
+        )
+        ours = {} if self.namespace == namespaces.DEFAULT else {NAMESPACE: self.namespace}
+        text = encode_query({**(query or {}), **ours})
+        return self.place.prefix + filled + (f"?{text}" if text else "")
+
+    def here(self, **changes: Any) -> str:
+        """Return the address of this page with other fields in its query; None removes a field. A cursor never stays."""
+        query: dict[str, Any] = {**self.query, "cursor": None, NAMESPACE: None, **changes}
+        return self.url(self.path.replace("{", "{{").replace("}", "}}"), query)
+
+    def api_address(self, path: str, parameters: Mapping[str, str] = NONE) -> str:
+        """Return the whole address of a call."""
+        return self.place.origin + self.place.prefix + self.calls.path(path, parameters)
+
+    def api_path(self, path: str, parameters: Mapping[str, str] = NONE, *, query: Mapping[str, Any] = NONE) -> str:
+        """Return the path of a call, for links and streams."""
+        text = encode_query(query)
+        return self.place.prefix + self.calls.path(path, parameters) + (f"?{text}" if text else "")
+
+    def render(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        names = {"visit": self, "url": self.url, "here": self.here}
+        return Response(status, {b"content-type": HTML}, self._templates.render(template, names | values))
+
+    def problem(self, problem: Problem) -> Response:
+        """Return the page of a refusal: what was wrong, and what to do."""
+        return self.render("problem.html", status=problem.status, problem=problem)

@@ -1,0 +1,196 @@
+"""The pages without a server, on a node in memory, and a browser without a script."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from tests.unit.faces.rest.a_server import whole_node
+
+from mainspring.faces.dashboard.app import Dashboard
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from tests.unit.faces.rest.a_client import Answer, Client
+
+    from mainspring.server.build import Built
+
+VOID = {"meta", "link", "input", "br", "img", "hr", "wbr"}
+
+
+class Element:
+    """An element of a page."""
+
+    def __init__(self, tag: str, attributes: Mapping[str, str | None], parent: Element | None) -> None:
+        self.tag = tag
+        self.attributes = {name: value or "" for name, value in attributes.items()}
+        self.parent = parent
+        self.children: list[Element | str] = []
+
+    @property
+    def text(self) -> str:
+        """The text in it, with single spaces."""
+        parts = (child if isinstance(child, str) else child.text for child in self.children)
+        return " ".join(" ".join(parts).split())
+
+    def all(self, tag: str, **attributes: str) -> list[Element]:
+        """Return all elements in it with a tag and attributes; ``class_`` is one of its classes."""
+        wanted_class = attributes.pop("class_", None)
+        found = []
+        for child in self.children:
+            if isinstance(child, str):
+                continue
+            fits = all(child.attributes.get(name) == value for name, value in attributes.items())
+            has_class = wanted_class is None or wanted_class in child.attributes.get("class", "").split()
+            if child.tag == tag and fits and has_class:
+                found.append(child)
+            found += child.all(tag, **attributes, **({} if wanted_class is None else {"class_": wanted_class}))
+        return found
+
+    def one(self, tag: str, **attributes: str) -> Element:
+        """Return the only such element."""
+        found = self.all(tag, **attributes)
+        assert len(found) == 1, f"{len(found)} elements {tag} {attributes}"
+        return found[0]
+
+
+class _Reader(HTMLParser):
+    """Builds a tree, and refuses pages whose elements do not nest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Element("", {}, None)
+        self._open = self.root
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not any(name.startswith("on") or name == "style" for name, _ in attrs), f"inline code or style: {attrs}"
+        element = Element(tag, dict(attrs), self._open)
+        self._open.children.append(element)
+        if tag not in VOID:
+            self._open = element
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open.children.append(Element(tag, dict(attrs), self._open))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.tag == tag, f"</{tag}> ends <{self._open.tag}> {self._open.attributes}"
+        assert self._open.parent is not None
+        self._open = self._open.parent
+
+    def handle_data(self, data: str) -> None:
+        self._open.children.append(data)
+
+
+@dataclass
+class Shown:
+    """A page as a browser gets it."""
+
+    answer: Answer
+    root: Element
+
+    @property
+    def status(self) -> int:
+        return self.answer.status
+
+    @property
+    def main(self) -> Element:
+        return self.root.one("main")
+
+    @property
+    def title(self) -> str:
+        return self.root.one("title").text
+
+    def rows(self, number: int = 0) -> list[list[str]]:
+        """Return the texts of a table's body."""
+        body = self.main.all("tbody")[number]
+        return [
+            [cell.text for cell in row.children if isinstance(cell, Element)]
+            for row in body.children
+            if isinstance(row, Element)
+        ]
+
+
+class Browser:
+    """Opens pages, follows links and sends forms."""
+
+    def __init__(self, client: Client, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self.cookies: dict[str, str] = {}
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Call the API as an administrator, below the namespace ``default``, and return the answer's JSON."""
+        answer = await self._client.send(method, f"{self._prefix}/api/v1/namespaces/default/{path}", body)
+        assert answer.status < 300, answer.body
+        return answer.json
+
+    async def submit(self, function: str, **job: Any) -> str:
+        """Submit a job and return its handle."""
+        return str((await self.call("POST", "jobs", {"function": function, **job}))["handle"])
+
+    async def open(self, path: str, **options: Any) -> Shown:
+        """Return a page."""
+        answer = await self._client.get(self._prefix + path, headers=self._sent(), **options)
+        self._keep(answer)
+        return _shown(answer)
+
+    async def send(self, path: str, fields: Mapping[str, str], **options: Any) -> Answer:
+        """Send a form to a path that begins with the prefix, and return the answer."""
+        headers = [
+            *self._sent(),
+            ("sec-fetch-site", options.pop("site", "same-origin")),
+            ("content-type", "application/x-www-form-urlencoded"),
+        ]
+        answer = await self._client.send("POST", path, urlencode(fields).encode(), headers=headers, **options)
+        self._keep(answer)
+        return answer
+
+    async def act(self, page: Shown, action: str, fields: Mapping[str, str] | None = None, **options: Any) -> Shown:
+        """Send the first form of an action that a page shows, and return the page that follows."""
+        form = page.main.all("form", action=f"{self._prefix}/actions/{action}")[0]
+        filled = {
+            one.attributes["name"]: one.attributes.get("value", "")
+            for one in form.all("input")
+            if one.attributes.get("type") != "checkbox" or "checked" in one.attributes
+        }
+        for area in form.all("textarea"):
+            filled[area.attributes["name"]] = area.text
+        for select in form.all("select"):
+            chosen = [one for one in select.all("option") if "selected" in one.attributes] or select.all("option")
+            filled[select.attributes["name"]] = chosen[0].attributes["value"]
+        answer = await self.send(form.attributes["action"], {**filled, **(fields or {})}, **options)
+        if answer.status != 303:
+            return _shown(answer)
+        return await self.open(answer.headers["location"].removeprefix(self._prefix), **options)
+
+    def _sent(self) -> list[tuple[str, str]]:
+        return (
+            [("cookie", "; ".join(f"{name}={value}" for name, value in self.cookies.items()))] if self.cookies else []
+        )
+
+    def _keep(self, answer: Answer) -> None:
+        name, _, rest = answer.headers.get("set-cookie", "").partition("=")
+        if name:
+            self.cookies[name] = rest.partition(";")[0]
+            if not self.cookies[name]:
+                del self.cookies[name]
+
+
+def _shown(answer: Answer) -> Shown:
+    reader = _Reader()
+    if answer.headers.get("content-type", "").startswith("text/html"):
+        reader.feed(answer.body.decode())
+    return Shown(answer, reader.root)
+
+
+@contextlib.asynccontextmanager
+async def browsing(*, store: str = "memory://", prefix: str = "") -> AsyncIterator[tuple[Browser, Built]]:
+    """Yield a browser and the node. Pages open with the token ``admin``, or with ``token=`` for another role."""
+    async with whole_node(store, prefix=prefix) as (client, built):
+        pages = Dashboard(client.app, now=built.clock.wall, version="9.9", prefix=prefix)
+        client.app = pages  # type: ignore[assignment]
+        yield Browser(client, prefix), built

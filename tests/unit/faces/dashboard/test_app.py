@@ -1,0 +1,163 @@
+"""Pages, files and forms in front of the API."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from tests.unit.api.a_node import run
+
+from mainspring.faces.dashboard.app import HEADERS
+from mainspring.faces.dashboard.assets import HTMX, HTMX_SHA256, NAMES, Assets
+from mainspring.faces.dashboard.pages import ACTIONS
+from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.routes import ROUTES
+
+from .a_browser import browsing
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.actions import Action
+
+
+def test_a_stranger_is_led_to_the_sign_in_and_back() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/queue") as (browser, _):
+            answer = await browser.open("/nodes?namespace=a%26b", token=None)
+            assert answer.status == 303
+            assert answer.answer.headers["location"] == "/queue/login?next=%2Fnodes%3Fnamespace%3Da%2526b"
+
+    run(test())
+
+
+def test_every_page_has_the_strict_headers() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for path in ("/nodes", "/nothing"):
+                page = await browser.open(path)
+                for name, value in HEADERS.items():
+                    assert page.answer.headers[name.decode()] == value.decode()
+                assert "unsafe" not in page.answer.headers["content-security-policy"]
+
+    run(test())
+
+
+def test_a_page_of_a_name_that_the_node_lacks_is_refused_by_the_api() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert (await browser.open("/nodes", host="evil.example")).status == 421
+
+    run(test())
+
+
+def test_forms_of_other_sites_change_nothing() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            page = await browser.open("/nodes")
+            name = page.main.one("input", name="path.node").attributes["value"]
+            refused = await browser.send(
+                "/actions/nodes_drain", {"path.node": name, "next": "/nodes"}, site="cross-site"
+            )
+            assert refused.status == 403
+            assert (await browser.open("/nodes")).rows()[0][1] == "✔ live"
+
+    run(test())
+
+
+def test_a_form_leads_back_to_its_page_and_never_to_another_site() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/queue") as (browser, _):
+            for given, following in (
+                ("/queue/nodes?x=1", "/queue/nodes?x=1"),
+                ("//evil.example/queue/", "/queue/"),
+                ("/queue//evil.example", "/queue//evil.example"),
+                ("https://evil.example/", "/queue/"),
+                ("/\\evil.example", "/queue/"),
+                ("/queue/\r\nset-cookie: a=b", "/queue/"),
+                ("", "/queue/"),
+            ):
+                answer = await browser.send("/queue/settings/view", {"theme": "dark", "next": given})
+                assert (answer.status, answer.headers["location"]) == (303, following)
+
+    run(test())
+
+
+def test_the_look_is_kept_in_a_cookie() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            fields = {"theme": "dark", "zone": "Europe/Berlin", "density": "huge", "keyboard": "0", "next": "/nodes"}
+            await browser.send("/settings/view", fields)
+            html = (await browser.open("/nodes")).root.one("html").attributes
+            assert (html["data-theme"], html["data-zone"], html["data-density"], html["data-keys"]) == (
+                "dark",
+                "Europe/Berlin",
+                "normal",
+                "0",
+            )
+
+    run(test())
+
+
+def test_files_are_kept_by_browsers_until_they_change() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            page = await browser.open("/nodes")
+            paths = [one.attributes["src"] for one in page.root.all("script")]
+            paths += [one.attributes["href"] for one in page.root.all("link")]
+            assert len(paths) == len(NAMES)
+            for path in paths:
+                answer = (await browser.open(path, token=None)).answer
+                assert (answer.status, "immutable" in answer.headers["cache-control"]) == (200, True)
+            old = (await browser.open("/assets/0000/style.css")).answer
+            assert (old.status, old.headers["cache-control"]) == (200, "no-store")
+            assert (await browser.open("/assets/0000/../app.py")).status == 404
+
+    run(test())
+
+
+def test_the_vendored_script_is_the_published_one() -> None:
+    _, body = Assets().answer(f"/assets/x/{HTMX}", b"") or ({}, b"")
+    assert hashlib.sha256(body).hexdigest() == HTMX_SHA256
+
+
+def test_the_files_are_small() -> None:
+    assets = Assets()
+    sizes = {name: len((assets.answer(f"/assets/x/{name}", b"gzip") or ({}, b""))[1]) for name in NAMES}
+    assert sum(sizes.values()) <= 60 << 10
+    whole = {name: len((assets.answer(f"/assets/x/{name}", b"") or ({}, b""))[1]) for name in NAMES}
+    assert whole["mainspring.js"] <= 12 << 10
+    assert whole["style.css"] <= 20 << 10
+
+
+def test_each_action_is_a_route_of_the_api_with_its_permission_and_fields() -> None:
+    routes = {(route.method, route.path): route for route in ROUTES}
+    for action in ACTIONS:
+        route = routes[action.method, action.path]
+        assert (route.operation, route.permission) == (action.operation, action.permission), action
+        assert bool(route.if_match) == action.if_match, action
+        body = Inputs(route).of_body
+        accepted = (
+            set() if body is None or not hasattr(body, "__struct_fields__") else set(body.__struct_encode_fields__)
+        )
+        if not route.body:
+            assert {one.name for one in action.fields} | set(action.fixed) <= accepted, action
+
+
+def test_each_action_has_a_name_of_its_own() -> None:
+    keys = [action.key for action in ACTIONS]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_api_behind_the_pages_answers_as_before() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f")
+            path = f"/api/v1/namespaces/default/jobs/{handle}"
+            assert (await browser.open(path)).answer.json["handle"] == handle
+
+    run(test())
+
+
+def test_a_command_has_the_values_of_its_form() -> None:
+    action: Action = ACTIONS[0]
+    assert action.command_line("default", {"node": "a b"}, {}) == "mainspring nodes drain 'a b'"
+    assert action.command_line("team", {"node": "n"}, {}).endswith(" --namespace team")
