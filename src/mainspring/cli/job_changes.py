@@ -1,4 +1,4 @@
-"""``mainspring jobs cancel``, ``retry``, ``snooze``, ``clone`` and ``delete``: change jobs."""
+"""``mainspring jobs cancel``, ``retry``, ``update``, ``snooze``, ``clone`` and ``delete``: change jobs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from msgspec import UNSET
 
-from mainspring.api.job_changes import Clone, Delete, Snooze
+from mainspring.api.job_changes import Clone, Delete, Snooze, Update
 from mainspring.api.jobs import Cancel, Retry
 from mainspring.cli.bulk import change_jobs
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
-from mainspring.cli.job_selection import DEFAULT_OPTIONS, NO_SELECTION, Handle, JobSelection, OperationOptions
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
+from mainspring.cli.job_selection import DEFAULT_OPTIONS, NO_SELECTION, Handle, JobSelection, OperationOptions, utc
+from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.errors import MainspringError, UsageError
+from mainspring.jobs.tags import check_tags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,6 +92,48 @@ def retry(
     return _each(requests, server, json=json)
 
 
+def update(
+    handles: Handles,
+    /,
+    *,
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None, plain("--priority", "The new priority: higher ones start first.")
+    ] = None,
+    run_at: Annotated[
+        float | None,
+        plain(
+            ("--run-at", "--at"),
+            "Start the jobs at this time or later, such as 2030-01-31T12:00:00Z; at once if it is past.",
+            **TIME_OPTION,
+        ),
+    ] = None,
+    expires_at: Annotated[
+        float | None,
+        plain("--expires-at", "End a job as expired if it has not started by this time.", **TIME_OPTION),
+    ] = None,
+    never_expires: Annotated[
+        bool, plain("--never-expires", "Remove the time at which the jobs expire.", negative="")
+    ] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Change the priority or the times of jobs that have not started.
+
+    All other values of the jobs stay as they are. To change a job's input or tags, cancel the job and clone it.
+
+    EXAMPLES
+      mainspring jobs update H:node:1000000000001 --priority high
+      mainspring jobs update H:node:1000000000001 --run-at 2030-01-31T12:00:00Z --never-expires
+    """
+    if expires_at is not None and never_expires:
+        raise UsageError("--expires-at and --never-expires exclude each other: give only one of them")
+    if priority is None and run_at is None and expires_at is None and not never_expires:
+        raise UsageError("nothing changes: give --priority, --run-at, --expires-at or --never-expires")
+    expiry = None if never_expires else utc(expires_at) or UNSET
+    requests = [Update(handle, utc(run_at) or UNSET, priority or UNSET, expiry) for handle in handles]
+    return _each(requests, server, json=json)
+
+
 def snooze(
     handles: Handles,
     /,
@@ -123,15 +166,46 @@ def clone(
         plain("--priority", "The priority. By default it is that of the other job."),
     ] = None,
     delay: Delay = None,
+    run_at: Annotated[
+        float | None,
+        plain(
+            ("--run-at", "--at"),
+            "Start the job at this time or later, such as 2030-01-31T12:00:00Z.",
+            **TIME_OPTION,
+        ),
+    ] = None,
+    expires: Annotated[
+        float | None,
+        plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
+    ] = None,
+    concurrency_key: Annotated[
+        str | None, plain("--concurrency-key", "The key for limits. By default it is that of the other job.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        plain("--tag", "A tag; may be repeated. By default the job has those of the other one.", negative=""),
+    ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Submit a new job like another one, and print its handle.
 
-    The other job may be in any state. The server keeps the input of a job until it has succeeded, so that the clone of a
-    succeeded job needs --payload.
+    The other job may be in any state. If its input is not kept, as that of a job that has succeeded with more than 1 KiB, give
+    --payload.
     """
-    request = Clone(handle, unique, priority, delay=delay, payload=UNSET if payload is None else payload.encode())
+    if delay is not None and run_at is not None:
+        raise UsageError("--delay and --run-at exclude each other: give only one of them")
+    request = Clone(
+        handle,
+        unique,
+        priority,
+        delay=delay,
+        run_at=utc(run_at),
+        expires=expires,
+        concurrency_key=concurrency_key,
+        tags=None if tag is None else check_tags(tag, "--tag"),
+        payload=UNSET if payload is None else payload.encode(),
+    )
     return print_answer(server.client(), request, lambda answer: print(answer["handle"], flush=True), json=json)
 
 
@@ -163,7 +237,7 @@ def _has_options(selection: JobSelection, options: OperationOptions) -> bool:
     return selection != NO_SELECTION or options != DEFAULT_OPTIONS
 
 
-def _each(requests: Sequence[Cancel | Retry | Snooze | Delete], server: ServerOptions, *, json: bool) -> int:
+def _each(requests: Sequence[Cancel | Retry | Update | Snooze | Delete], server: ServerOptions, *, json: bool) -> int:
     """Send all requests, print each answer or error, and return the exit code of the first error."""
     client = server.client()
     code = EXIT_DONE

@@ -64,12 +64,13 @@ class JobSelection:
             workflow=self.workflow,
             error_type=self.error,
             tag=self.tag,
-            created_from=_utc(self.created_after),
-            created_to=_utc(self.created_before),
+            created_from=utc(self.created_after),
+            created_to=utc(self.created_before),
         )
 
 
-def _utc(time: float | None) -> datetime | None:
+def utc(time: float | None) -> datetime | None:
+    """Return a time in seconds since 1970 as requests have it."""
     return None if time is None else datetime.fromtimestamp(time, UTC)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -17,10 +16,10 @@ from mainspring.cli.calls import call, params_of
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow
-from mainspring.cli.job_changes import cancel, clone, delete, retry, snooze
+from mainspring.cli.job_changes import cancel, clone, delete, retry, snooze, update
 from mainspring.cli.job_logs import logs
 from mainspring.cli.job_search import JobSearch
-from mainspring.cli.job_selection import Handle, State  # noqa: TC001 - cyclopts reads the annotations
+from mainspring.cli.job_selection import Handle, State, utc
 from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.submit import write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
@@ -73,6 +72,7 @@ jobs.command(logs)
 jobs.command(follow)
 jobs.command(cancel)
 jobs.command(retry)
+jobs.command(update)
 jobs.command(snooze)
 jobs.command(clone)
 jobs.command(delete)
@@ -136,8 +136,8 @@ def list_jobs(
         schedule=schedule,
         workflow=workflow,
         error_type=error,
-        created_from=_utc(created_after),
-        created_to=_utc(created_before),
+        created_from=utc(created_after),
+        created_to=utc(created_before),
         tag=tag,
     )
     search = JobSearch(server.client(), request)
@@ -240,10 +240,6 @@ def _one_or_more(states: list[State] | None) -> str | list[str] | None:
     if not states:
         return None
     return states[0] if len(states) == 1 else [*states]
-
-
-def _utc(time: float | None) -> datetime | None:
-    return None if time is None else datetime.fromtimestamp(time, UTC)
 
 
 def _print_job(job: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.cli.failures import EXIT_INTERRUPTED, EXIT_NO_SERVER
+from mainspring.cli.failures import EXIT_INTERRUPTED, EXIT_NO_SERVER, EXIT_USAGE
 from mainspring.cli.jobs import COLUMNS
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
@@ -223,6 +223,13 @@ def test_a_list_sends_its_criteria(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "method", "params"),
     [
         ("snooze H:n:1 --delay 2h", "jobs.snooze", {"handle": "H:n:1", "delay": 7200.0}),
+        ("update H:n:1 --priority high", "jobs.update", {"handle": "H:n:1", "priority": "high"}),
+        (
+            "update H:n:1 --run-at 2030-01-31T13:00:00+01:00 --expires-at 2030-02-01T00:00:00Z",
+            "jobs.update",
+            {"handle": "H:n:1", "run_at": "2030-01-31T12:00:00Z", "expires_at": "2030-02-01T00:00:00Z"},
+        ),
+        ("update H:n:1 --never-expires", "jobs.update", {"handle": "H:n:1", "expires_at": None}),
         ("delete H:n:1", "jobs.delete", {"handle": "H:n:1"}),
         ("retry H:n:1", "jobs.retry", {"handle": "H:n:1"}),
         (
@@ -235,6 +242,17 @@ def test_a_list_sends_its_criteria(monkeypatch: pytest.MonkeyPatch) -> None:
             "clone H:n:1 --payload -1 --unique u --priority low --delay 1m",
             "jobs.clone",
             {"handle": "H:n:1", "payload": "LTE=", "unique": "u", "priority": "low", "delay": 60.0},
+        ),
+        (
+            "clone H:n:1 --run-at 2030-01-31T12:00:00Z --expires 1h --concurrency-key k --tag a --tag b",
+            "jobs.clone",
+            {
+                "handle": "H:n:1",
+                "run_at": "2030-01-31T12:00:00Z",
+                "expires": 3600.0,
+                "concurrency_key": "k",
+                "tags": ("a", "b"),
+            },
         ),
     ],
 )
@@ -255,3 +273,16 @@ def test_a_change_is_one_call(
     assert main(["jobs", *words.split()]) == 0
     assert calls == [(method, params)]
     assert "H:n:2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("update H:n:1", "nothing changes"),
+        ("update H:n:1 --expires-at 2030-01-31T12:00:00Z --never-expires", "exclude each other"),
+        ("clone H:n:1 --run-at 2030-01-31T12:00:00Z --delay 1m", "exclude each other"),
+    ],
+)
+def test_options_that_make_no_change_are_refused(capsys: pytest.CaptureFixture[str], words: str, problem: str) -> None:
+    assert main(["jobs", *words.split()]) == EXIT_USAGE
+    assert problem in capsys.readouterr().err
