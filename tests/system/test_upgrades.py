@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.postgres.server import name_of
-from tests.upgrades.old import SQLITE, unpack, unpack_source, with_source
+from tests.upgrades.old import BEFORE_HTTP_API, ROUND_2, Version, restore, unpack, unpack_source, with_source
 
 from mainspring.engines.postgres.migrate import MIGRATIONS
 
 from .chaos import Chaos
+from .extension import FaultError
 from .fleet import Fleet, ForkServer
 from .ledger import STOP_DELAY
 from .processes import mainspring, node
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from tests.postgres.server import PostgresServer
 
+    from .fleet import FleetNode
+    from .servers import Server
     from .stores import Store
 
 SEEDS = 2
@@ -159,23 +162,58 @@ def test_workers_and_commands_of_one_version_use_a_node_of_the_other(source: Pat
 
 UNDER_WAY = {b"held": 1, b"runs": 2, b"queues": 1, b"waiting": 3}
 """The jobs that the old node held, or that waited, by function; one each of "runs" and "queues" is for a fire time."""
+FEW_UNDER_WAY = {b"held": 1, b"waiting": 3}
+"""Those whose functions have no jobs of schedules: these catch up with thousands of fire times."""
 
 
-def test_a_node_goes_on_with_a_store_of_the_version_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [ROUND_2, BEFORE_HTTP_API], ids=lambda version: version.name)
+def test_a_node_goes_on_with_a_store_of_the_version_before(tmp_path: Path, version: Version) -> None:
     """Jobs under way end once, and schedules go on; `tests/upgrades/test_stores.py` compares what the store has."""
-    (tmp_path / "jobs.db").write_bytes(unpack(SQLITE))
-    with serving(tmp_path) as server, server.extended() as worker, server.extended() as tool:
-        for function in UNDER_WAY:
+    (tmp_path / "jobs.db").write_bytes(unpack(version.sqlite))
+    with serving(tmp_path) as server:
+        if version is BEFORE_HTTP_API:
+            go_on(server, FEW_UNDER_WAY)
+            check_old_names(server)
+        else:
+            go_on(server, UNDER_WAY)
+
+
+def test_a_fleet_goes_on_with_a_schema_of_the_version_before(
+    fork_server: ForkServer, tmp_path: Path, store: Store
+) -> None:
+    restore(BEFORE_HTTP_API, store.url)
+    with Fleet(fork_server, tmp_path, store.url) as fleet:
+        node = fleet.start("n1")
+        assert node.ask("nodes.remove", node="old", force=True), "its lease would end some time later"
+        go_on(node, FEW_UNDER_WAY)
+        check_old_names(node)
+
+
+def go_on(server: Server | FleetNode, under_way: dict[bytes, int]) -> None:
+    """Run jobs under way, and look at a schedule."""
+    with server.extended() as worker, server.extended() as tool:
+        for function in under_way:
             worker.register(function)
         handles = set()
         done = Counter[bytes]()
-        while not done >= Counter(UNDER_WAY):
+        while not done >= Counter(under_way):
             worker.ready()
             job = worker.job()
             assert worker.settle_as(job, b"succeeded") == b"recorded"
             done[job.function] += job.handle.startswith(b"H:old:")
             assert job.handle not in handles
             handles.add(job.handle)
-        assert done == Counter(UNDER_WAY)
+        assert done == Counter(under_way)
         (newest,) = tool.call("schedules.history", name="runs", limit=1)["runs"]
         assert newest["fire_time"] > "2023-11-15", "its schedule goes on"
+
+
+def check_old_names(server: Server | FleetNode) -> None:
+    """Show and cancel a job whose name has the separator of namespaces, by its handle; it is in none but `default`."""
+    with server.extended() as tool:
+        handle = "H:old:1000000000015"
+        shown = tool.call("jobs.show", handle=handle)
+        assert (shown["function"], shown["state"]) == ("team\x1fwaits", "pending")
+        with pytest.raises(FaultError, match="not_found"):
+            tool.call("jobs.show", handle=handle, namespace="team")
+        assert tool.call("jobs.cancel", handle=handle)["state"] == "cancelled"

@@ -1,4 +1,4 @@
-"""Creates the store of `test_workflow_stores` from a commit: ``python -m tests.upgrades.make_workflows``, in a clone that has it.
+"""Creates the stores of `test_workflow_stores`: ``python -m tests.upgrades.make_workflows VERSION``, in a clone with its commit.
 
 The code of that commit runs a node and a worker with `workflow_program` until each run is where it shall be, and ends as a crash
 does. The file is part of the repository, so that the tests do not need the history of it.
@@ -8,43 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import io
-import lzma
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-COMMIT: Final = "aba5cc5d44da777aa52b140dd7f0e43923aa8b6d"
-"""The last one with the core of workflows alone."""
+if TYPE_CHECKING:
+    from .old import Version
+
 HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
 PROGRAM: Final = "workflow_program.py"
-STORE: Final = HERE / "workflow-core.db.xz"
 
 
-def main() -> None:
-    """Create the file."""
-    import apsw
+def main(version: Version) -> None:
+    """Create the file of a version."""
+    # `play` runs without this package.
+    from .make import of_file, pack, unpack_commit
 
     with tempfile.TemporaryDirectory() as directory:
-        archive = subprocess.run(
-            ["git", "archive", "--format=zip", COMMIT, "src"], cwd=ROOT, check=True, stdout=subprocess.PIPE
-        ).stdout
-        zipfile.ZipFile(io.BytesIO(archive)).extractall(directory)
+        unpack_commit(version, Path(directory))
         shutil.copy(HERE / PROGRAM, directory)  # its path is in the store
         environment = {**os.environ, "PYTHONPATH": f"{directory}/src:{directory}", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-P", __file__, directory]
         subprocess.run(command, check=True, cwd=directory, env=environment)
-        store = Path(directory, "store.db")
-        connection = apsw.Connection(str(store))
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        connection.close()
-        STORE.write_bytes(lzma.compress(store.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+        version.workflows.write_bytes(pack(of_file(Path(directory, "store.db"))))
 
 
 async def play(directory: Path) -> None:
@@ -105,7 +95,9 @@ async def play(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if Path(sys.argv[1]).is_dir():
         asyncio.run(play(Path(sys.argv[1])))
     else:
-        main()
+        from .old import BEFORE_HTTP_API, WORKFLOW_CORE
+
+        main({version.name: version for version in (WORKFLOW_CORE, BEFORE_HTTP_API)}[sys.argv[1]])

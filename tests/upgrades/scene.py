@@ -1,10 +1,10 @@
 """The scene that a node of an earlier version leaves in a store: jobs in all states, schedules and unfinished fire times.
 
-``make.py`` runs it with that version's source in front: ``python scene.py STORE``. It ends as a crash does. Its time is a fixed
-hour in 2023, so that due times do not depend on the time of the test.
+``make.py`` runs it with that version's source in front: ``python scene.py VERSION STORE``. It ends as a crash does. Its time is
+a fixed hour in 2023, so that due times do not depend on the time of the test.
 """
 # mypy: ignore-errors
-# The code uses that version's interfaces.
+# The code uses the interfaces of these versions.
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from mainspring.jobs.rules import Event
 from mainspring.resources.model import FunctionLimits, Limits
 from mainspring.resources.store import SaveLimits
 from mainspring.schedules.model import At, Overlap
-from mainspring.testing.conformance.driver import NOW, Store, ignore
+from mainspring.testing.conformance import driver
+from mainspring.testing.conformance.driver import NOW, Store
 from mainspring.testing.conformance.scheduling import SECOND, START, Scheduling
 
 HOUR = 3600 * SECOND
@@ -39,7 +40,17 @@ def play_jobs(store: Store) -> None:
     store.end(store.leased(function=b"failed", payload=b"again"), Event.FAIL, error=b'{"type":"E"}')
     store.cancel(store.submitted(function=b"cancelled").id)
     limits = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1))
-    store.group(SaveLimits(limits, ignore, ignore))
+    callbacks = (driver.ignore, driver.ignore) if hasattr(driver, "ignore") else ()
+    store.group(SaveLimits(limits, *callbacks))
+
+
+def play_keys(store: Store) -> None:
+    """Create jobs under names with U+001F, which a later version keeps for the keys of namespaces."""
+    store.submitted(function=b"team\x1fwaits", payload=b"its payload")
+    store.submitted(function=b"team\x1fis unique", unique=b"unique")
+    store.leased(function=b"team\x1fheld")
+    store.end(store.leased(function=b"team\x1fdone"), result=b"its result")
+    store.end(store.leased(function=b"team\x1ffailed", payload=b"again"), Event.FAIL, error=b'{"type":"E"}')
 
 
 def play_schedules(s: Scheduling) -> None:
@@ -69,21 +80,38 @@ def play_schedules(s: Scheduling) -> None:
     s.fire("queues")
 
 
-def main(url: str) -> None:
+def engine(url: str) -> object:
+    """Return the engine of a store, with the slices of the version if it has these apart."""
+    if url.startswith("postgresql:"):
+        from mainspring.engines.postgres import engine, schedules
+
+        return engine.PostgresEngine(url, **slices(schedules))
+    from mainspring.engines.sqlite import schedules
+
+    return SqliteEngine(url, **slices(schedules))
+
+
+def slices(module: object) -> dict[str, object]:
+    """Return the argument with the slice of schedules; the first version has it in the engine."""
+    found = [
+        value() for name, value in vars(module).items() if name in ("SqliteScheduleSlice", "PostgresScheduleSlice")
+    ]
+    return {"slices": found} if found else {}
+
+
+def main(version: str, url: str) -> None:
     """Open a store, create the scene, and exit without closing the store."""
 
     def make() -> object:
-        if url.startswith("postgresql:"):
-            from mainspring.engines.postgres.engine import PostgresEngine
-
-            return PostgresEngine(url)
-        return SqliteEngine(url)
+        return engine(url)
 
     store = Store(make, "old")
     play_jobs(store)
+    if version != "round-2-start":
+        play_keys(store)
     play_schedules(Scheduling(make, store))
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

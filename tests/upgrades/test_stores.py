@@ -1,11 +1,9 @@
-"""Stores of an earlier version, opened by this one; `scene` has their content."""
+"""Stores of earlier versions, opened by this one; `scene` has their content."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
 from mainspring.jobs import store as ops
@@ -19,7 +17,7 @@ from mainspring.workflows.model import Definition, Key
 from mainspring.workflows.requests import Signal
 from tests.engines import postgres_engine, sqlite_engine
 
-from .old import POSTGRES, SQLITE, unpack
+from .old import BEFORE_HTTP_API, ROUND_2, Version, restore, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,14 +63,15 @@ FIRE_OUTCOMES = {
 }
 """The outcomes of each schedule's fire times."""
 HELD_JOBS = 4
-
-
-async def restore(url: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(unpack(POSTGRES).decode())
-    finally:
-        connection.terminate()
+KEYS = b"default\x1fteam\x1f"
+"""In the keys of jobs that the later version has stored under names with U+001F: they are in the namespace ``default``."""
+KEY_STATES = {
+    KEYS + b"waits": [State.PENDING],
+    KEYS + b"is unique": [State.PENDING],
+    KEYS + b"held": [State.LEASED],
+    KEYS + b"done": [State.SUCCEEDED],
+    KEYS + b"failed": [State.FAILED],
+}
 
 
 def states(store: Store) -> dict[bytes, list[State]]:
@@ -83,11 +82,11 @@ def states(store: Store) -> dict[bytes, list[State]]:
     return {function: sorted(several) for function, several in found.items()}
 
 
-def take_over(store: Store) -> None:
+def take_over(store: Store, version: Version) -> None:
     """Release the jobs of the old node, which has ended."""
     if store.engine.shared:
         store.end_term(OLD_TERM)
-    assert store.recover() == HELD_JOBS
+    assert store.recover() == HELD_JOBS + (version is BEFORE_HTTP_API)
 
 
 def run_all(s: Scheduling) -> int:
@@ -105,6 +104,11 @@ def run_all(s: Scheduling) -> int:
 class Upgrade:
     """Tests of an old store; a derived class opens it."""
 
+    @pytest.fixture(params=[ROUND_2, BEFORE_HTTP_API], ids=lambda version: version.name)
+    def version(self, request: pytest.FixtureRequest) -> Version:
+        version: Version = request.param
+        return version
+
     @pytest.fixture
     def make(self) -> Make:
         raise NotImplementedError
@@ -118,9 +122,9 @@ class Upgrade:
         finally:
             store.close()
 
-    def test_the_old_content_is_complete(self, s: Scheduling) -> None:
+    def test_the_old_content_is_complete(self, s: Scheduling, version: Version) -> None:
         store = s.store
-        assert states(store) == JOB_STATES
+        assert states(store) == JOB_STATES | (KEY_STATES if version is BEFORE_HTTP_API else {})
         assert {name: s.outcomes(name) for name in FIRE_OUTCOMES} == FIRE_OUTCOMES
         store.counts()
         s.check()
@@ -134,12 +138,13 @@ class Upgrade:
         assert s.stored("paused").state.paused
         assert [entry.deployment.digest for entry in s.declare("shop", b"another")] == [b"another", b"digest"]
 
-    def test_unfinished_jobs_and_fire_times_end_once(self, s: Scheduling) -> None:
+    def test_unfinished_jobs_and_fire_times_end_once(self, s: Scheduling, version: Version) -> None:
         store = s.store
-        take_over(store)
+        has_keys = version is BEFORE_HTTP_API
+        take_over(store, version)
         if store.engine.shared:
             (inbox,) = store.group(ops.DrainInbox())
-            assert inbox.pending == {(b"submitted", 1): 1}
+            assert inbox.pending == {(b"submitted", 1): 1} | ({(KEYS + b"submitted", 1): 1} if has_keys else {})
         woken = store.wake(NOW + 2 * HOUR)
         assert [job.function for job, _ in woken.expired] == [b"late"]
         assert woken.due == {(b"later", 1): 1, (b"retried", 1): 1}
@@ -151,9 +156,11 @@ class Upgrade:
         kept = store.job(function=b"done", unique=b"kept", options=Options(keep_unique=1e9))
         joined = store.submit(resubmitted, kept)
         assert [joined[resubmitted.id].id, joined[kept.id].id] == [by_function[b"held"].id, by_function[b"done"].id]
-        assert store.redrive(by_function[b"failed"].id).redriven
+        for failed in [job for job in store.list() if State(job.state) is State.FAILED]:
+            assert store.redrive(failed.id).redriven
         s.at(1)
-        assert run_all(s) == 17 + len(store.list(function=b"submitted"))
+        submitted = sum(len(store.list(function=function)) for function in (b"submitted", KEYS + b"submitted"))
+        assert run_all(s) == 17 + 4 * has_keys + submitted
         s.repair()
         assert {name: s.outcomes(name) for name in FIRE_OUTCOMES} == {
             **{name: ["succeeded"] for name in FIRE_OUTCOMES},
@@ -173,17 +180,40 @@ class Upgrade:
         assert store.recover() == 0
         store.counts()
 
+    @pytest.mark.parametrize("version", [BEFORE_HTTP_API], ids=lambda version: version.name, indirect=True)
+    def test_jobs_under_names_with_the_separator_are_reachable_by_their_handles_alone(
+        self, s: Scheduling, version: Version
+    ) -> None:
+        store = s.store
+        take_over(store, version)
+        by_function = {job.function: job for job in store.list()}
+        own, unique = by_function[KEYS + b"waits"], by_function[KEYS + b"is unique"]
+        assert store.claim(b"team\x1fwaits") == [], "a worker of the namespace `team` asks for this key"
+        assert store.group(ops.Find([own.id], namespace="team"), ops.Find([own.id])) == [{}, {own.id: own}]
+        assert store.present(by_function[KEYS + b"done"].id).result == b"its result"
+        of_team, of_default = ((ops.InNamespace(namespace), b"unique") for namespace in ("team", "default"))
+        assert [found and found.id for found in store.find_unique(of_team, of_default)] == [None, unique.id]
+        assert store.cancel(unique.id).before == State.PENDING
+        assert store.redrive(by_function[KEYS + b"failed"].id).redriven
+        (retried,) = store.claim(KEYS + b"failed")
+        assert retried.payload == b"again"
+        assert store.settle(done(retried)) == set()
+        assert states(store) | {unique.function: [State.CANCELLED], retried.function: [State.SUCCEEDED]} == states(
+            store
+        )
+        store.counts()
+
 
 class TestSqlite(Upgrade):
     @pytest.fixture
-    def make(self, tmp_path: Path) -> Make:
+    def make(self, version: Version, tmp_path: Path) -> Make:
         path = tmp_path / "jobs.db"
-        path.write_bytes(unpack(SQLITE))
+        path.write_bytes(unpack(version.sqlite))
         return lambda: sqlite_engine(path)
 
-    def test_old_jobs_become_runs_beside_other_jobs_and_schedules(self, s: Scheduling) -> None:
+    def test_old_jobs_become_runs_beside_other_jobs_and_schedules(self, s: Scheduling, version: Version) -> None:
         store = s.store
-        take_over(store)
+        take_over(store, version)
         flows = Flows(store)
         flows.define(Definition("waiting"), Definition("later"))
         assert flows.begin_waiting(function=b"waiting") == 3
@@ -206,6 +236,6 @@ class TestSqlite(Upgrade):
 
 class TestPostgres(Upgrade):
     @pytest.fixture
-    def make(self, database: str) -> Make:
-        asyncio.run(restore(database))
+    def make(self, version: Version, database: str) -> Make:
+        restore(version, database)
         return lambda: postgres_engine(database)

@@ -1,4 +1,4 @@
-"""A store of the earlier version that had the core of workflows alone: its runs in flight end in this one.
+"""Stores of earlier versions: their runs in flight end in this one.
 
 `workflow_program` has the runs, and `make_workflows` their states.
 """
@@ -23,8 +23,7 @@ from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 
 from . import workflow_program as program
-from .make_workflows import STORE
-from .old import unpack
+from .old import BEFORE_HTTP_API, WORKFLOW_CORE, Version, unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,10 +83,13 @@ async def end_all(directory: Path) -> dict[str, Any]:
     return outcomes
 
 
-def test_runs_in_flight_end_in_the_new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [WORKFLOW_CORE, BEFORE_HTTP_API], ids=lambda version: version.name)
+def test_runs_in_flight_end_in_the_new_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: Version
+) -> None:
     did: list[tuple[str, int]] = []
     monkeypatch.setattr(program, "did", did)
-    (tmp_path / "store.db").write_bytes(unpack(STORE))
+    (tmp_path / "store.db").write_bytes(unpack(version.workflows))
     outcomes = asyncio.run(end_all(tmp_path))
     assert {name: outcomes[name] for name in program.RESULTS} == program.RESULTS
     assert outcomes["closed"] == program.RESULTS["receives"]
