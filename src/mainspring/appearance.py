@@ -45,6 +45,12 @@ _OF_STATE: Final = {
     "failed": "bad",
     "cancelled": "stopped",
     "expired": "late",
+    # attempts
+    "retried": "bad",
+    "timed_out": "late",
+    "lost": "late",
+    "released": "later",
+    "snoozed": "later",
     # nodes and workers
     "live": "good",
     "draining": "stopped",

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
     from mainspring.faces.dashboard.visit import Visit
 
-Kind = Literal["text", "long_text", "number", "json", "time", "choice", "flag", "names"]
+Kind = Literal["text", "long_text", "number", "seconds", "json", "time", "choice", "flag", "names"]
 PATH: Final = "/actions/"
 OF_PATH: Final = "path."
 VERSION: Final = "version"
 """The field of a form for ``If-Match``."""
 NEXT: Final = "next"
 """The field of a form for the path of the page that is shown afterwards."""
+
+EXAMPLES: Final = {"number": "10", "seconds": "60", "json": "[1]", "time": "2030-01-31T12:00:00Z"}
+"""Values of required fields in shown commands, by kind."""
 
 
 class FormError(MainspringError):
@@ -104,7 +107,7 @@ class Action:
         for one in self.fields:
             value = values.get(one.name, "")
             if one.option and (value or one.required):
-                words += [one.option] if one.kind == "flag" else [one.option, value or one.name.upper()]
+                words += [one.option] if one.kind == "flag" else [one.option, _word(one, value)]
         if namespace != "default":
             words += ["--namespace", namespace]
         return "mainspring " + shlex.join(words)
@@ -114,11 +117,18 @@ class Action:
         words = ["curl", "-X", self.method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']
         if self.if_match:
             words += ["-H", shlex.quote(f"If-Match: {version or '*'}")]
-        body = self.body({name: value for name, value in values.items() if value})
+        examples = {one.name: EXAMPLES.get(one.kind, one.name.upper()) for one in self.fields if one.required}
+        body = self.body({**examples, **{name: value for name, value in values.items() if value}})
         if body:
             encoded = msgspec.json.encode(body).decode()
             words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(encoded)]
         return " ".join([*words, shlex.quote(address)])
+
+
+def _word(one: Field, value: str) -> str:
+    """Return the value of an option in a command; for an empty field, an example."""
+    text = value or EXAMPLES.get(one.kind, one.name.upper())
+    return f"{text}s" if one.kind == "seconds" else text
 
 
 def read_field(one: Field, text: str) -> Any:
@@ -128,7 +138,7 @@ def read_field(one: Field, text: str) -> Any:
         if one.required:
             raise FormError(f"{one.label} is missing: fill it in")
         return None
-    if one.kind == "number":
+    if one.kind in {"number", "seconds"}:
         try:
             return int(text) if text.lstrip("-").isdigit() else float(text)
         except ValueError:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from mainspring import namespaces
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.faces.dashboard.calls import NONE, encode_query
+from mainspring.faces.dashboard.calls import NONE, RefusedError, encode_query
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from mainspring.api.tokens import Identity
     from mainspring.faces.dashboard.calls import Calls, Problem
     from mainspring.faces.dashboard.rendering import Templates
     from mainspring.faces.dashboard.view_settings import ViewSettings
+
+T = TypeVar("T")
 
 NAMESPACE: Final = "namespace"
 """The field of a query for the namespace; without it, the namespace is ``default``."""
@@ -117,6 +119,17 @@ class Visit:
         """Return a page."""
         names = {"visit": self, "url": self.url, "here": self.here}
         return Response(status, {b"content-type": HTML}, self._templates.render(template, names | values))
+
+    async def optional(self, call: Awaitable[T]) -> T | Problem:
+        """Return the answer to a call, or the reason for which the API refuses it: for panels that a page can do without."""
+        try:
+            return await call
+        except RefusedError as refused:
+            return refused.problem
+
+    def redirect(self, address: str) -> Response:
+        """Return an answer that leads the browser to another page of this node."""
+        return Response(303, {b"location": address.encode("ascii", "replace")})
 
     def problem(self, problem: Problem) -> Response:
         """Return the page of a refusal: what was wrong, and what to do."""

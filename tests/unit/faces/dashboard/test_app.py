@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 from tests.unit.api.a_node import run
 
 from mainspring.faces.dashboard.app import HEADERS
 from mainspring.faces.dashboard.assets import HTMX, HTMX_SHA256, NAMES, Assets
 from mainspring.faces.dashboard.pages import ACTIONS
+from mainspring.faces.dashboard.pages.nodes import DRAIN
 from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.routes import ROUTES
 
 from .a_browser import browsing
-
-if TYPE_CHECKING:
-    from mainspring.faces.dashboard.actions import Action
 
 
 def test_a_stranger_is_led_to_the_sign_in_and_back() -> None:
@@ -158,6 +155,6 @@ def test_the_api_behind_the_pages_answers_as_before() -> None:
 
 
 def test_a_command_has_the_values_of_its_form() -> None:
-    action: Action = ACTIONS[0]
+    action = DRAIN
     assert action.command_line("default", {"node": "a b"}, {}) == "mainspring nodes drain 'a b'"
     assert action.command_line("team", {"node": "n"}, {}).endswith(" --namespace team")

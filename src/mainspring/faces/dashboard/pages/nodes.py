@@ -27,7 +27,7 @@ UNDRAIN: Final = Action(
     done="The node takes jobs again.",
     path=f"{ROOT}/nodes/{{node}}/undrain",
     permission=Permission.ADMIN,
-    command="nodes undrain {node}",
+    command="nodes drain {node} --off",
 )
 ACTIONS: Final = (DRAIN, UNDRAIN)
 

@@ -1,0 +1,176 @@
+"""The page of one job: its state, what can be done with it, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.job_records import Arguments, Attempts
+from mainspring.api.jobs import JobDetails
+from mainspring.api.logs import LogLine
+from mainspring.faces.dashboard.actions import JOB, REASON, Action, Field
+from mainspring.faces.dashboard.calls import Items, Problem
+from mainspring.faces.dashboard.registry import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mainspring.faces.dashboard.calls import Answer
+    from mainspring.faces.dashboard.visit import Response, Visit
+
+SHOWN: Final = 64 << 10
+"""Bytes of arguments or of a result that a page shows; all of them can be downloaded."""
+LINES: Final = 200
+"""Lines of the log."""
+WAITING: Final = frozenset({"pending", "scheduled"})
+ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
+PRIORITIES: Final = (("", "as it is"), ("high", "high"), ("normal", "normal"), ("low", "low"))
+
+
+def _to_new_job(visit: Visit, parameters: Mapping[str, str], answer: Answer) -> str:
+    handle = msgspec.json.decode(answer.body)["handle"]
+    return visit.url("/jobs/{handle}", handle=handle or parameters["handle"])
+
+
+CANCEL: Final = Action(
+    operation="jobs_cancel",
+    label="Cancel",
+    done="The cancel was accepted: a waiting job is cancelled, and the worker of a running one was asked to stop.",
+    path=f"{JOB}/cancel",
+    fields=(REASON,),
+    command="jobs cancel {handle}",
+    warning="A cancelled job does not run again unless somebody retries it.",
+)
+RETRY: Final = Action(
+    operation="jobs_retry",
+    label="Retry",
+    done="The job waits for a worker again.",
+    path=f"{JOB}/retry",
+    fields=(
+        Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
+        Field(name="args", label="Other arguments", kind="json", option="--payload", hint="JSON; empty: as before"),
+    ),
+    command="jobs retry {handle}",
+)
+CLONE: Final = Action(
+    operation="jobs_clone",
+    label="Run again as a new job",
+    done="This is the new job.",
+    path=f"{JOB}/clone",
+    permission=Permission.DEVELOP,
+    fields=(
+        Field(name="args", label="Other arguments", kind="json", option="--payload", hint="JSON; empty: the same"),
+        Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
+        Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
+    ),
+    command="jobs clone {handle}",
+    then=_to_new_job,
+)
+SNOOZE: Final = Action(
+    operation="jobs_snooze",
+    label="Snooze",
+    done="The job was postponed.",
+    path=f"{JOB}/snooze",
+    fields=(Field(name="delay", label="Seconds", kind="seconds", option="--delay", required=True),),
+    command="jobs snooze {handle}",
+)
+DELETE: Final = Action(
+    operation="jobs_delete",
+    label="Delete",
+    done="The job was deleted.",
+    path=JOB,
+    method="DELETE",
+    command="jobs delete {handle}",
+    warning="Nothing is kept of a deleted job.",
+    then=lambda visit, _, __: visit.url("/jobs"),
+)
+ACTIONS: Final = (CANCEL, RETRY, CLONE, SNOOZE, DELETE)
+
+
+class Text(NamedTuple):
+    """Bytes of a user as text."""
+
+    text: str
+    kind: str
+    """``JSON``, ``text`` or ``hex``."""
+    size: int
+    is_cut: bool
+
+
+def as_text(data: bytes) -> Text:
+    """Return bytes as JSON with line breaks, else as text, else as hexadecimal digits; at most `SHOWN` of them."""
+    shown = data[:SHOWN]
+    is_cut = len(data) > SHOWN
+    try:
+        if not is_cut:
+            return Text(msgspec.json.format(data, indent=2).decode(), "JSON", len(data), is_cut=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        text = shown.decode("utf-8", "strict" if not is_cut else "ignore")
+    except UnicodeDecodeError:
+        return Text(shown[: SHOWN // 2].hex(" "), "hex", len(data), is_cut=len(data) > SHOWN // 2)
+    return Text(text, "text", len(data), is_cut)
+
+
+def text_of_arguments(arguments: Arguments) -> Text | None:
+    """Return the arguments as text; None if they are not kept."""
+    if not arguments.kept:
+        return None
+    if arguments.value is not msgspec.UNSET:
+        shown = as_text(msgspec.json.encode(arguments.value))
+        return shown._replace(size=arguments.size)
+    if arguments.payload is not msgspec.UNSET:
+        return as_text(arguments.payload)
+    return None
+
+
+def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
+    """Return the actions that make sense in the job's state and that its viewer may do."""
+    fitting: list[Action] = []
+    if job.state not in ENDED:
+        fitting.append(CANCEL)
+    if job.state in WAITING:
+        fitting.append(SNOOZE)
+    if job.state in ENDED - {"succeeded"}:
+        fitting.append(RETRY)
+    fitting.append(CLONE)
+    if job.state in ENDED:
+        fitting.append(DELETE)
+    return [one for one in fitting if visit.may(one.permission, job.function)]
+
+
+async def job(visit: Visit) -> Response:
+    """Show a job."""
+    calls, handle = visit.calls, dict(visit.parameters)
+    shown = await calls.get(JobDetails, JOB, handle)
+    sees_data = visit.may(Permission.PAYLOADS, shown.function)
+
+    async def nothing() -> None:
+        return None
+
+    async def result() -> Text:
+        return as_text((await calls.send("GET", f"{JOB}/result", handle)).body)
+
+    attempts, arguments, log, output = await asyncio.gather(
+        visit.optional(calls.get(Attempts, f"{JOB}/attempts", handle)),
+        visit.optional(calls.get(Arguments, f"{JOB}/arguments", handle)) if sees_data else nothing(),
+        visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query={"tail": LINES}))
+        if sees_data
+        else nothing(),
+        visit.optional(result()) if sees_data and shown.state == "succeeded" and shown.output_size else nothing(),
+    )
+    values: dict[str, Any] = {
+        "arguments": text_of_arguments(arguments) if isinstance(arguments, Arguments) else None,
+        "redacted": isinstance(arguments, Arguments) and arguments.redacted,
+        "attempts": None if isinstance(attempts, Problem) else attempts.attempts,
+        "lines": log.items if isinstance(log, Items) else None,
+        "result": output if isinstance(output, Text) else None,
+    }
+    return visit.render("job.html", job=shown, sees_data=sees_data, actions=actions_of(visit, shown), **values)
+
+
+PAGES: Final = (Page(path="/jobs/{handle}", handler=job),)

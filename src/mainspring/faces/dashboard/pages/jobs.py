@@ -1,0 +1,103 @@
+"""The list of jobs: filters, tabs by state, and the way to a job by its handle or its unique."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.api.jobs import JobInfo
+from mainspring.api.namespaces import JobCounts, NamespaceStatus
+from mainspring.faces.dashboard.actions import Field, read_field
+from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.registry import Page
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.visit import Response, Visit
+
+ROWS: Final = 50
+HANDLE: Final = "H:"
+"""Handles begin so."""
+FILTERS: Final = (
+    Field(name="function", label="Function"),
+    Field(name="unique", label="Unique"),
+    Field(name="error_type", label="Error type"),
+    Field(name="tag", label="Tag"),
+    Field(name="key", label="Concurrency key"),
+    Field(name="schedule", label="Schedule"),
+    Field(name="workflow", label="Workflow"),
+    Field(name="created_from", label="Created from", kind="time"),
+    Field(name="created_to", label="Created before", kind="time"),
+)
+"""Fields of the form, and of the address. All that are given must match."""
+
+
+class Tab(NamedTuple):
+    """A choice of states."""
+
+    text: str
+    states: tuple[str, ...]
+    number: int | None
+    """The number of jobs without any other filter; None: it is not counted."""
+
+
+def tabs(counts: JobCounts | None) -> list[Tab]:
+    """Return all tabs."""
+    running, waiting, scheduled = (
+        (None, None, None) if counts is None else (counts.running, counts.waiting, counts.scheduled)
+    )
+    return [
+        Tab("all", (), None),
+        Tab("in flight", ("pending", "leased", "running"), None),
+        Tab("failed", ("failed",), None),
+        Tab("running", ("leased", "running"), running),
+        Tab("pending", ("pending",), waiting),
+        Tab("scheduled", ("scheduled",), scheduled),
+        Tab("succeeded", ("succeeded",), None),
+        Tab("cancelled", ("cancelled",), None),
+        Tab("expired", ("expired",), None),
+    ]
+
+
+async def jobs(visit: Visit) -> Response:
+    """Show the newest jobs that match the filter in the address."""
+    if text := visit.field("find"):
+        return visit.redirect(_found(visit, text))
+    states = visit.fields("state")
+    criteria = {one.name: read_field(one, visit.field(one.name)) for one in FILTERS}
+    query = {"state": states, **criteria, "limit": ROWS, "cursor": visit.field("cursor")}
+    listed, status = await asyncio.gather(
+        visit.calls.get(Items[JobInfo], f"{N}/jobs", query=query),
+        visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status")),
+    )
+    counts = None if isinstance(status, Problem) else status.jobs
+    return visit.render(
+        "jobs.html",
+        listed=listed,
+        rows=ROWS,
+        tabs=tabs(counts),
+        states=tuple(states),
+        filters=FILTERS,
+        is_filtered=bool(states) or any(criteria.values()),
+    )
+
+
+def _found(visit: Visit, text: str) -> str:
+    """Return where a text in the field "Find" leads: to a job by its handle, or to the jobs that match ``name:value`` pairs."""
+    if text.startswith(HANDLE):
+        return visit.url("/jobs/{handle}", handle=text)
+    names = {one.name for one in FILTERS} | {"state"}
+    pairs = [part.partition(":") for part in text.split()]
+    if all(name in names and value for name, _, value in pairs):
+        query: dict[str, list[str]] = {}
+        for name, _, value in pairs:
+            query.setdefault(name, []).append(value)
+        return visit.url("/jobs", query)
+    return visit.url("/jobs", {"unique": text})
+
+
+async def start(visit: Visit) -> Response:
+    """Lead from the address of the node to the jobs."""
+    return visit.redirect(visit.url("/jobs"))
+
+
+PAGES: Final = (Page(path="/", handler=start), Page(path="/jobs", handler=jobs, menu="Jobs"))

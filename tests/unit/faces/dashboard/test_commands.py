@@ -1,0 +1,39 @@
+"""The command that each action shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.cli.main import build_app
+from mainspring.faces.dashboard.pages import ACTIONS
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.actions import Action
+
+EXAMPLES = {"number": "5", "seconds": "5", "json": "[1]", "time": "2030-01-31T12:00:00Z", "flag": "1", "names": "a"}
+
+
+def _example(action: Action) -> dict[str, str]:
+    return {
+        one.name: (one.choices[-1][0] if one.kind == "choice" else EXAMPLES.get(one.kind, "x")) for one in action.fields
+    }
+
+
+@pytest.mark.parametrize("action", [one for one in ACTIONS if one.command], ids=lambda one: one.key)
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_the_command_of_an_action_is_one_that_mainspring_takes(action: Action, is_filled: bool) -> None:
+    parameters = {name: "H:n1:1000000000001" for name in re.findall(r"\{(\w+)\}", action.path) if name != "namespace"}
+    values = _example(action) if is_filled else {}
+    line = action.command_line("team", parameters, values)
+    program, *words = shlex.split(line)
+    assert program == "mainspring"
+    assert "H:n1:1000000000001" in words
+    build_app().parse_args(words, exit_on_error=False, print_error=False)
+    if is_filled:
+        for one in action.fields:
+            if one.option:
+                assert one.option in words

@@ -1,0 +1,176 @@
+"""The pages of jobs."""
+
+from __future__ import annotations
+
+from tests.unit.api.a_node import run
+
+from mainspring.faces.dashboard.pages.job import SHOWN, as_text
+
+from .a_browser import browsing
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "a/b?c#d&e=%2F",
+    "\u202eright to left",
+    "'); DROP",
+)
+
+
+def test_jobs_are_listed_and_filtered() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            first = await browser.submit("resize", unique="cat", tags=["red"])
+            second = await browser.submit("mail", delay=60)
+            page = await browser.open("/jobs")
+            assert [row[1:3] for row in page.rows()] == [[second, "mail"], [f"{first} cat", "resize"]]
+            assert [row[0] for row in page.rows()] == ["◷ scheduled", "○ pending"]
+            for query in ("function=resize", "tag=red", "unique=cat", "state=pending&state=running"):
+                assert [row[2] for row in (await browser.open(f"/jobs?{query}")).rows()] == ["resize"]
+            page = await browser.open("/jobs?state=pending&function=resize")
+            current = [one for one in page.main.all("a") if one.attributes.get("aria-current")]
+            assert [one.text for one in current] == ["pending 1"]
+            assert "function=resize" in current[0].attributes["href"]
+
+    run(test())
+
+
+def test_a_list_goes_on_with_older_jobs() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/queue") as (browser, _):
+            handles = [await browser.submit("f", unique=str(number)) for number in range(60)]
+            page = await browser.open("/jobs?function=f")
+            rows = [row[1].split()[0] for row in page.rows()]
+            older = page.main.one("a", rel="next").attributes["href"]
+            assert older.startswith("/queue/jobs?")
+            page = await browser.open(older.removeprefix("/queue"))
+            rows += [row[1].split()[0] for row in page.rows()]
+            assert rows == handles[::-1]
+            assert not page.main.all("a", rel="next")
+
+    run(test())
+
+
+def test_a_handle_a_unique_or_pairs_lead_to_jobs() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for text, target in (
+                ("H:n1:7", "/jobs/H%3An1%3A7"),
+                ("cat+1", "/jobs?unique=cat+1"),
+                ("state:failed+state:expired+function:a", "/jobs?state=failed&state=expired&function=a"),
+                ("other:1", "/jobs?unique=other%3A1"),
+            ):
+                answer = await browser.open(f"/jobs?find={text}")
+                assert (answer.status, answer.answer.headers["location"]) == (303, target)
+
+    run(test())
+
+
+def test_an_empty_list_says_how_to_submit_a_job() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert "mainspring submit" in (await browser.open("/jobs")).main.text
+            assert "No job matches" in (await browser.open("/jobs?function=f")).main.text
+
+    run(test())
+
+
+def test_a_job_is_cancelled_retried_cloned_and_deleted() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("resize", args=["cat.png"], delay=60)
+            page = await browser.open(f"/jobs/{handle}")
+            assert "◷ scheduled" in page.main.text
+            page = await browser.act(page, "jobs_snooze", {"delay": "100"})
+            assert "postponed" in page.main.one("p", role="status").text
+            page = await browser.act(page, "jobs_cancel", {"reason": "not needed"})
+            assert "■ cancelled" in page.main.text
+            page = await browser.act(page, "jobs_retry", {"args": "[1, 2]"})
+            assert "○ pending" in page.main.text
+            page = await browser.act(page, "jobs_clone", {"args": '{"path": "dog.png"}'})
+            assert handle not in page.title
+            assert "dog.png" in page.main.text
+            page = await browser.act(page, "jobs_cancel")
+            page = await browser.act(page, "jobs_delete")
+            assert [row[1] for row in page.rows()] == [handle]
+
+    run(test())
+
+
+def test_a_wrong_field_is_named() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", delay=60)
+            page = await browser.act(await browser.open(f"/jobs/{handle}"), "jobs_snooze", {"delay": "soon"})
+            assert page.status == 422
+            assert "Seconds is no number: soon" in page.main.text
+
+    run(test())
+
+
+def test_a_viewer_sees_neither_actions_nor_data() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", args=["secret"])
+            page = await browser.open(f"/jobs/{handle}", token="viewer")
+            assert page.main.all("form") == []
+            assert "secret" not in page.main.text
+            refused = await browser.send("/actions/jobs_cancel", {"path.handle": handle}, token="viewer")
+            assert refused.status == 403
+            assert "○ pending" in (await browser.open(f"/jobs/{handle}")).main.text
+
+    run(test())
+
+
+def test_a_lost_race_shows_the_reason() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", delay=60)
+            page = await browser.open(f"/jobs/{handle}")
+            await browser.call("POST", f"jobs/{handle}/cancel", {})
+            page = await browser.act(page, "jobs_snooze", {"delay": "5"})
+            assert page.status == 409
+            assert "cancelled" in page.main.text
+
+    run(test())
+
+
+def test_an_unknown_job_is_no_bare_error() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            page = await browser.open("/jobs/H:n1:999")
+            assert page.status == 404
+            assert "H:n1:999" in page.main.text
+
+    run(test())
+
+
+def test_hostile_strings_stay_text() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for text in HOSTILE:
+                handle = await browser.submit(
+                    text, unique=text, args=[text], tags=[text[:60]] if text.isprintable() else []
+                )
+                page = await browser.open(f"/jobs/{handle}")
+                assert " ".join(text.split()) in page.main.text
+                listed = await browser.open("/jobs")
+                assert " ".join(text.split()) in listed.main.text
+                for shown in (page, listed):
+                    assert shown.main.all("script") == []
+                    assert shown.main.all("img") == []
+                links = [one for one in listed.main.all("a") if one.text == " ".join(text.split())]
+                found = await browser.open(links[0].attributes["href"])
+                assert [row[1].split()[0] for row in found.rows()] == [handle]
+
+    run(test())
+
+
+def test_bytes_are_shown_as_json_text_or_digits() -> None:
+    assert as_text(b'{"a":[1,2]}').text == '{\n  "a": [\n    1,\n    2\n  ]\n}'
+    assert as_text("grüß".encode()).kind == "text"
+    assert as_text(b"\xff\x00").text == "ff 00"
+    large = as_text(b"x" * (SHOWN + 1))
+    assert (large.kind, len(large.text), large.size, large.is_cut) == ("text", SHOWN, SHOWN + 1, True)
+    assert as_text(b"\xff" * (SHOWN + 1)).is_cut
+    assert as_text(b"[" * 5000).kind == "text"
