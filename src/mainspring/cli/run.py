@@ -295,17 +295,16 @@ def _stop_node(_working: asyncio.Task[int]) -> None:
 
 def namespace_of_ports(addresses: Sequence[Address]) -> str:
     """Return the namespace of an App that names none: that of all Gearman ports, or empty if they differ."""
-    found = {address.namespace if isinstance(address, TcpAddress) else None for address in addresses}
+    found = {address.namespace for address in addresses}
     return (found.pop() or "") if len(found) == 1 else ""
 
 
 def _usable_locally(address: Address, settings: ServerSettings) -> bool:
     """Return whether workers of any namespace on this machine can connect to an address without certificates and tokens."""
-    if isinstance(address, UnixAddress):
-        return True
+    if isinstance(address, UnixAddress) or address.namespace is not None:
+        return address.namespace is None
     return (
-        address.namespace is None
-        and settings.listen.tls is None
+        settings.listen.tls is None
         and not settings.listen.require_token
         and (is_local(address) or address.host in LOOPBACK_OF_WILDCARD)
     )

@@ -1,4 +1,4 @@
-"""Listening addresses: ``HOST:PORT``, ``[V6]:PORT``, ``unix:PATH``, and whether other machines can reach them."""
+"""Listening addresses: ``HOST:PORT``, ``[V6]:PORT``, ``unix:PATH``, their namespaces, and whether other machines reach them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ class UnixAddress:
     """The path of a socket in the file system; the permissions of its directory decide who may connect."""
 
     path: str
+    namespace: str | None = None
+    """As of `TcpAddress`."""
 
     def __str__(self) -> str:
-        return f"unix:{self.path}"
+        return f"unix:{self.path}" if self.namespace is None else f"unix/{self.namespace}:{self.path}"
 
 
 Address = TcpAddress | UnixAddress
@@ -74,22 +76,30 @@ def parse_addresses(text: str, *, default_port: int | None = GEARMAN_PORT) -> tu
 
 
 def parse_gearman_addresses(text: str) -> tuple[Address, ...]:
-    """Parse the addresses of Gearman ports: as `parse_addresses`, each with ``/NAMESPACE`` behind it, or without."""
+    """Parse the addresses of Gearman ports: as `parse_addresses`, each with a namespace or without.
+
+    It is ``HOST:PORT/NAMESPACE`` and ``unix/NAMESPACE:PATH``: behind a path, a namespace could be a part of the path.
+    """
     if "/" not in text:
         return parse_addresses(text)
-    return tuple(_with_namespace(part) for part in text.split(",") if part.strip())
+    return tuple(_with_namespace(part.strip()) for part in text.split(",") if part.strip())
 
 
 def _with_namespace(text: str) -> Address:
-    place, slash, namespace = text.partition("/")
-    if not slash or text.strip().startswith("unix:"):
-        return parse_address(text)
-    address = parse_address(place)
-    assert isinstance(address, TcpAddress), "the others begin with unix:"
+    if text.startswith("unix/"):
+        namespace, colon, path = text.removeprefix("unix/").partition(":")
+        if not colon or not path:
+            raise SettingsError(f"{text!r} lacks the path of the socket: write it as in unix/team:/run/mainspring.sock")
+        address: Address = UnixAddress(path)
+    else:
+        place, slash, namespace = text.partition("/")
+        if not slash or text.startswith("unix:"):
+            return parse_address(text)
+        address = parse_address(place)
     try:
         return replace(address, namespace=check(namespace.strip()))
     except UsageError as error:
-        raise SettingsError(f"{text.strip()!r}: {error}") from None
+        raise SettingsError(f"{text!r}: {error}") from None
 
 
 def is_local(address: Address) -> bool:

@@ -119,9 +119,8 @@ class Ports:
         """Listen on Gearman's ports; ``peer`` takes the namespace of the port, if it has one."""
         handshakes = connection_limits(self._settings).handshakes // max(1, len(self._gearman))
         for address, sock in self._gearman:
-            namespace = address.namespace if isinstance(address, TcpAddress) else None
-            self._open("gearman", sock, namespace)
-            await self._listen_gearman(address, sock, partial(peer, namespace), handshakes)
+            self._open("gearman", sock, address.namespace)
+            await self._listen_gearman(address, sock, partial(peer, address.namespace), handshakes)
 
     async def _listen_gearman(
         self, address: Address, sock: socket.socket, peer: Callable[[], asyncio.BaseProtocol], handshakes: int
@@ -175,7 +174,7 @@ class Ports:
         if isinstance(address, TcpAddress):
             self.opened.append(Listening(face, address.host, address.port, namespace))
         else:
-            self.opened.append(Listening(face, str(address), 0))
+            self.opened.append(Listening(face, str(address), 0, namespace))
 
     def reload_tls(self) -> None:
         """Reload the TLS files for new connections."""

@@ -319,7 +319,7 @@ class ServerSettings:
             raise SettingsError("--trust-proxy and --proxy-role belong together: give both")
         if self.store.engine == "zookeeper":
             for address in self.listen.gearman:
-                if isinstance(address, TcpAddress) and address.namespace not in {None, DEFAULT}:
+                if address.namespace not in {None, DEFAULT}:
                     raise SettingsError(f"{address}: a store on ZooKeeper has the namespace {DEFAULT!r} alone")
         if self.listen.require_token and self.store.engine == "zookeeper":
             raise SettingsError("--require-token needs a store that keeps tokens: use one on SQLite or PostgreSQL")

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.errors import SettingsError
-from mainspring.server.addresses import TcpAddress, UnixAddress, is_local, parse_address, parse_addresses
+from mainspring.server.addresses import (
+    TcpAddress,
+    UnixAddress,
+    is_local,
+    parse_address,
+    parse_addresses,
+    parse_gearman_addresses,
+)
 
 if TYPE_CHECKING:
     from mainspring.server.addresses import Address
@@ -68,3 +75,32 @@ def test_local_addresses_are_recognized(text: str, local: bool) -> None:
 def test_the_text_of_an_address_parses_to_the_same_address() -> None:
     for text in ("127.0.0.1:4730", "[::1]:4731", "unix:/run/m.sock"):
         assert str(parse_address(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:1/team", TcpAddress("127.0.0.1", 1, "team")),
+        ("unix/team:/run/m.sock", UnixAddress("/run/m.sock", "team")),
+        ("unix/team:rel:ative", UnixAddress("rel:ative", "team")),
+        ("unix:/run/team", UnixAddress("/run/team")),
+        ("unix/team", None),
+        ("unix/team:", None),
+        ("unix/TEAM:/run/m.sock", None),
+        ("unix/:/run/m.sock", None),
+        ("127.0.0.1:1/", None),
+    ],
+)
+def test_addresses_with_namespaces(text: str, address: Address | None) -> None:
+    if address is None:
+        with pytest.raises(SettingsError):
+            parse_gearman_addresses(text)
+        return
+    assert parse_gearman_addresses(f"{text}, unix:/x") == (address, UnixAddress("/x"))
+    assert str(address) == text
+
+
+def test_addresses_of_other_ports_have_no_namespace() -> None:
+    for text in ("127.0.0.1:1/team", "unix/team:/run/m.sock"):
+        with pytest.raises(SettingsError):
+            parse_address(text)

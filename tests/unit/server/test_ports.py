@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.server.addresses import TcpAddress, UnixAddress
-from mainspring.server.ports import Ports
+from mainspring.server.ports import Listening, Ports
 from mainspring.server.settings import ListenSettings, ServerSettings
 from mainspring.server.sockets import PortError, bind, bound_address
 
@@ -41,3 +42,26 @@ def test_a_port_that_is_taken_leaves_no_other_open(taken: str, tmp_path: Path) -
     for address in (gearman, http):
         for opened in bind(address):
             opened.close()
+
+
+def test_a_socket_in_the_file_system_may_have_a_namespace(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = tmp_path / "m.sock"
+        listen = ListenSettings(gearman=(UnixAddress(str(file), "team"),))
+        ports = Ports(ServerSettings(listen=listen))
+        ports.bind()
+        namespaces: asyncio.Queue[str | None] = asyncio.Queue()
+
+        def peer(namespace: str | None) -> asyncio.Protocol:
+            namespaces.put_nowait(namespace)
+            return asyncio.Protocol()
+
+        await ports.listen_gearman(peer)
+        _, writer = await asyncio.open_unix_connection(file)
+        assert await asyncio.wait_for(namespaces.get(), 10) == "team"
+        assert ports.opened == [Listening("gearman", f"unix:{file}", 0, "team")]
+        writer.close()
+        await ports.close_for_jobs()
+        await ports.close_for_monitoring()
+
+    asyncio.run(test())
