@@ -13,6 +13,7 @@ from mainspring.storage.phases import Phase
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from mainspring.access.once import KeyedAct
     from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
     from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
     from mainspring.jobs.owners import Notice
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 class Do(Operation):
     """Call a function with the ground of a transaction. Outcome: what it returns."""
 
-    __slots__ = ("work",)
+    __slots__ = ("keyed_act", "work")
 
     phase = Phase.SLICES
+    keyed = True
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, keyed_act: KeyedAct | None = None) -> None:
         super().__init__()
         self.work = work
+        self.keyed_act = keyed_act
 
 
 class _Unit:

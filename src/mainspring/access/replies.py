@@ -1,12 +1,13 @@
 """Answers to requests that clients may send again: each is kept for a day under the key that its client has chosen.
 
-A request first reserves its key, then acts, then keeps its answer. A second request with the key gets that answer, whichever node
-receives it, and nothing is done twice.
+A second request with a key gets the answer to the first one, whichever node receives it, and nothing is done twice. Submissions
+store their key and their answer in the transaction that stores their jobs (`access.once`). Other requests reserve their key, act,
+and keep their answer, in one transaction each.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,6 +28,19 @@ class KeptReply(msgspec.Struct, frozen=True):
     status: int
     headers: dict[bytes, bytes]
     body: bytes
+
+
+class RequestKey(NamedTuple):
+    """The key of a request."""
+
+    key: bytes
+    """The digest of the caller, the path and the client's key."""
+    request: bytes
+    """The digest of the request."""
+    at_us: int
+    """The time of the request."""
+    expired_us: int
+    """An earlier request with the key counts if it was made since this time."""
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -54,6 +68,9 @@ class Rows(Protocol):
 
     async def reserve(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> Reservation | None:
         """Insert a reservation, and return None; or return the existing one, if it was made after ``expired_us``."""
+
+    async def find(self, key: bytes, expired_us: int) -> Reservation | None:
+        """Return the existing reservation, if it was made after ``expired_us``."""
 
     async def keep(self, key: bytes, reply: bytes) -> None:
         """Set the answer of a reservation."""
@@ -92,6 +109,24 @@ class Reserve(ReplyOperation):
     async def run(self, rows: Rows) -> Reservation | None:
         """Reserve it."""
         return await rows.reserve(self.key, self.request, self.at_us, self.expired_us)
+
+
+class FindReply(ReplyOperation):
+    """Look up an earlier request with a key. Outcome: its `Reservation`, or None."""
+
+    __slots__ = ("expired_us", "key")
+
+    phase = Phase.READ
+    reads = True
+
+    def __init__(self, key: bytes, expired_us: int) -> None:
+        super().__init__()
+        self.key = key
+        self.expired_us = expired_us
+
+    async def run(self, rows: Rows) -> Reservation | None:
+        """Find it."""
+        return await rows.find(self.key, self.expired_us)
 
 
 class Keep(ReplyOperation):
@@ -140,4 +175,4 @@ class SweepReplies(ReplyOperation):
         return await rows.sweep(self.before_us, SWEEP_ROWS)
 
 
-OPERATIONS: Sequence[type[ReplyOperation]] = (Reserve, Keep, Release, SweepReplies)
+OPERATIONS: Sequence[type[ReplyOperation]] = (Reserve, FindReply, Keep, Release, SweepReplies)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.awaiting import awaited
-from mainspring.access.replies import KEPT_FOR, SWEEP_ROWS, Keep, Release, Reserve, SweepReplies
+from mainspring.access.replies import KEPT_FOR, SWEEP_ROWS, FindReply, Keep, Release, RequestKey, Reserve, SweepReplies
 from mainspring.clock import to_us
 
 if TYPE_CHECKING:
@@ -18,17 +18,30 @@ SWEEP_INTERVAL: Final = 600.0
 
 
 class ReplyService:
-    """Reserves keys, and keeps answers for `KEPT_FOR` seconds. Its coroutines raise StoreError."""
+    """Reserves keys, and keeps answers for `KEPT_FOR` seconds. Its coroutines raise StoreError.
 
-    def __init__(self, commits: CommitQueue, clock: Clock) -> None:
+    ``atomic``: the store has the jobs, too, so that an answer can be in the transaction of its act.
+    """
+
+    def __init__(self, commits: CommitQueue, clock: Clock, *, atomic: bool = True) -> None:
+        self.atomic = atomic
         self._commits = commits
         self._clock = clock
         self._swept = clock.monotonic()
 
-    async def reserve_reply(self, key: bytes, request: bytes) -> Reservation | None:
-        """Reserve a key for a request; return None, or the earlier reservation of the key."""
+    def key(self, key: bytes, request: bytes) -> RequestKey:
+        """Return the key of a request that is made now; both arguments are digests."""
         now_us = to_us(self._clock.wall())
-        found: Reservation | None = await self._commit(Reserve(key, request, now_us, now_us - to_us(KEPT_FOR)))
+        return RequestKey(key, request, now_us, now_us - to_us(KEPT_FOR))
+
+    async def find_reply(self, key: RequestKey) -> Reservation | None:
+        """Return the earlier reservation of a key, if there is one."""
+        found: Reservation | None = await self._commit(FindReply(key.key, key.expired_us))
+        return found
+
+    async def reserve_reply(self, key: RequestKey) -> Reservation | None:
+        """Reserve a key for a request; return None, or the earlier reservation of the key."""
+        found: Reservation | None = await self._commit(Reserve(*key))
         return found
 
     async def keep_reply(self, key: bytes, reply: KeptReply) -> None:

@@ -55,7 +55,10 @@ ID_BYTES: Final = 8
 
 
 class AccessService:
-    """A node's part in the access to its store. ``shared``: other nodes may revoke credentials too."""
+    """A node's part in the access to its store.
+
+    ``shared``: other nodes may revoke credentials too. ``beside_jobs``: the store has the jobs of the node, too.
+    """
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class AccessService:
         clock: Clock,
         *,
         shared: bool,
+        beside_jobs: bool = True,
         retention: float = AUDIT_RETENTION,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
@@ -76,7 +80,7 @@ class AccessService:
         self._touched = self._swept = clock.monotonic()
         self._cache = cache = CredentialCache(reads, clock, shared=shared)
         self._recorder = recorder = ActRecorder(commits, reads, clock.monotonic())
-        self.replies = ReplyService(commits, clock)
+        self.replies = ReplyService(commits, clock, atomic=beside_jobs)
         """Answers to requests that clients may send again."""
 
         # The methods that faces and calls use; their docstrings are at their definitions.

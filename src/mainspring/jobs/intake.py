@@ -59,40 +59,37 @@ class Intake:
         A job that joins a foreground one must be submitted alone; see ``joins``. Due jobs that stand for runs become root jobs;
         if the batch has others too, ``refused`` may be called although the former or the latter are stored.
         """
-        if root_functions := self._roots.functions:
-            paused = self._roots.are_paused
-            starts = [
-                job for job in jobs if job.function in root_functions and not job.due_us and not paused(job.function)
-            ]
-            if starts:
-                self._begin(jobs, starts, accepted, refused)
-                return
+        if self._roots.functions and (starts := self._roots.due(jobs)):
+            self._begin(jobs, starts, accepted, refused)
+            return
+        if (foreground := self._table.foreground) and self.joins(jobs):
+            (job,) = jobs  # batches are taken apart before, see joins()
+            held = foreground[job.function, job.unique]
+            self._adopt(held, job, lambda job_id, joined: accepted([job_id], joined), refused)
+            return
+        operation = Submit(jobs)
+        operation.size = self.prepare(jobs)
+        self._commits.put(
+            operation,
+            lambda joined: self._submitted(jobs, joined, accepted),
+            lambda error: self._not_submitted(jobs, error, refused),
+        )
+
+    def prepare(self, jobs: Sequence[Job]) -> int:
+        """Count new jobs that are about to be stored; return the size of their operation."""
         dispatch = self._dispatch
-        foreground = self._table.foreground
         queues, uniques = dispatch.queues, self._uniques
         size = 0
         for job in jobs:
-            name = job.function
-            if name not in queues:
-                dispatch.tracked(name)
-            if foreground and job.unique and (name, job.unique) in foreground:
-                assert len(jobs) == 1, "batches are taken apart before, see joins()"
-                held = foreground[name, job.unique]
-                self._adopt(held, job, lambda job_id, joined: accepted([job_id], joined), refused)
-                return
+            if job.function not in queues:
+                dispatch.tracked(job.function)
         if uniques.questions:
             for job in jobs:
                 uniques.overtake((job.function, job.unique))
         for job in jobs:
             self.count(job, queues.get(job.function), scheduled=bool(job.due_us))
             size += job.input_size + 300
-        operation = Submit(jobs)
-        operation.size = size
-        self._commits.put(
-            operation,
-            lambda joined: self._submitted(jobs, joined, accepted),
-            lambda error: self._not_submitted(jobs, error, refused),
-        )
+        return size
 
     def _begin(self, jobs: list[Job], starts: list[Job], accepted: Accepted, refused: Refused) -> None:
         """Begin runs for some jobs of a batch, submit the others, and answer when both are done."""
@@ -261,6 +258,10 @@ class Intake:
             accepted(other.id)
 
         self._commits.put(FindUnique([(function, unique)]), found, refused)
+
+    def store_foreground(self, held: Held, joining: Job, then: Callable[[], None], refused: Refused) -> None:
+        """Store a foreground job that is not being stored, because a new job will join it; then call ``then``."""
+        self._adopt(held, joining, lambda _, __: then(), refused)
 
     def _adopt(
         self, held: Held, joining: Job, accepted: Callable[[int, dict[int, Found]], None], refused: Refused

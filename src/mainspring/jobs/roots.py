@@ -7,19 +7,21 @@ as it keeps a task's jobs from starting; runs that have begun go on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from mainspring.errors import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.access.acts import Act
+    from mainspring.access.once import KeyedAct
     from mainspring.errors import MainspringError
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
+    from mainspring.storage.operation import Operation
 
     Joined = dict[int, Found]
     """For each job that was not stored (by its id), the one that it joins, as in the outcome of ``Submit``."""
@@ -28,6 +30,14 @@ RUNS_AT_ONCE: Final = 250
 """The most pending jobs that become root jobs in one operation."""
 RETRY_DELAY: Final = 0.25
 """Seconds after which a failed operation is repeated."""
+
+
+class Stored(NamedTuple):
+    """The outcome of a submission."""
+
+    joined: Joined
+    refused: dict[int, str]
+    """For each job whose run could not begin, the reason. Nothing of it was stored."""
 
 
 class Roots(Protocol):
@@ -42,6 +52,9 @@ class Roots(Protocol):
 
         ``failed`` is called if one of them could not begin; the others may have begun then.
         """
+
+    def beginning(self, jobs: list[Job], act: KeyedAct) -> tuple[Operation, Callable[[Any], Stored]]:
+        """Return the operation that does the same for a request with a key, and a function that reads its outcome."""
 
     def begin_waiting(
         self, function: bytes, limit: int, done: Callable[[int], None], failed: Callable[[MainspringError], None]
@@ -85,12 +98,20 @@ class RootJobs:
         queue = self._queues.get(function)
         return queue is not None and queue.admission is not None and queue.admission.paused
 
+    def due(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs of a batch whose runs begin at once."""
+        functions = self.functions
+        return [
+            job for job in jobs if job.function in functions and not job.due_us and not self.are_paused(job.function)
+        ]
+
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Callable[[MainspringError], None]) -> None:
         """Store new jobs of such functions as root jobs."""
-        assert self._roots is not None, "there are such functions"
-        for job in jobs:
-            job.input_size = len(job.payload)
-        self._roots.begin(jobs, done, failed)
+        _measured(self._roots, jobs).begin(jobs, done, failed)
+
+    def beginning(self, jobs: list[Job], act: KeyedAct) -> tuple[Operation, Callable[[Any], Stored]]:
+        """Return the operation that stores new jobs of such functions as root jobs; see `Roots.beginning`."""
+        return _measured(self._roots, jobs).beginning(jobs, act)
 
     def begin_counted(self) -> None:
         """Begin runs for the jobs that are pending at the start of the node, once they are counted."""
@@ -137,3 +158,10 @@ class RootJobs:
             failed(ConflictError(f"{handle} is a run of a workflow: cancel it at a node that runs workflows"))
         else:
             self._roots.cancel(job_id, reason, done, failed, act)
+
+
+def _measured(roots: Roots | None, jobs: Sequence[Job]) -> Roots:
+    assert roots is not None, "there are such functions"
+    for job in jobs:
+        job.input_size = len(job.payload)
+    return roots

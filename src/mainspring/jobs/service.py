@@ -19,6 +19,7 @@ from mainspring.jobs.ends import Ends
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
 from mainspring.jobs.intake import Intake
+from mainspring.jobs.keyed_intake import KeyedIntake
 from mainspring.jobs.lifecycle import NodeJobLifecycle
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
@@ -229,6 +230,7 @@ class JobService:
         self.data, self.warning, self.status = reports.data, reports.warning, reports.status
         self.report_root, self.progress_text, self.text = reports.report_root, reports.text_of, reports.text
         self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
+        self.submit_once = KeyedIntake(context, intake, root_jobs).submit
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
         self.wait, self.client_gone, self.has_room = waits.wait, waits.gone, waits.has_room
         self.find, self.show = clients.find, clients.show

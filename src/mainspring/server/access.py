@@ -29,6 +29,5 @@ async def build_access(
     loop = asyncio.get_running_loop()
     private = MemoryEngine()
     await private.open(NodeId("access"), loop.call_soon_threadsafe)
-    return AccessService(
-        CommitQueue(private, loop.call_soon, loop.call_later), Reads(private, loop.call_soon), clock, shared=False
-    )
+    commits = CommitQueue(private, loop.call_soon, loop.call_later)
+    return AccessService(commits, Reads(private, loop.call_soon), clock, shared=False, beside_jobs=False)

@@ -42,6 +42,9 @@ class Operation:
     acts: ClassVar[bool] = False
     """Whether it may be an act of a caller that the audit records (`access.audit.Acting`)."""
 
+    keyed: ClassVar[bool] = False
+    """Whether it has an attribute ``keyed_act``: the key of the client's request, or None (`access.once.KeyedAct`)."""
+
     def __init__(self) -> None:
         self.rows = 1
         self.size = 64

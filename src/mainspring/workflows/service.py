@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from mainspring.access.once import KeyedAct
+from mainspring.access.replies import Reservation
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.jobs.model import DECISIONS, Options
+from mainspring.jobs.roots import Stored
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
@@ -36,6 +39,7 @@ from mainspring.workflows.watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from mainspring.access.replies import KeptReply, RequestKey
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.roots import Joined
     from mainspring.jobs.service import JobService
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.operation import Operation
     from mainspring.storage.query import Page
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Build
@@ -238,7 +243,7 @@ class WorkflowService:
 
         If the workflow is paused, the job waits, and its run begins later.
         """
-        if job.function in self._paused and self.definitions.is_workflow(job.function):
+        if self._is_paused(job.function):
             self._start_later(job, version, timeout, done, failed)
             return
         if self._starting is None or not self._starting[0].open:
@@ -259,21 +264,48 @@ class WorkflowService:
         operation.size += size
         self._commits.add_bytes(size)
 
+    def _is_paused(self, function: bytes) -> bool:
+        return function in self._paused and self.definitions.is_workflow(function)
+
     def _start_later(
         self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed
     ) -> None:
-        if version and (why := self.definitions.version_problem(job.function, version)):
+        if (why := self._set_options(job, version, timeout)) is not None:
             done(Begun({}, {job.id: why}))
-            return
+        else:
+            self._jobs.submit([job], lambda _, joined: done(Begun(joined, {})), failed)
+
+    def _set_options(self, job: Job, version: str, timeout: float) -> str | None:
+        """Set the options of a job that waits; return the problem of the version, if there is one."""
+        if version and (why := self.definitions.version_problem(job.function, version)):
+            return why
         if timeout or version:
             options = job.options or Options()
             job.options = msgspec.structs.replace(options, timeout=timeout or options.timeout, version=version)
-        self._jobs.submit([job], lambda _, joined: done(Begun(joined, {})), failed)
+        return None
+
+    def start_once(
+        self,
+        start: Start,
+        key: RequestKey,
+        reply: Callable[[Stored], KeptReply],
+        done: Callable[[Stored | Reservation], None],
+        failed: Failed,
+    ) -> None:
+        """Start a run as `start` does, in one transaction with the answer to the request; see `jobs.keyed_intake`."""
+        job = start.job
+        if not self._is_paused(job.function):
+            operation = self._beginning([start], KeyedAct(key, lambda outcomes: reply(_stored(outcomes[0]))))
+            self._commits.put(
+                operation, lambda found: done(found if isinstance(found, Reservation) else _stored(found)), failed
+            )
+        elif (why := self._set_options(job, start.version, start.timeout)) is not None:
+            done(Stored({}, {job.id: why}))
+        else:
+            self._jobs.submit_once([job], key, reply, done, failed)
 
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Failed) -> None:
         """See ``jobs.roots.Roots``."""
-        operation = BeginRuns([Start(job) for job in jobs], self._now_us())
-        operation.size += sum(len(job.payload) + 300 for job in jobs)
 
         def begun(outcome: Begun) -> None:
             for why in outcome.refused.values():
@@ -281,7 +313,16 @@ class WorkflowService:
                 return
             done(outcome.joined)
 
-        self._commits.put(operation, begun, failed)
+        self._commits.put(self._beginning([Start(job) for job in jobs]), begun, failed)
+
+    def beginning(self, jobs: list[Job], act: KeyedAct) -> tuple[Operation, Callable[[Begun], Stored]]:
+        """See ``jobs.roots.Roots``."""
+        return self._beginning([Start(job) for job in jobs], act), _stored
+
+    def _beginning(self, starts: list[Start], act: KeyedAct | None = None) -> BeginRuns:
+        operation = BeginRuns(starts, self._now_us(), act)
+        operation.size += sum(len(start.job.payload) + 300 for start in starts)
+        return operation
 
     def begin_waiting(self, function: bytes, limit: int, done: Callable[[int], None], failed: Failed) -> None:
         """See ``jobs.roots.Roots``."""
@@ -328,3 +369,7 @@ class WorkflowService:
         """Return the last counts."""
         stranded = {(one.namespace, one.type, one.version): one.runs for one in self._watch.stranded()}
         return Counts(self._watch.open, self._watch.parked, stranded)
+
+
+def _stored(begun: Begun) -> Stored:
+    return Stored(begun.joined, begun.refused)

@@ -153,8 +153,9 @@ class Node:
 
 
 @asynccontextmanager
-async def opened(**options: Any) -> AsyncIterator[Node]:
-    store = Store([MemoryBulkSlice(), MemoryScheduleSlice()])
+async def opened(store: Store | None = None, **options: Any) -> AsyncIterator[Node]:
+    """Yield a node in the next life of a store, by default of an empty one."""
+    store = Store([MemoryBulkSlice(), MemoryScheduleSlice()]) if store is None else store
     node = Node(store, **options)
     begun = await store.open(NodeId("n"), lambda function: function(), node.service.lifecycle)
     node.service.handles.use_names(begun.nodes)

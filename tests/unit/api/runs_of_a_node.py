@@ -12,18 +12,20 @@ from mainspring.api.answers.grants import RunGrants
 from mainspring.api.answers.workflows import WorkflowCalls
 from mainspring.api.request import read
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.roots import Stored
 from mainspring.storage.query import Page
 from mainspring.workflows.model import Key, Limits, Parked
 from mainspring.workflows.requests import Reached, Signal
 from mainspring.workflows.state import OpenActivity, Parking
 from mainspring.workflows.state import State as RunState
-from mainspring.workflows.store import Begun, ListRuns, RunRow, Shown, ShownRun, Unbegun
+from mainspring.workflows.store import Begun, ListRuns, RunRow, Shown, ShownRun, Start, Unbegun
 
 from .a_node import PAYLOAD_LIMIT, Node, opened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
+    from mainspring.access.replies import KeptReply, RequestKey, Reservation
     from mainspring.api.request import Request
     from mainspring.workflows.history import ChildPolicy, Event
 
@@ -48,6 +50,18 @@ class FakeWorkflows:
     def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], _: object) -> None:
         self.requests.append((job, version, timeout))
         done(self.begun(job))
+
+    def start_once(
+        self,
+        start: Start,
+        key: RequestKey,
+        reply: Callable[[Stored], KeptReply],
+        done: Callable[[Stored | Reservation], None],
+        _: object,
+    ) -> None:
+        stored = Stored(*self.begun(start.job))
+        self.requests.append((key, reply(stored)))
+        done(stored)
 
     def signal(self, signal: Signal, done: Callable[[Reached], None], _: object) -> None:
         self.requests.append(signal)

@@ -11,6 +11,7 @@ from tests.conformance.ground import Do, InMemory
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import ConflictError, StoreError
 from mainspring.jobs.model import RUNS, Job, State
+from mainspring.jobs.roots import Stored
 from mainspring.jobs.store import Claim, Submit
 
 from .a_node import Client, Node, side, unexpected
@@ -18,6 +19,7 @@ from .a_node import Client, Node, side, unexpected
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.access.once import KeyedAct
     from mainspring.errors import MainspringError
     from mainspring.jobs.roots import Joined
     from mainspring.jobs.slices import RunGround
@@ -40,8 +42,14 @@ class FakeRoots:
         if self.refuses:
             failed(ConflictError("not now"))
             return
+        self.node.service.put(self.beginning(jobs)[0], done, failed)
+
+    def beginning(self, jobs: list[Job], act: KeyedAct | None = None) -> tuple[Do, Callable[[Joined], Stored]]:
+        refused = {job.id: "not now" for job in jobs if self.refuses}
 
         async def work(ground: RunGround) -> Joined:
+            if refused:
+                return {}
             joined = await ground.begin_roots(jobs)
             new = [job for job in jobs if job.id not in joined]
             self.begun += [job.payload for job in new]
@@ -53,7 +61,7 @@ class FakeRoots:
             ground.after_commit(lambda: ground.lifecycle.ended(ended))
             return joined
 
-        self.node.service.put(Do(work), done, failed)
+        return Do(work, act), lambda joined: Stored(joined, refused)
 
     def begin_waiting(
         self, function: bytes, limit: int, done: Callable[[int], None], failed: Callable[[MainspringError], None]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.request import Request
@@ -156,6 +157,7 @@ class RunGrants:
 
     def __init__(self, handlers: Handlers) -> None:
         self._inner = _inner(handlers)
+        self._begin = handlers[workflows.Start]
         self.handlers: Handlers = {
             **handlers,
             workflows.Start: self._start,
@@ -181,9 +183,9 @@ class RunGrants:
             caller.check(request.permission, request.namespace, await self._type(request, caller))
         return await self._inner[type(request)](request, caller)
 
-    async def _start(self, request: workflows.Start, caller: Caller) -> Any:
+    async def _start(self, request: workflows.Start, caller: Caller, once: Once | None) -> Any:
         caller.check(request.permission, request.namespace, request.function)
-        return await self._inner[workflows.Start](request, caller)
+        return await self._begin(request, caller, once)
 
     async def _list(self, request: workflows.List, caller: Caller) -> workflows.Listed:
         listed: workflows.Listed = await self._inner[workflows.List](request, caller)

@@ -26,6 +26,7 @@ from mainspring.queries.jobs import ReadArguments
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.submitting import SubmitCalls
     from mainspring.api.jobs import JobInfo
@@ -120,7 +121,7 @@ class JobChangeCalls:
         )
         return Deleted(request.handle)
 
-    async def _clone(self, request: Clone, caller: Caller) -> Submission:
+    async def _clone(self, request: Clone, caller: Caller, once: Once | None) -> Submission:
         original = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
         payload = bytes_of(request) if has_arguments(request) else await self._arguments(original)
         stored = original.options or _NO_OPTIONS
@@ -139,7 +140,7 @@ class JobChangeCalls:
         )
         name = name_of(original.function)
         job = self._submits.job(request.namespace, name, payload, request.unique.encode(), options)
-        return await self._submits.stored(job)
+        return await self._submits.stored(job, once)
 
     async def _arguments(self, job: Job) -> bytes:
         """Return the arguments of a job. Raises ApiError."""

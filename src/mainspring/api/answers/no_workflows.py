@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def without_workflows() -> Handlers:
     """Return the answers to all calls about workflows."""
 
-    async def refuse(_: object) -> None:
+    async def refuse(*_: object) -> None:
         raise ApiError(Code.UNSUPPORTED, "this node's store keeps no workflows: run a node with a store on SQLite")
 
     kinds = (Start, List, Show, History, Signal, Cancel, Terminate, Unpark, Versions, Remove, Workers)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.errors import Problem
     from mainspring.api.feeds import Feed
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError
 
     Handlers = Mapping[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Any]]]
-    """Coroutines by kind of request, which get the request, or the request and its `Caller`. They raise MainspringErrors, which
-    `problem_of` turns into problems."""
+    """Coroutines by kind of request, which get the request, its `Caller` and its `Once`, or the first one or two of these. They
+    raise MainspringErrors, which `problem_of` turns into problems; with a `Once`, which is None for a request without a key, also
+    `RepeatedError`."""
     Followers = Mapping[type[Request[Any]], Callable[[Any, Caller, Feed], Coroutine[Ask, Any, Callable[[], None]]]]
     """Coroutines that begin a stream: they send its state to the feed, and later each change, until the function that they return
     is called."""
@@ -61,8 +63,8 @@ class Api:
         self._enter = enter
         self.requests: dict[str, type[Request[Any]]] = {}
         """Names of calls to their requests."""
-        self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], bool]] = {}
-        """Each with whether it gets the caller, too."""
+        self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], int]] = {}
+        """Each with the number of its arguments."""
         self._followers: dict[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Callable[[], None]]]] = {}
         for part in parts:
             self.add(part)
@@ -76,7 +78,8 @@ class Api:
         """Add calls."""
         for request, handler in handlers.items():
             assert isinstance(request.permission, Permission), request
-            self._handlers[request] = handler, len(signature(handler).parameters) > 1
+            parameters = signature(handler).parameters
+            self._handlers[request] = handler, 3 if "once" in parameters else min(len(parameters), 2)
         self.requests |= {request.call: request for request in handlers if request.call}
 
     def start(
@@ -94,12 +97,15 @@ class Api:
         """
         return CallInProgress(self._answer(request, caller), done, failed, broken)
 
-    async def _answer(self, request: Request[A], caller: Caller) -> A:
+    def keeps_reply(self, kind: type[Request[Any]]) -> bool:
+        """Return whether the handler of a request stores its answer in the transaction of its act, if the request has a key."""
+        return kind in self._handlers and self._handlers[kind][1] > 2
+
+    async def _answer(self, request: Request[A], caller: Caller, once: Once | None = None) -> A:
         try:
             self._check(request, caller)
-            handler, gets_caller = self._handlers[type(request)]
-            work = handler(request, caller) if gets_caller else handler(request)
-            answer: A = await work
+            handler, number = self._handlers[type(request)]
+            answer: A = await handler(*(request, caller, once)[:number])
         except (ForbiddenError, ApiError) as error:
             self._record_refusal(request, caller, error)
             raise
@@ -109,9 +115,12 @@ class Api:
         if problem_of(error).code is Code.FORBIDDEN:
             self._refused(_refusal(request, caller, error))
 
-    async def call(self, request: Request[A], *, caller: Caller = LOCAL) -> A:
-        """Return the answer to a request. Raises ApiError. Cancelling this coroutine ends the call."""
-        answer: A = await _outcome(self._answer(request, caller))
+    async def call(self, request: Request[A], *, caller: Caller = LOCAL, once: Once | None = None) -> A:
+        """Return the answer to a request. Raises ApiError. Cancelling this coroutine ends the call.
+
+        ``once`` is the key of the request, for those that `keeps_reply`: RepeatedError is raised if it was made before.
+        """
+        answer: A = await _outcome(self._answer(request, caller, once))
         return answer
 
     def check_early(self, kind: type[Request[Any]], namespace: str, caller: Caller, named: str) -> None:

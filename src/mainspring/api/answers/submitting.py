@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring import namespaces
 from mainspring.api.answers.end_listener import EndListener
+from mainspring.api.answers.once import act_once
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.api.submitting import (
@@ -23,15 +25,17 @@ from mainspring.api.submitting import (
     submission_problem,
 )
 from mainspring.clock import to_us
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.end_listener import End
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.submitting import NewJob
+    from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService
 
 
@@ -53,17 +57,34 @@ class SubmitCalls:
         job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
         return Submitted(self._service.handle_of(job_id).decode())
 
-    async def _submit_job(self, request: SubmitJob, caller: Caller) -> Submission:
+    async def _submit_job(self, request: SubmitJob, caller: Caller, once: Once | None) -> Submission:
         caller.check(SubmitJob.permission, request.namespace, request.job.function)
-        return await self.stored(self._job_of(request.job, request.namespace))
+        return await self.stored(self._job_of(request.job, request.namespace), once)
 
-    async def stored(self, job: Job) -> Submission:
-        """Store a job, and return its handle or that of the job that it joined."""
-        job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
+    async def stored(self, job: Job, once: Once | None = None) -> Submission:
+        """Store a job, and return its handle or that of the job that it joined. Raises RepeatedError if ``once`` was done."""
+        if once is None:
+            job_id: int = await Later(
+                lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed)
+            )
+            return Submission(self._service.handle_of(job_id).decode(), job_id != job.id)
+
+        def answer(stored: Stored) -> Submission:
+            for why in stored.refused.values():
+                raise UsageError(why)
+            return self._submission(job, stored)
+
+        return await act_once(once, partial(self._service.submit_once, [job], once.key), answer)
+
+    def _submission(self, job: Job, stored: Stored) -> Submission:
+        if (why := stored.refused.get(job.id)) is not None:
+            return Submission(problem=problem_of(UsageError(why)))
+        found = stored.joined.get(job.id)
+        job_id = job.id if found is None else found.id
         return Submission(self._service.handle_of(job_id).decode(), job_id != job.id)
 
-    async def _submit_jobs(self, request: SubmitJobs, caller: Caller) -> Submissions:
-        """Store the valid jobs of a batch together; one by one if some of them join foreground jobs."""
+    async def _submit_jobs(self, request: SubmitJobs, caller: Caller, once: Once | None) -> Submissions:
+        """Store the valid jobs of a batch together; without a key one by one if some of them join foreground jobs."""
         answers: list[Submission] = []
         places: list[int] = []
         batch: list[Job] = []
@@ -79,6 +100,12 @@ class SubmitCalls:
                 continue
             places.append(place)
             answers.append(Submission())
+        if once is not None and batch:
+            return await act_once(
+                once,
+                partial(self._service.submit_once, batch, once.key),
+                lambda stored: Submissions(self._filled(answers, places, batch, stored)),
+            )
         if self._service.joins(batch):
             for place, job in zip(places, batch, strict=True):
                 answers[place] = await self._stored_or_refused(job)
@@ -89,6 +116,15 @@ class SubmitCalls:
                 answer = answers[place]
                 answer.handle, answer.joined = handle_of(job_id).decode(), job_id != job.id
         return Submissions(answers)
+
+    def _filled(
+        self, answers: list[Submission], places: list[int], jobs: list[Job], stored: Stored
+    ) -> list[Submission]:
+        """Return the answers of a batch with those of its valid jobs in their places."""
+        filled = answers.copy()
+        for place, job in zip(places, jobs, strict=True):
+            filled[place] = self._submission(job, stored)
+        return filled
 
     async def _stored_or_refused(self, job: Job) -> Submission:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET
 
+from mainspring.api.answers.once import act_once
 from mainspring.api.answers.run_lists import ListsRuns, RunListCalls
 from mainspring.api.answers.run_lookup import RunLookup, ShowsRuns, ambiguous
 from mainspring.api.answers.run_reading import ReadsRuns, RunReadingCalls
@@ -28,17 +30,21 @@ from mainspring.api.workflows import (
 )
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
+from mainspring.workflows.store import Start as NewRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
+    from mainspring.access.replies import KeptReply, RequestKey, Reservation
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.submitting import SubmitCalls
     from mainspring.api.answers.waiting import Ask
     from mainspring.jobs.model import Job
+    from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import Key, Limits
@@ -51,6 +57,16 @@ class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
 
     def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed) -> None:
         """Store a root job and begin its run; see ``workflows.store.Start``."""
+
+    def start_once(
+        self,
+        start: NewRun,
+        key: RequestKey,
+        reply: Callable[[Stored], KeptReply],
+        done: Callable[[Stored | Reservation], None],
+        failed: Failed,
+    ) -> None:
+        """Do the same in one transaction with the answer that ``reply`` returns."""
 
     def signal(self, signal: requests.Signal, done: Callable[[requests.Reached], None], failed: Failed) -> None:
         """Record a signal."""
@@ -116,7 +132,8 @@ class WorkflowCalls:
 
     # ---- starting ----
 
-    async def _start(self, request: Start) -> Started:
+    async def _start(self, request: Start, caller: Caller, once: Once | None) -> Started:
+        del caller  # `RunGrants` has checked it
         timeout = request.timeout
         longest = self._limits.timeout
         if timeout is not None and not 0 < timeout <= longest:
@@ -125,15 +142,20 @@ class WorkflowCalls:
         payload, unique = _bytes(request, b""), request.unique.encode()
         options = JobOptions(priority=request.priority)
         job = self._submits.job(request.namespace, request.function.encode(), payload, unique, options, creates=False)
-        begun: Begun = await Later(
-            lambda done, failed: self._workflows.start(job, request.version, timeout or 0.0, done, failed)
-        )
-        if (why := begun.refused.get(job.id)) is not None:
-            raise ApiError(Code.WORKFLOW_NOT_FOUND, why)
-        joined = begun.joined.get(job.id)
-        root = job.id if joined is None else joined.id
-        handle = self._service.handle_of(root).decode()
-        return Started(handle, self._runs.handle(root, root), request.unique or handle, joined is not None)
+
+        def answer(begun: Begun | Stored) -> Started:
+            if (why := begun.refused.get(job.id)) is not None:
+                raise ApiError(Code.WORKFLOW_NOT_FOUND, why)
+            joined = begun.joined.get(job.id)
+            root = job.id if joined is None else joined.id
+            handle = self._service.handle_of(root).decode()
+            return Started(handle, self._runs.handle(root, root), request.unique or handle, joined is not None)
+
+        start = NewRun(job, request.version, timeout or 0.0)
+        if once is None:
+            begun: Begun = await Later(lambda done, failed: self._workflows.start(*start, done, failed))
+            return answer(begun)
+        return await act_once(once, partial(self._workflows.start_once, start, once.key), answer)
 
     # ---- requests to runs ----
 

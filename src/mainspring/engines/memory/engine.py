@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.audit import recorded_acts
+from mainspring.access.once import KeyedGroup, has_keys
 from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, replies, resources, series
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
@@ -117,6 +118,9 @@ class Runner:
         if not self._kinds >= plan.keys():
             raise unknown("the memory engine", plan.keys() - self._kinds)
         outcomes: list[Any] = [None] * len(group)
+        keyed = KeyedGroup(plan, replies.ReplyRows(tables), outcomes) if has_keys(plan) else None
+        if keyed is not None:
+            plan = run_synchronously(keyed.reserve(plan))
 
         def handle(kind: type[Operation]) -> None:
             handler = self._handlers[kind]
@@ -134,6 +138,8 @@ class Runner:
                 handle(kind)
         if acts := recorded_acts(plan, outcomes):
             access.record(tables, acts)
+        if keyed is not None:
+            run_synchronously(keyed.keep())
         for function in tx.commits:
             function()
         return outcomes

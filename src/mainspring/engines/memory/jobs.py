@@ -387,5 +387,6 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submit,
+    ops.SubmitOnce: submit,
     ops.Unsubscribe: leave,
 }

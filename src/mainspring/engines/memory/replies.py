@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 
-class _Rows:
+class ReplyRows:
     """`replies.Rows` in a dictionary."""
 
     def __init__(self, tables: Tables) -> None:
@@ -22,11 +22,15 @@ class _Rows:
 
     async def reserve(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> Reservation | None:
         """Insert a reservation, or return the existing one."""
+        found = await self.find(key, expired_us)
+        if found is None:
+            self._rows[key] = (request, at_us, None)
+        return found
+
+    async def find(self, key: bytes, expired_us: int) -> Reservation | None:
+        """Return the existing reservation."""
         found = self._rows.get(key)
-        if found is not None and found[1] >= expired_us:
-            return reservation_of(*found)
-        self._rows[key] = (request, at_us, None)
-        return None
+        return reservation_of(*found) if found is not None and found[1] >= expired_us else None
 
     async def keep(self, key: bytes, reply: bytes) -> None:
         """Set the answer of a reservation."""
@@ -48,7 +52,7 @@ class _Rows:
 
 
 def _change(tables: Tables, operation: ReplyOperation) -> object:
-    return run_synchronously(operation.run(_Rows(tables)))
+    return run_synchronously(operation.run(ReplyRows(tables)))
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {**dict.fromkeys(OPERATIONS, _change)}

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.audit import recorded_acts
+from mainspring.access.once import KeyedGroup, has_keys
 from mainspring.engines.postgres import access, jobs, logs, probing, replies, resources, series
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.slices import Slice, Units
@@ -44,6 +45,9 @@ class Runner:
         outcomes: list[Any] = [None] * size
         if not self._kinds >= plan.keys():
             raise unknown("PostgreSQL", plan.keys() - self._kinds)
+        keyed = KeyedGroup(plan, replies.ReplyRows(tx), outcomes) if has_keys(plan) else None
+        if keyed is not None:
+            plan = await keyed.reserve(plan)
         units = Units(self._slices, tx)
         await units.lock(plan)
         for kind, placed in plan.items():
@@ -55,6 +59,8 @@ class Runner:
                 await self._run(tx, kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx, acts)
+        if keyed is not None:
+            await keyed.keep()
         return outcomes
 
     async def _run(

@@ -39,6 +39,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     ops.Wake: timing.wake,
     ops.DrainInbox: inbox.drain_inbox,
     ops.Submit: submitting.submit,
+    ops.SubmitOnce: submitting.submit,
     ops.Unsubscribe: waiting.leave,
     ops.Claim: claiming.claim,
     ops.ClaimByKey: keys.claim_by_key,

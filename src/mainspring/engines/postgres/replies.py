@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SQL: Final = load("replies.sql")
 
 
-class _Rows:
+class ReplyRows:
     """`replies.Rows` in an attempt to run a group."""
 
     def __init__(self, tx: Transaction) -> None:
@@ -26,9 +26,14 @@ class _Rows:
         """Insert a reservation, or return the existing one."""
         if await self._connection.fetchval(SQL["reserve_reply"], key, request, at_us, expired_us):
             return None
-        earlier = await self._connection.fetchrow(SQL["reply"], key)
+        earlier = await self.find(key, expired_us)
         assert earlier is not None, "the statement before has found it, and waited for its transaction"
-        return reservation_of(*earlier)
+        return earlier
+
+    async def find(self, key: bytes, expired_us: int) -> Reservation | None:
+        """Return the existing reservation."""
+        found = await self._connection.fetchrow(SQL["reply"], key, expired_us)
+        return None if found is None else reservation_of(*found)
 
     async def keep(self, key: bytes, reply: bytes) -> None:
         """Set the answer of a reservation."""
@@ -45,7 +50,7 @@ class _Rows:
 
 
 async def _change(tx: Transaction, operations: Sequence[ReplyOperation]) -> list[object]:
-    return [await operation.run(_Rows(tx)) for operation in operations]
+    return [await operation.run(ReplyRows(tx)) for operation in operations]
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {

@@ -5,7 +5,7 @@ ON CONFLICT (key) DO UPDATE SET request = excluded.request, at_us = excluded.at_
 RETURNING true;
 
 -- name: reply
-SELECT request, at_us, reply FROM replies WHERE key = $1;
+SELECT request, at_us, reply FROM replies WHERE key = $1 AND at_us >= $2;
 
 -- name: keep_reply
 UPDATE replies SET reply = $2 WHERE key = $1;

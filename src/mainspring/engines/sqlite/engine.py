@@ -13,6 +13,7 @@ import apsw
 import structlog
 
 from mainspring.access.audit import recorded_acts
+from mainspring.access.once import KeyedGroup, has_keys
 from mainspring.engines.sqlite import access, finding, jobs, logs, opening, probing, replies, resources, series
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
@@ -292,6 +293,9 @@ class SqliteEngine:
         if not plan.keys() <= self._kinds:
             raise unknown("SQLite", plan.keys() - self._kinds)
         outcomes: list[Any] = [None] * len(group)
+        keyed = KeyedGroup(plan, replies.ReplyRows(self._tx), outcomes) if has_keys(plan) else None
+        if keyed is not None:
+            plan = run_synchronously(keyed.reserve(plan))
         for kind, placed in plan.items():
             if kind.phase < Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
@@ -302,6 +306,8 @@ class SqliteEngine:
                 self._run_kind(kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             access.record(self._tx, acts)
+        if keyed is not None:
+            run_synchronously(keyed.keep())
         return outcomes
 
     def _run_kind(self, kind: type[Operation], placed: list[tuple[int, Operation]], outcomes: list[Any]) -> None:

@@ -358,6 +358,7 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submitting.submit,
+    ops.SubmitOnce: submitting.submit,
     ops.Claim: claim,
     ops.Find: finding.find,
     ops.FindUnique: finding.find_unique,

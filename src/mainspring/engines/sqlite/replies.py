@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 
-class _Rows:
+class ReplyRows:
     """`replies.Rows` inside the open transaction."""
 
     def __init__(self, tx: Transaction) -> None:
@@ -23,11 +23,15 @@ class _Rows:
 
     async def reserve(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> Reservation | None:
         """Insert a reservation, or return the existing one."""
+        found = await self.find(key, expired_us)
+        if found is None:
+            self._cursor.execute(SQL["reserve_reply"], (key, request, at_us))
+        return found
+
+    async def find(self, key: bytes, expired_us: int) -> Reservation | None:
+        """Return the existing reservation."""
         found = next(iter(self._cursor.execute(SQL["reply"], (key, expired_us))), None)
-        if found is not None:
-            return reservation_of(*found)
-        self._cursor.execute(SQL["reserve_reply"], (key, request, at_us))
-        return None
+        return None if found is None else reservation_of(*found)
 
     async def keep(self, key: bytes, reply: bytes) -> None:
         """Set the answer of a reservation."""
@@ -44,7 +48,7 @@ class _Rows:
 
 
 def _change(tx: Transaction, operations: Sequence[ReplyOperation]) -> list[object]:
-    return [run_synchronously(operation.run(_Rows(tx))) for operation in operations]
+    return [run_synchronously(operation.run(ReplyRows(tx))) for operation in operations]
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {

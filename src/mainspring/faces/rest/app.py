@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -18,7 +18,7 @@ from mainspring.api.request import write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import paging
 from mainspring.faces.rest.conditional import is_unchanged, required_version, tag_of
-from mainspring.faces.rest.idempotency import HEADER, once
+from mainspring.faces.rest.idempotency import HEADER, answer_once
 from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
 from mainspring.faces.rest.login import PATHS
 from mainspring.faces.rest.problems import HttpError, refusal
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.registry import Api
     from mainspring.api.request import Request
-    from mainspring.faces.rest.idempotency import Replies
+    from mainspring.faces.rest.idempotency import Encoded, Replies
     from mainspring.faces.rest.login import Login
     from mainspring.faces.rest.registry import Route
     from mainspring.faces.rest.security import Doorkeeper
@@ -52,10 +53,6 @@ STRICT: Final = {
 REQUEST_ID: Final = b"x-request-id"
 
 log = structlog.get_logger("mainspring.http")
-
-
-_Encoded: TypeAlias = "tuple[int, dict[bytes, bytes], bytes]"
-"""Status, headers and body."""
 
 
 class _Compiled:
@@ -152,7 +149,7 @@ class RestApp:
         exchange.secure = self._doorkeeper.is_secure(exchange.headers, exchange.address, scope["scheme"])
 
     @staticmethod
-    async def _send(exchange: _Exchange, answer: _Encoded) -> None:
+    async def _send(exchange: _Exchange, answer: Encoded) -> None:
         status, headers, body = answer
         sent = [*(STRICT | headers).items(), (REQUEST_ID, exchange.id.encode())]
         if status not in (204, 304):
@@ -160,7 +157,7 @@ class RestApp:
         await exchange.send({"type": "http.response.start", "status": status, "headers": sent})
         await exchange.send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, exchange: _Exchange) -> _Encoded | None:
+    async def _answer(self, scope: Scope, exchange: _Exchange) -> Encoded | None:
         error: Any
         try:
             self._collect(scope, exchange)
@@ -178,8 +175,10 @@ class RestApp:
             if route.method == "POST" and (key := exchange.headers.get(HEADER)) is not None:
                 _check_repeatable(route)
                 target = f"{exchange.path}?{exchange.query.decode('latin-1')}"
-                reply = partial(self._reply, exchange)
-                return await once(self._replies, key, exchange.caller, target, exchange.body, reply)
+                keeps = self._api.keeps_reply(route.request) and (route.handler is None or route.reply is not None)
+                encode = partial(self._encode, exchange) if keeps else None
+                attempt = partial(self._reply, exchange)
+                return await answer_once(self._replies, key, exchange.caller, target, exchange.body, attempt, encode)
             return await self._reply(exchange)
         except HttpError as refused:
             error = refused
@@ -196,7 +195,7 @@ class RestApp:
         # A proxy may remove the prefix, or pass it on.
         return path[len(self._prefix) :] if self._prefix and path.startswith(self._prefix + "/") else path
 
-    async def _sign_in(self, scope: Scope, exchange: _Exchange, host: bytes) -> _Encoded:
+    async def _sign_in(self, scope: Scope, exchange: _Exchange, host: bytes) -> Encoded:
         method, headers = scope["method"], exchange.headers
         check_site(method, headers, host)
 
@@ -238,17 +237,22 @@ class RestApp:
             inputs = msgspec.structs.replace(inputs, **{route.if_match: version})
         exchange.inputs = paging.position(inputs, path) if found.is_list else inputs
 
-    async def _reply(self, exchange: _Exchange) -> _Encoded:
+    async def _reply(self, exchange: _Exchange, once: Once | None = None) -> Encoded:
         """Call the API, and encode the answer."""
         route, inputs = exchange.found.route, exchange.inputs
-        value: Any
         if route.handler is not None:
-            value = await route.handler(Context(self._api, exchange.caller, inputs, exchange.headers))
-        else:
-            request = inputs if route.make is None else route.make(inputs)
-            value = await self._api.call(request, caller=exchange.caller)
-            if route.reply is not None:
-                value = route.reply(value, inputs)
+            context = Context(self._api, exchange.caller, inputs, exchange.headers, once)
+            return self._finish(exchange, await route.handler(context))
+        request = inputs if route.make is None else route.make(inputs)
+        return self._encode(exchange, await self._api.call(request, caller=exchange.caller, once=once))
+
+    def _encode(self, exchange: _Exchange, answer: Any) -> Encoded:
+        """Encode an answer of the API."""
+        reply = exchange.found.route.reply
+        return self._finish(exchange, answer if reply is None else reply(answer, exchange.inputs))
+
+    def _finish(self, exchange: _Exchange, value: Any) -> Encoded:
+        route, inputs = exchange.found.route, exchange.inputs
         extra: dict[bytes, bytes] = {}
         if isinstance(value, Items):
             value = paging.seal(value, inputs, exchange.path)
@@ -264,7 +268,7 @@ class RestApp:
                 return 304, {b"etag": tag}, b""
         return status, headers, body
 
-    async def _poll(self, exchange: _Exchange, request: Request[Any]) -> _Encoded:
+    async def _poll(self, exchange: _Exchange, request: Request[Any]) -> Encoded:
         """Answer once the answer differs from the one that the client has, or with 304 after its time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + exchange.inputs.wait
@@ -305,7 +309,7 @@ class RestApp:
             feed.close()
 
 
-def _encoded(value: Any, status: int, headers: dict[bytes, bytes]) -> _Encoded:
+def _encoded(value: Any, status: int, headers: dict[bytes, bytes]) -> Encoded:
     if isinstance(value, Reply):
         headers |= {name.lower().encode(): text.encode("latin-1", "replace") for name, text in value.headers.items()}
         status, value = value.status, value.value

@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from mainspring.access.once import Once, RepeatedError
 from mainspring.access.replies import KeptReply
 from mainspring.errors import MainspringError, StoreError
 from mainspring.faces.rest.problems import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from mainspring.access.caller import Caller
-    from mainspring.access.replies import Reservation
+    from mainspring.access.replies import RequestKey, Reservation
+
+Encoded: TypeAlias = "tuple[int, dict[bytes, bytes], bytes]"
+"""Status, headers and body."""
 
 HEADER: Final = b"idempotency-key"
 REPLAYED: Final = b"idempotency-replayed"
@@ -32,7 +36,17 @@ _KEY: Final = re.compile(rb'"?[\x21\x23-\x7e]{1,255}"?')
 class Replies(Protocol):
     """Keeps answers in the store. Its coroutines raise StoreError if the store is away."""
 
-    async def reserve_reply(self, key: bytes, request: bytes) -> Reservation | None:
+    @property
+    def atomic(self) -> bool:
+        """Whether a call can keep its answer in the transaction of its act."""
+
+    def key(self, key: bytes, request: bytes) -> RequestKey:
+        """Return the key of a request that is made now; both arguments are digests."""
+
+    async def find_reply(self, key: RequestKey) -> Reservation | None:
+        """Return the earlier reservation of a key, if there is one."""
+
+    async def reserve_reply(self, key: RequestKey) -> Reservation | None:
         """Reserve a key for a request; return None, or the earlier reservation of the key."""
 
     async def keep_reply(self, key: bytes, reply: KeptReply) -> None:
@@ -45,31 +59,67 @@ class Replies(Protocol):
         """Return the seconds since a reservation was made."""
 
 
-async def once(
+class Attempt(Protocol):
+    """Answers a request now."""
+
+    async def __call__(self, once: Once | None = None) -> Encoded:
+        """Return the answer. With ``once``, the call keeps it in the transaction of its act, and raises RepeatedError."""
+
+
+async def answer_once(
     replies: Replies,
     given: bytes,
     caller: Caller,
     target: str,
     body: bytes,
-    answer: Callable[[], Awaitable[tuple[int, dict[bytes, bytes], bytes]]],
-) -> tuple[int, dict[bytes, bytes], bytes]:
-    """Return the answer to a request with a key, which is made now or was made before. Raises HttpError."""
+    attempt: Attempt,
+    encode: Callable[[Any], Encoded] | None,
+) -> Encoded:
+    """Return the answer to a request with a key, which is made now or was made before. Raises HttpError.
+
+    ``encode`` returns the answer for that of the call, if the call can keep it in the transaction of its act.
+    """
     if _KEY.fullmatch(given) is None:
         raise HttpError("malformed", "Idempotency-Key has 1 to 255 visible ASCII characters")
-    key = _digest(_owner(caller), target.encode(), given.strip(b'"'))
-    request = _digest(body)
-    earlier = await replies.reserve_reply(key, request)
+    key = replies.key(_digest(_owner(caller), target.encode(), given.strip(b'"')), _digest(body))
+    if encode is not None and replies.atomic:
+        return await _in_one_transaction(replies, key, attempt, encode)
+    earlier = await replies.reserve_reply(key)
     if earlier is not None:
-        return _repeated(earlier, request, replies.age(earlier))
+        return _repeated(earlier, key, replies.age(earlier))
     try:
-        status, headers, content = await answer()
+        answer = await attempt()
     except MainspringError:  # a refusal, which changes nothing; after a defect that is not known
         with contextlib.suppress(StoreError):
-            await replies.release_reply(key)
+            await replies.release_reply(key.key)
         raise
     with contextlib.suppress(StoreError):  # the client gets its answer in any case
-        await replies.keep_reply(key, KeptReply(status, headers, content))
-    return status, headers, content
+        await replies.keep_reply(key.key, KeptReply(*answer))
+    return answer
+
+
+async def _in_one_transaction(
+    replies: Replies, key: RequestKey, attempt: Attempt, encode: Callable[[Any], Encoded]
+) -> Encoded:
+    earlier = await replies.find_reply(key)  # now, because a repeated request could be refused for another reason
+    if earlier is not None:
+        return _repeated(earlier, key, replies.age(earlier))
+    kept: KeptReply | None = None
+
+    def reply(answer: Any) -> KeptReply:
+        nonlocal kept
+        kept = KeptReply(*encode(answer))
+        return kept
+
+    try:
+        answer = await attempt(Once(key, reply))
+    except RepeatedError as repeated:
+        return _repeated(repeated.earlier, key, replies.age(repeated.earlier))
+    last = KeptReply(*answer)
+    if kept is not None and kept != last:  # the client has waited for the end of its job
+        with contextlib.suppress(StoreError):
+            await replies.keep_reply(key.key, last)
+    return answer
 
 
 def _owner(caller: Caller) -> bytes:
@@ -77,8 +127,8 @@ def _owner(caller: Caller) -> bytes:
     return caller.token.encode() or b"\n" + (f"\n{caller.session}" if caller.session else caller.name).encode()
 
 
-def _repeated(earlier: Reservation, request: bytes, age: float) -> tuple[int, dict[bytes, bytes], bytes]:
-    if earlier.request != request:
+def _repeated(earlier: Reservation, key: RequestKey, age: float) -> Encoded:
+    if earlier.request != key.request:
         raise HttpError("key_reused", "this Idempotency-Key was used for another request: use a new one")
     if earlier.reply is not None:
         reply = earlier.reply

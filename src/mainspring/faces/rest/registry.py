@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.access.roles import Permission
     from mainspring.api.answers.registry import Api
     from mainspring.api.request import Request
@@ -40,6 +41,8 @@ class Context(NamedTuple):
     inputs: Any
     """The struct ``inputs`` of the route."""
     headers: Mapping[bytes, bytes]
+    once: Once | None = None
+    """The key of the request, if the call of the API keeps its answer with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,8 @@ class Route:
     reply: Callable[[Any, Any], Any] | None = None
     """Returns the value of the answer, or a `Reply`, for the answer of the API and the inputs; by default that answer."""
     handler: Callable[[Context], Awaitable[Any]] | None = None
-    """Replaces ``make``, the call of the API, and ``reply``: for routes that are more than one call."""
+    """Replaces ``make``, the call of the API, and ``reply``: for routes that are more than one call. ``reply`` then is for the
+    first call alone, which keeps this answer if the request has a key."""
     query: tuple[str, ...] = ()
     """Fields of ``inputs`` that come from the query although the method has a body."""
     body: str = ""

@@ -18,6 +18,7 @@ from mainspring.jobs.store.life import (
     RequestStop,
     Settle,
     Submit,
+    SubmitOnce,
     Withdrawn,
     each_once,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "ShowJob",
     "ShowLive",
     "Submit",
+    "SubmitOnce",
     "Subscribe",
     "Sweep",
     "Unsubscribe",

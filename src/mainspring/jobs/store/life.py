@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.access.acts import Act
+    from mainspring.access.once import KeyedAct
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.rules import Settlement
 
@@ -44,6 +45,21 @@ class Submit(Operation):
         self.jobs = jobs
         self.waiter = waiter
         self.rows = len(jobs)
+
+
+class SubmitOnce(Submit):
+    """Store new jobs as `Submit` does, with the answer to the request for them.
+
+    Outcome: that of `Submit`; or the earlier `Reservation` of the key, and then nothing changes.
+    """
+
+    __slots__ = ("keyed_act",)
+
+    keyed = True
+
+    def __init__(self, jobs: list[Job], keyed_act: KeyedAct) -> None:
+        super().__init__(jobs)
+        self.keyed_act = keyed_act
 
 
 class Found(NamedTuple):

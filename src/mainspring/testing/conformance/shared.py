@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.errors import StoreError
 from mainspring.events.relay import Pending
 from mainspring.ids import SLOTS, slot_of
 from mainspring.jobs import store as ops
@@ -13,6 +14,7 @@ from mainspring.testing.conformance.departing import Departing
 from mainspring.testing.conformance.driver import NOW, Store, done, released
 from mainspring.testing.conformance.limiting import Granting
 from mainspring.testing.conformance.operations import backlog, submit, wait_for_settled
+from mainspring.testing.conformance.replying import once
 from mainspring.testing.conformance.subscribing import Subscribing
 from mainspring.testing.conformance.suite import EngineSuite, JobsSuite
 
@@ -53,6 +55,19 @@ class Sharing(Subscribing, Departing):
         job = store.leased()
         job.term = other.term
         assert other.settle(done(job)) == {job.id}
+
+    def test_a_request_with_a_key_is_done_at_one_of_two_nodes(self, store: Store, other: Store) -> None:
+        for number in range(5):
+            keys = [b"a%d" % number, b"b%d" % number]
+            first = [once(store.job(), key=key) for key in keys]
+            second = [once(other.job(), key=key) for key in reversed(keys)]
+            done, repeated = store.groups((store, first), (other, second))
+            assert not isinstance(done, StoreError)
+            assert not isinstance(repeated, StoreError)
+            for outcomes in zip(done, reversed(repeated), strict=True):
+                assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Reservation", "dict"]
+                assert all(outcome == {} or outcome.reply is not None for outcome in outcomes)
+        assert len(store.claim()) == 10
 
     def test_a_unique_is_one_for_all_nodes(self, store: Store, other: Store) -> None:
         first = store.submitted(unique=b"u")

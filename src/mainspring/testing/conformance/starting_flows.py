@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.access.replies import KeptReply, Reservation
 from mainspring.jobs.model import Options, Priority, State
 from mainspring.testing.conformance.flows import DECISIONS, SECOND
+from mainspring.testing.conformance.replying import once
 from mainspring.workflows import store as ops
 from mainspring.workflows.definition_store import CountOpen, RemoveDefinition
 from mainspring.workflows.model import Definition, Key, Status
@@ -77,6 +79,18 @@ class StartingFlows:
         job = flows.new(b"refund", unique=b"u")
         flows.group(ops.TerminateRun(Key(run=run), "", flows.now_us), flows.starting(job))
         assert flows.list(workflow_id="u", status=(Status.OPEN,)) == [job.id]
+
+    def test_a_start_with_a_key_is_done_once_with_the_jobs_of_its_request(self, flows: Flows) -> None:
+        def requested() -> list[Operation]:
+            submission = once(flows.store.job())
+            return [submission, ops.BeginRuns([ops.Start(flows.new())], flows.now_us, submission.keyed_act)]
+
+        begun = ops.Begun({}, {})
+        assert flows.group(*requested()) == [{}, begun]
+        kept = Reservation(b"r", 100, KeptReply(201, {}, repr([{}, begun]).encode()))
+        assert flows.group(*requested(), flows.starting(flows.new())) == [kept, kept, begun]
+        assert len(flows.list()) == 2
+        assert len(flows.store.claim()) == 1
 
     def test_an_unregistered_workflow_or_version_is_refused(self, flows: Flows) -> None:
         first, second = flows.new(b"unknown"), flows.new()

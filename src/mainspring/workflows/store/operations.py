@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
 
     from mainspring.access.acts import Act
+    from mainspring.access.once import KeyedAct
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
     from mainspring.workflows.history import ChildPolicy
@@ -40,18 +41,21 @@ class BeginRuns(Operation):
     """Store new root jobs and begin their runs.
 
     Guards: as of ``Submit`` for the job; the function is a registered workflow; no open run has the workflow id. If another
-    function's run has it, the root job is stored as FAILED with ``WorkflowAlreadyRunning``. Outcome: ``Begun``.
+    function's run has it, the root job is stored as FAILED with ``WorkflowAlreadyRunning``. Outcome: ``Begun``; or, with a key
+    of an earlier request, the ``Reservation`` of that.
     """
 
-    __slots__ = ("now_us", "starts")
+    __slots__ = ("keyed_act", "now_us", "starts")
 
     phase = Phase.SLICES
     brings_jobs = True
+    keyed = True
 
-    def __init__(self, starts: list[Start], now_us: int) -> None:
+    def __init__(self, starts: list[Start], now_us: int, keyed_act: KeyedAct | None = None) -> None:
         super().__init__()
         self.starts = starts
         self.now_us = now_us
+        self.keyed_act = keyed_act
         self.rows = 2 * len(starts)
 
 

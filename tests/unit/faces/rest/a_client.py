@@ -25,7 +25,7 @@ from mainspring.faces.rest.streams import Streams
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from tests.unit.api.a_node import Node
+    from tests.unit.api.a_node import Node, Store
 
     from mainspring.faces.rest.registry import Route
 
@@ -166,14 +166,17 @@ async def serving(
     prefix: str = "",
     streams: Streams | None = None,
     proxies: str = "10.9.9.9",
+    store: Store | None = None,
+    apart: Node | None = None,
 ) -> AsyncIterator[tuple[Client, Node]]:
-    """Yield a client with a token of each role, and the node behind the application."""
-    async with opened() as node:
+    """Yield a client with a token of each role, and the node behind the application; ``apart`` keeps the answers."""
+    async with opened(store) as node:
         access = MemoryAccess()
         documented = with_document(routes, version="9.9", prefix=prefix)
         streams = Streams() if streams is None else streams
         doorkeeper = Doorkeeper(access, Hosts(hosts), TrustedProxies(parse_networks(proxies), ()))
         login = Login(access, prefix=prefix)
-        replies = ReplyService(node.commits, node.clock)
+        keeper = node if apart is None else apart
+        replies = ReplyService(keeper.commits, keeper.clock, atomic=keeper is node)
         app = RestApp(node.api, documented, doorkeeper, login, replies, streams, prefix=prefix)
         yield Client(app, access, streams), node

@@ -74,21 +74,27 @@ def _request(inputs: JobInput) -> SubmitJob:
 async def _submit(context: Context) -> Reply:
     """Store a job; with ``Prefer: wait``, wait for its end."""
     inputs: JobInput = context.inputs
-    stored: Submission = await context.api.call(_request(inputs), caller=context.caller)
-    assert stored.handle is not None
-    answer = Submitted(stored.handle, bool(stored.joined))
-    headers = {"Location": _location(inputs.namespace, stored.handle)}
+    stored: Submission = await context.api.call(_request(inputs), caller=context.caller, once=context.once)
+    reply = _stored(stored, inputs)
     seconds = _seconds(context.headers.get(b"prefer"))
     if seconds is None:
-        return Reply(answer, 200 if stored.joined else 201, headers)
-    headers["Preference-Applied"] = f"wait={seconds:g}"
-    wait = job_data.Wait(stored.handle, namespace=inputs.namespace)
+        return reply
+    answer = reply.value
+    assert isinstance(answer, Submitted)
+    headers = {**reply.headers, "Preference-Applied": f"wait={seconds:g}"}
+    wait = job_data.Wait(answer.handle, namespace=inputs.namespace)
     try:
         async with asyncio.timeout(seconds):
             answer.outcome = await context.api.call(wait, caller=context.caller)
     except TimeoutError:
         return Reply(answer, 202, headers)
     return Reply(answer, 200, headers)
+
+
+def _stored(stored: Submission, inputs: JobInput) -> Reply:
+    assert stored.handle is not None
+    headers = {"Location": _location(inputs.namespace, stored.handle)}
+    return Reply(Submitted(stored.handle, bool(stored.joined)), 200 if stored.joined else 201, headers)
 
 
 def _seconds(prefer: bytes | None) -> float | None:
@@ -131,6 +137,7 @@ ROUTES: Final = (
         inputs=JobInput,
         body="job",
         handler=_submit,
+        reply=_stored,
         answer=Submitted,
         status=201,
         others={200: "It joined a job of its unique, or it has ended", 202: "It has not ended in the preferred time"},

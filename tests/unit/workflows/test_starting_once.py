@@ -1,0 +1,93 @@
+"""Starts of runs by requests with a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.faces.gearman.a_face import Node
+
+from mainspring.access.replies import KeptReply, RequestKey, Reservation
+from mainspring.errors import UsageError
+from mainspring.jobs.model import Job
+from mainspring.jobs.roots import Stored
+from mainspring.resources.rules import paused as pause
+from mainspring.workflows.model import Definition
+from mainspring.workflows.store import Start
+
+KEY = RequestKey(b"k", b"r", 100, 0)
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node(workflows=True)
+    assert node.life.workflows is not None
+    node.life.workflows.definitions.define([Definition("order")], lambda: None, unexpected)
+    node.commit()
+    return node
+
+
+def unexpected(error: Exception) -> None:
+    raise error
+
+
+def reply(stored: Stored) -> KeptReply:
+    for why in stored.refused.values():
+        raise UsageError(why)
+    return KeptReply(200, {}, repr(stored.joined).encode())
+
+
+KEPT = Reservation(b"r", 100, KeptReply(200, {}, b"{}"))
+
+
+def job(node: Node, function: bytes = b"order") -> Job:
+    return Job(node.service.next_id(), function, b"[1]", created_us=1)
+
+
+def start(node: Node, version: str = "", key: RequestKey = KEY) -> Any:
+    """Start a run with a key; return the outcome."""
+    outcomes: list[Any] = []
+    assert node.life.workflows is not None
+    node.life.workflows.start_once(Start(job(node), version), key, reply, outcomes.append, unexpected)
+    node.commit()
+    (outcome,) = outcomes
+    return outcome
+
+
+def submit(node: Node, *jobs: Job) -> Any:
+    """Submit jobs with a key; return the outcome."""
+    outcomes: list[Any] = []
+    node.service.submit_once(list(jobs), KEY, reply, outcomes.append, unexpected)
+    node.commit()
+    (outcome,) = outcomes
+    return outcome
+
+
+def runs(node: Node) -> int:
+    queue = node.service.queue_of(b"order")
+    return 0 if queue is None else queue.live
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_start_is_repeated_once(node: Node, paused: bool) -> None:
+    if paused:
+        node.service.change_limits(b"order", pause, lambda _: None, unexpected)
+        node.commit()
+    assert start(node) == Stored({}, {})
+    assert start(node) == KEPT
+    assert runs(node) == 1
+
+
+def test_a_refused_start_leaves_its_key_free(node: Node) -> None:
+    assert list(start(node, "9").refused.values())
+    assert start(node) == Stored({}, {})
+    assert runs(node) == 1
+
+
+def test_a_batch_with_runs_and_other_jobs_is_one_request(node: Node) -> None:
+    batch = [job(node, b"f"), job(node), job(node, b"f")]
+    assert submit(node, *batch) == Stored({}, {})
+    assert submit(node, job(node, b"f"), job(node)) == KEPT
+    other = node.service.queue_of(b"f")
+    assert other is not None
+    assert (runs(node), other.live, sum(other.backlog)) == (1, 2, 2)
