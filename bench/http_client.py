@@ -3,10 +3,9 @@
     python http_client.py MODE SECONDS CONNECTIONS [NUMBER]      (HTTP_ADDRESS and HTTP_TOKEN are in the environment)
 
 The modes are ``submit`` (one job a request), ``batch`` (NUMBER jobs a request), ``get`` (a job, every NUMBER milliseconds on
-each connection), ``list`` (the queries in the other arguments in turn, each page continued where the last one ended), ``store``
-(NUMBER jobs that no worker runs, and a few of ten rare functions), ``drain`` (NUMBER no-op jobs until they are done) and
-``paced`` (NUMBER no-op jobs a second). It prints one line of JSON: requests, jobs, the rate in jobs or requests per second, and
-percentiles of the time to the answer.
+each connection), ``list`` (the queries in the other arguments in turn, each search continued until a page has a job), ``drain``
+(NUMBER no-op jobs until they are done) and ``paced`` (NUMBER no-op jobs a second). It prints one line of JSON: requests, jobs,
+the rate in jobs or requests per second, and percentiles of the time to the answer, of lists also for each query.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from typing import Any
 
 JOBS = "/api/v1/namespaces/default/jobs"
 FUNCTIONS = "/api/v1/namespaces/default/functions"
-RARE = 10
-LARGEST_BATCH = 10_000
 PACE = 0.01
 """Seconds between two batches of a paced load."""
 
@@ -57,6 +54,7 @@ class Load:
         self.times: list[float] = []
         self.jobs = 0
         self.searches = 0
+        self.queries: dict[str, list[float]] = {}
 
     async def run(self, mode: str, arguments: list[str]) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -69,15 +67,12 @@ class Load:
         seconds = loop.time() - began
         for connection in connections:
             connection.close()
-        times = sorted(self.times)
-        quantiles = {f"p{n}_ms": round(1000 * times[min(len(times) * n // 100, len(times) - 1)], 2) for n in (50, 99)}
         return {
-            "requests": len(times),
+            **_percentiles(self.times),
             "jobs": self.jobs,
-            "rate": (self.jobs or len(times)) / seconds,
-            **quantiles,
-            "slowest_ms": round(1000 * times[-1], 2),
+            "rate": (self.jobs or len(self.times)) / seconds,
             "searches": self.searches,
+            "queries": {query: _percentiles(times) for query, times in self.queries.items()},
         }
 
     async def _timed(self, one: Connection, *request: Any) -> bytes:
@@ -113,12 +108,6 @@ class Load:
             await self._timed(one, "GET", f"{JOBS}/{handles[len(self.times) % len(handles)]}")
             await asyncio.sleep(int(interval_ms) / 1000)
 
-    async def _store(self, one: Connection, _: int, jobs: str) -> None:
-        for rare in range(RARE):
-            await self._post(one, f"rare{rare}", 5)
-        for _ in range(int(jobs) // LARGEST_BATCH):
-            await self._post(one, "f", LARGEST_BATCH)
-
     async def _drain(self, one: Connection, _: int, jobs: str) -> None:
         for _ in range(int(jobs) // 1000):
             await self._post(one, "noop", 1000)
@@ -145,12 +134,20 @@ class Load:
         at = number
         cursor = ""
         while not self._is_over():
-            page = json.loads(await self._timed(one, "GET", f"{JOBS}?{queries[at % len(queries)]}{cursor}"))
+            query = queries[at % len(queries)]
+            page = json.loads(await self._timed(one, "GET", f"{JOBS}?{query}{cursor}"))
+            self.queries.setdefault(query, []).append(self.times[-1])
             cursor = f"&cursor={page['next']}" if page["next"] and not page["items"] else ""
             if not cursor:
                 at += 1
                 self.searches += 1
             await asyncio.sleep(int(interval_ms) / 1000)
+
+
+def _percentiles(times: list[float]) -> dict[str, Any]:
+    ranked = sorted(times)
+    found = {f"p{n}_ms": round(1000 * ranked[min(len(ranked) * n // 100, len(ranked) - 1)], 2) for n in (50, 99)}
+    return {"requests": len(ranked), **found, "slowest_ms": round(1000 * ranked[-1], 2)}
 
 
 if __name__ == "__main__":

@@ -26,6 +26,15 @@ SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "2GB", "wal_segment_mb": 
 """The same for all contestants; other settings, such as `fsync` and `synchronous_commit`, have PostgreSQL's defaults."""
 
 
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Raise StartError for an error of the database server."""
+    try:
+        yield
+    except PostgresError as error:
+        raise servers.StartError(str(error)) from None
+
+
 @dataclass(frozen=True)
 class OnPostgres(Contestant):
     """A server whose command contains {database}, the URL of an empty database."""
@@ -51,10 +60,10 @@ class DatabaseAlone(Contestant):
 
 
 class Database:
-    """A database server with one empty database."""
+    """A database server with one database: an existing one, or a new and empty one."""
 
-    def __init__(self, server: PostgresServer) -> None:
-        self.dsn = server.create_database()
+    def __init__(self, server: PostgresServer, dsn: str = "") -> None:
+        self.dsn = dsn or server.create_database()
         self.directory = server.directory
         self._server = server
 
@@ -62,18 +71,13 @@ class Database:
     @contextlib.contextmanager
     def running(cls, parent: Path) -> Iterator[Database]:
         """Run a database server, with its files in a new directory below `parent`. Raises StartError."""
-        try:
-            with PostgresServer(parent=parent, **SETTINGS) as server:
-                yield cls(server)
-        except PostgresError as error:
-            raise servers.StartError(str(error)) from None
+        with explained(), PostgresServer(parent=parent, **SETTINGS) as server:
+            yield cls(server)
 
     def sql(self, statement: str) -> list[list[str]]:
         """Execute a statement, and return its rows with all values as text. Raises StartError."""
-        try:
+        with explained():
             lines = self._server.sql(statement, name_of(self.dsn)).splitlines()
-        except PostgresError as error:
-            raise servers.StartError(str(error)) from None
         return [line.split("|") for line in lines]
 
     def set(self, **settings: str) -> None:

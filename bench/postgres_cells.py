@@ -23,18 +23,19 @@ import postgres
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from filled import Fill
     from servers import Server
 
     from postgres import ServerOnPostgres
 
 
-def cells(template: str | None = None) -> list[Cell]:
+def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     """Return the cells; a template with {store} replaces Mainspring's command."""
     mainspring = postgres.mainspring(template)
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
-    http = http_api.cells("postgres-http", "PostgreSQL", mainspring, WithDatabase)
+    http = http_api.cells("postgres-http", "PostgreSQL", mainspring, fill, WithDatabase)
     return [*_gearman(mainspring), lists, logs, retries, *http, *_python(mainspring), *_fleet(mainspring, template)]
 
 

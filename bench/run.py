@@ -25,19 +25,22 @@ import report
 import servers
 import workflow_cells
 import zookeeper_cells
+from filled import Fill
 from measure import Cell, Outcome, Scale, measure
+from scenarios import MILLION
 
 
 def main() -> int:
     """Return 0 if everything could be measured, 1 if a server or the generator failed, 2 for wrong usage."""
     options = _parse(sys.argv[1:])
     sqlite, memory = servers.mainspring(options.server_cmd)
+    fill = Fill(options.jobs or Scale(options.quick).count(MILLION, 50_000), options.filled)
     every = (
         cells.cells(sqlite, memory)
         + python_api.cells(sqlite)
-        + http_api.cells("http", "SQLite", sqlite)
+        + http_api.cells("http", "SQLite", sqlite, fill)
         + limits.cells(sqlite, memory)
-        + postgres_cells.cells(options.server_cmd)
+        + postgres_cells.cells(fill, options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)
     )
     if not options.base or (options.base / "src" / "mainspring" / "workflow.py").exists():
@@ -78,6 +81,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--list", action="store_true", help="name the cells and stop")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="turns for each side (default 3)")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="jobs behind which lists are measured over HTTP (default 1,000,000)"
+    )
+    parser.add_argument(
+        "--filled", type=Path, metavar="DIR", help="keep the stores with these jobs here, for other turns and runs"
+    )
     parser.add_argument(
         "--server-cmd",
         metavar="COMMAND",
