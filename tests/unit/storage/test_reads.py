@@ -134,12 +134,21 @@ def test_a_closed_queue_calls_nothing() -> None:
     assert answers == store.turn() == []
 
 
-@pytest.mark.parametrize(("seconds", "parts"), [(1.0, [3, 3, 1, 0]), (0.0, [3, 0])])
-def test_a_budget_ends_with_its_rows_or_its_time(seconds: float, parts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "took", "parts"),
+    [
+        pytest.param(1.0, 0.0, [3, 12, 5, 0], id="rows, in quick parts, which grow"),
+        pytest.param(1.0, 0.125, [3, 3, 3, 3, 3, 3, 2, 0], id="rows, in slow parts"),
+        pytest.param(1.0, 0.25, [3, 3, 3, 3, 0], id="time, in slow parts"),
+        pytest.param(0.0, 0.0, [3, 0], id="no time"),
+    ],
+)
+def test_a_budget_ends_with_its_rows_or_its_time(seconds: float, took: float, parts: list[int]) -> None:
     now = 7.0
-    meter = Meter(Budget(rows=7, seconds=seconds, part=3), lambda: now)
+    meter = Meter(Budget(rows=20, seconds=seconds, part=3), lambda: now)
     given = []
     for _ in parts:
         given.append(meter.part())
         meter.spend(given[-1])
+        now += took
     assert given == parts

@@ -456,18 +456,22 @@ WHERE id < $1 AND id >= $3
     AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $13))
 ORDER BY id DESC LIMIT $2;
 
--- If few jobs are in a state, its index returns all of them sooner.
+-- If few jobs are in a state, its index returns all of them sooner. If there are more, the answer is NULL: they are not sent.
 -- name: few_scheduled
-SELECT id FROM jobs WHERE state = 0 AND due_us > -1 LIMIT $1;
+SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
+FROM (SELECT id FROM jobs WHERE state = 0 AND due_us > -1 LIMIT $1 + 1) AS few;
 
 -- name: few_pending
-SELECT id FROM jobs WHERE state = 1 AND function > 0 LIMIT $1;
+SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
+FROM (SELECT id FROM jobs WHERE state = 1 AND function > 0 LIMIT $1 + 1) AS few;
 
 -- name: few_pending_of
-SELECT id FROM jobs WHERE state = 1 AND function = $2 LIMIT $1;
+SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
+FROM (SELECT id FROM jobs WHERE state = 1 AND function = $2 LIMIT $1 + 1) AS few;
 
 -- name: few_held
-SELECT id FROM jobs WHERE state IN (2, 3) LIMIT $1;
+SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
+FROM (SELECT id FROM jobs WHERE state IN (2, 3) LIMIT $1 + 1) AS few;
 
 -- name: list_these
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,

@@ -31,11 +31,14 @@ _BY_STATE: Final = {
 """The statement that reads a state by its index."""
 TAGGED_AT_ONCE: Final = 200
 """Jobs with a tag that are looked up in one statement."""
-_ALL: Final = ("mark_all", "list_jobs", "list_ended", "list_dead")
-_LIVE: Final = ("mark_jobs", "list_jobs")
-_DEAD: Final = ("mark_dead", "list_dead")
+_TABLES: Final = " UNION ALL ".join(f"({SQL[name].rstrip(';')})" for name in ("list_jobs", "list_ended", "list_dead"))
+_LIST_ALL: Final = f"SELECT * FROM ({_TABLES}) AS newest ORDER BY id DESC LIMIT $2"  # noqa: S608 - own statements
+"""One statement for all tables, as each statement costs a turn of the node's loop."""
+_ALL: Final = (SQL["mark_all"], _LIST_ALL)
+_LIVE: Final = (SQL["mark_jobs"], SQL["list_jobs"])
+_DEAD: Final = (SQL["mark_dead"], SQL["list_dead"])
 _BY_TABLE: Final = {
-    State.SUCCEEDED: ("mark_ended", "list_ended"),
+    State.SUCCEEDED: (SQL["mark_ended"], SQL["list_ended"]),
     State.FAILED: _DEAD,
     State.CANCELLED: _DEAD,
     State.EXPIRED: _DEAD,
@@ -54,7 +57,7 @@ class _Jobs:
         self._where = where = query.where
         self._function = function
         tables = {_BY_TABLE.get(state, _LIVE) for state in where.states}
-        self._mark, *self._lists = tables.pop() if len(tables) == 1 else _ALL
+        self._mark, self._statement = tables.pop() if len(tables) == 1 else _ALL
         self._criteria = (
             [int(state) for state in where.states] or None,
             function,
@@ -73,14 +76,15 @@ class _Jobs:
         if self._where.tag is not None:
             return None
         for state in self._where.states:
-            found = await self._of_state(state, most + 1 - len(ids))
-            if found is None or len(ids) + len(found) > most:
+            found = await self._of_state(state, most - len(ids))
+            if found is None:
                 return None
             ids += found
-        return await self._list("list_these", self._query.after, self._query.limit, ids) if self._where.states else None
+        these = SQL["list_these"]
+        return await self._list(these, self._query.after, self._query.limit, ids) if self._where.states else None
 
     async def _of_state(self, state: State, most: int) -> list[int] | None:
-        """Return the ids of jobs in a state by its index, at most ``most``; None if it has no index."""
+        """Return the ids of jobs in a state by its index; None if it has no index, or if they are more than ``most``."""
         statement = _BY_STATE.get(state)
         if statement is None:
             return None
@@ -88,13 +92,14 @@ class _Jobs:
         if statement == "few_pending" and self._function is not None:
             statement = "few_pending_of"
             values.append(self._function)
-        return [row[0] for row in await self._tx.connection.fetch(SQL[statement], *values)]
+        found: list[int] | None = await self._tx.connection.fetchval(SQL[statement], *values)
+        return found
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the end of a part, with the node of that job loaded."""
         tag = self._where.tag
         if tag is None:
-            found = await self._tx.connection.fetchrow(SQL[self._mark], _id(before), rows - 1)
+            found = await self._tx.connection.fetchrow(self._mark, _id(before), rows - 1)
         else:
             found = await self._tx.connection.fetchrow(
                 SQL["mark_tagged"], _id(before), rows - 1, self._where.namespace or DEFAULT, tag
@@ -108,8 +113,7 @@ class _Jobs:
         """Return the matching jobs of a part."""
         if self._where.tag is not None:
             return await self._tagged(self._where.tag, low, before, most)
-        found = [job for statement in self._lists for job in await self._list(statement, before, most, low)]
-        return sorted(found, key=lambda job: -job.id)[:most]
+        return await self._list(self._statement, before, most, low)
 
     async def _tagged(self, tag: str, low: int, before: int | None, most: int) -> list[Job]:
         """Return the matching jobs of a part of those with a tag, and look up no more of them than needed."""
@@ -119,7 +123,9 @@ class _Jobs:
         ids = [record[0] for record in records]
         found: list[Job] = []
         for start in range(0, len(ids), TAGGED_AT_ONCE):
-            found += await self._list("list_tagged", before, most - len(found), ids[start : start + TAGGED_AT_ONCE])
+            found += await self._list(
+                SQL["list_tagged"], before, most - len(found), ids[start : start + TAGGED_AT_ONCE]
+            )
             if len(found) == most:
                 break
         return found
@@ -129,7 +135,7 @@ class _Jobs:
         found: list[Job] = []
         while len(found) < most:
             values = (_id(before), most, among, *self._criteria)
-            candidates = await rows.stored(self._tx, await self._tx.connection.fetch(SQL[statement], *values))
+            candidates = await rows.stored(self._tx, await self._tx.connection.fetch(statement, *values))
             found += filter(self._where.matches, candidates)
             if len(candidates) < most:
                 break
