@@ -51,16 +51,19 @@ class SearchableJobs(Protocol):
     """The jobs of a store at one moment, as `search` reads them; if the query has a tag, only the jobs with this tag."""
 
     seeks: bool
-    """Whether `mark` may be called with any id, and not only with those of its own answers, in their order."""
+    """Whether the jobs can be read from any id on, and not only in the order of the parts."""
 
     async def few(self, most: int) -> list[Job] | None:
         """Return the matching jobs, newest first, by an index that reads at most ``most`` entries; None: no index does."""
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Return the last of ``rows`` jobs with ids below ``before``, matching or not, newest first; None: there are fewer."""
+        """Return the last of ``rows`` jobs with ids below ``before``, matching or not, newest first; None: there are fewer.
 
-    async def between(self, low: int, before: int | None, most: int) -> Sequence[Job]:
-        """Return matching jobs with ids from ``low`` to below ``before``, newest first, at most ``most``."""
+        It is called only if the jobs can be read from any id on.
+        """
+
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[Mark | None, Sequence[Job]]:
+        """Return the `mark` of the next ``rows`` jobs, and those of them that match, newest first, at most ``most``."""
 
 
 async def search(jobs: SearchableJobs, query: ListJobs, meter: Meter) -> Page[Job]:
@@ -76,8 +79,8 @@ async def search(jobs: SearchableJobs, query: ListJobs, meter: Meter) -> Page[Jo
             before = await _skip(jobs, query.where, before)
             if before == 0:
                 return _cut(found, query.limit)
-        mark = await jobs.mark(before, rows)
-        found += await jobs.between(0 if mark is None else mark.id, before, query.limit - len(found))
+        mark, matching = await jobs.part(before, rows, query.limit - len(found))
+        found += matching
         meter.spend(rows)
         if mark is None or len(found) >= query.limit:
             return _cut(found, query.limit)

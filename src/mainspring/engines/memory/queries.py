@@ -53,16 +53,18 @@ class _Jobs:
         job = self._jobs[self._order[at]]
         return Mark(job.id, job.created_us)
 
-    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return the matching jobs of a part."""
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[Mark | None, list[Job]]:
+        """Return the end of a part, and its matching jobs."""
+        mark = await self.mark(before, rows)
         found: list[Job] = []
-        for at in range(self._place(before) - 1, bisect_left(self._order, low) - 1, -1):
+        end = self._place(before)
+        for at in range(end - 1, max(end - rows, 0) - 1, -1):
             job = self._jobs[self._order[at]]
             if self._query.where.matches(job):
                 found.append(copy(job))
                 if len(found) >= most:
                     break
-        return found
+        return mark, found
 
     def _place(self, before: int | None) -> int:
         return len(self._order) if before is None else bisect_left(self._order, before)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mainspring.engines.postgres import inbox, resources, rows
+from mainspring.engines.postgres import inbox, resources
 from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.functions import key_of
 from mainspring.engines.postgres.queries import find_stored, live, look_up
-from mainspring.engines.postgres.rows import LARGEST_ID, SQL
+from mainspring.engines.postgres.rows import LARGEST_ID, SQL, known_ids, stored
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Counted, ShowJob, ShowLive, numbered
@@ -31,14 +31,35 @@ _BY_STATE: Final = {
 """The statement that reads a state by its index."""
 TAGGED_AT_ONCE: Final = 200
 """Jobs with a tag that are looked up in one statement."""
-_TABLES: Final = " UNION ALL ".join(f"({SQL[name].rstrip(';')})" for name in ("list_jobs", "list_ended", "list_dead"))
-_LIST_ALL: Final = f"SELECT * FROM ({_TABLES}) AS newest ORDER BY id DESC LIMIT $2"  # noqa: S608 - own statements
-"""One statement for all tables, as each statement costs a turn of the node's loop."""
-_ALL: Final = (SQL["mark_all"], _LIST_ALL)
-_LIVE: Final = (SQL["mark_jobs"], SQL["list_jobs"])
-_DEAD: Final = (SQL["mark_dead"], SQL["list_dead"])
+
+
+class _Search(NamedTuple):
+    """The statements that search some tables."""
+
+    mark: str
+    list: str
+    part: str
+    """Both in one, as each statement costs a turn of the node's loop. The mark is in a row without a function."""
+
+
+def _search_in(mark: str, *lists: str) -> _Search:
+    """Compose the statements for tables, of which each has its own statement."""
+    tables = " UNION ALL ".join(f"({SQL[name].rstrip(';')})" for name in lists)
+    found = f"SELECT * FROM ({tables}) AS newest ORDER BY id DESC LIMIT $2"  # noqa: S608 - own statements
+    low = found.replace("$3", "coalesce((SELECT id FROM mark), 0)")
+    part = f"""
+        WITH mark AS MATERIALIZED ({SQL[mark].rstrip(";").replace("$2", "$3")})
+        SELECT * FROM ({low}) AS part
+        UNION ALL SELECT id, NULL, NULL, NULL, NULL, created_us, {", ".join(["NULL"] * 14)} FROM mark
+    """  # noqa: S608 - own statements
+    return _Search(SQL[mark], found, part)
+
+
+_ALL: Final = _search_in("mark_all", "list_jobs", "list_ended", "list_dead")
+_LIVE: Final = _search_in("mark_jobs", "list_jobs")
+_DEAD: Final = _search_in("mark_dead", "list_dead")
 _BY_TABLE: Final = {
-    State.SUCCEEDED: (SQL["mark_ended"], SQL["list_ended"]),
+    State.SUCCEEDED: _search_in("mark_ended", "list_ended"),
     State.FAILED: _DEAD,
     State.CANCELLED: _DEAD,
     State.EXPIRED: _DEAD,
@@ -57,7 +78,7 @@ class _Jobs:
         self._where = where = query.where
         self._function = function
         tables = {_BY_TABLE.get(state, _LIVE) for state in where.states}
-        self._mark, self._statement = tables.pop() if len(tables) == 1 else _ALL
+        self._statements = tables.pop() if len(tables) == 1 else _ALL
         self._criteria = (
             [int(state) for state in where.states] or None,
             function,
@@ -72,22 +93,23 @@ class _Jobs:
 
     async def few(self, most: int) -> list[Job] | None:
         """Return the jobs of the requested states by their indexes; None if there are more than ``most``."""
-        ids: list[int] = []
-        if self._where.tag is not None:
+        states = self._where.states
+        if self._where.tag is not None or not states or not all(state in _BY_STATE for state in states):
             return None
-        for state in self._where.states:
-            found = await self._of_state(state, most - len(ids))
-            if found is None:
-                return None
-            ids += found
-        these = SQL["list_these"]
-        return await self._list(these, self._query.after, self._query.limit, ids) if self._where.states else None
+        ids: list[int] = []
+        async with (
+            self._tx.connection.transaction()
+        ):  # a job that changes its state between two statements would be missed
+            for state in states:
+                found = await self._of_state(state, most - len(ids))
+                if found is None:
+                    return None
+                ids += found
+            return await self._list(SQL["list_these"], self._query.after, self._query.limit, ids)
 
     async def _of_state(self, state: State, most: int) -> list[int] | None:
-        """Return the ids of jobs in a state by its index; None if it has no index, or if they are more than ``most``."""
-        statement = _BY_STATE.get(state)
-        if statement is None:
-            return None
+        """Return the ids of jobs in a state by its index; None if they are more than ``most``."""
+        statement = _BY_STATE[state]
         values = [most]
         if statement == "few_pending" and self._function is not None:
             statement = "few_pending_of"
@@ -99,7 +121,7 @@ class _Jobs:
         """Return the end of a part, with the node of that job loaded."""
         tag = self._where.tag
         if tag is None:
-            found = await self._tx.connection.fetchrow(self._mark, _id(before), rows - 1)
+            found = await self._tx.connection.fetchrow(self._statements.mark, _id(before), rows - 1)
         else:
             found = await self._tx.connection.fetchrow(
                 SQL["mark_tagged"], _id(before), rows - 1, self._where.namespace or DEFAULT, tag
@@ -109,11 +131,24 @@ class _Jobs:
         await self._tx.nodes.load([found[0]])
         return Mark(*found)
 
-    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return the matching jobs of a part."""
-        if self._where.tag is not None:
-            return await self._tagged(self._where.tag, low, before, most)
-        return await self._list(self._statement, before, most, low)
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[Mark | None, list[Job]]:
+        """Return the end of a part, and its matching jobs."""
+        tag = self._where.tag
+        if tag is not None:
+            mark = await self.mark(before, rows)
+            return mark, await self._tagged(tag, 0 if mark is None else mark.id, before, most)
+        values = (_id(before), most, rows - 1, *self._criteria)
+        records = await self._tx.connection.fetch(self._statements.part, *values)
+        mark = None
+        for end in [record for record in records if record[1] is None]:
+            mark = Mark(end[0], end[5])
+            await self._tx.nodes.load([mark.id])
+        candidates = await stored(self._tx, [record for record in records if record[1] is not None])
+        found = [*filter(self._where.matches, candidates)]
+        if len(candidates) == most > len(found):
+            low = 0 if mark is None else mark.id
+            found += await self._list(self._statements.list, candidates[-1].id, most - len(found), low)
+        return mark, found
 
     async def _tagged(self, tag: str, low: int, before: int | None, most: int) -> list[Job]:
         """Return the matching jobs of a part of those with a tag, and look up no more of them than needed."""
@@ -135,7 +170,7 @@ class _Jobs:
         found: list[Job] = []
         while len(found) < most:
             values = (_id(before), most, among, *self._criteria)
-            candidates = await rows.stored(self._tx, await self._tx.connection.fetch(statement, *values))
+            candidates = await stored(self._tx, await self._tx.connection.fetch(statement, *values))
             found += filter(self._where.matches, candidates)
             if len(candidates) < most:
                 break
@@ -161,7 +196,7 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
 async def read_arguments(tx: Transaction, query: ReadArguments, _: Meter) -> bytes | None:
     """Return the arguments of a job; see ``ReadArguments``."""
     aliases = await inbox.aliases(tx, [query.id])
-    ids = rows.known_ids([aliases.get(query.id, query.id)])
+    ids = known_ids([aliases.get(query.id, query.id)])
     found: bytes | None = await tx.connection.fetchval(SQL["arguments"], ids)
     return found
 

@@ -100,9 +100,11 @@ class _Jobs:
             return Mark(*found)
         return None
 
-    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return the matching jobs of a part."""
-        return self._list("list_tagged" if self._tagged else "list", before, most, low)
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[Mark | None, list[Job]]:
+        """Return the end of a part, and its matching jobs."""
+        mark = await self.mark(before, rows)
+        low = 0 if mark is None else mark.id
+        return mark, self._list("list_tagged" if self._tagged else "list", before, most, low)
 
     def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
         """Return matching jobs. The statement finds candidates, of which nearly all match."""

@@ -40,7 +40,6 @@ class _Jobs:
         self._query = query
         self._blocks = newest(session, query.after)
         self._listed: deque[int] = deque()
-        self._part: list[Job] = []
 
     async def few(self, most: int) -> list[Job] | None:
         """Return None: there are no indexes."""
@@ -48,6 +47,10 @@ class _Jobs:
         return None
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
+        """Never called: the blocks are in their order."""
+        raise NotImplementedError
+
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[Mark | None, list[Job]]:
         """Read the next part, after the last one."""
         del before
         async for ids in self._blocks:
@@ -56,18 +59,12 @@ class _Jobs:
                 break
         ids = [self._listed.popleft() for _ in range(min(rows, len(self._listed)))]
         seen = await locating.look(self._session, ids)
-        self._part = [seen[job_id].job() for job_id in ids if job_id in seen]
-        if len(ids) < rows:
-            return None
-        return Mark(ids[-1], self._part[-1].created_us if self._part else 0)
-
-    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
-        """Return the matching jobs of that part."""
-        del low, before
-        found = [job for job in self._part if self._query.where.matches(job)][:most]
+        jobs = [seen[job_id].job() for job_id in ids if job_id in seen]
+        mark = Mark(ids[-1], jobs[-1].created_us if jobs else 0) if len(ids) == rows else None
+        found = [job for job in jobs if self._query.where.matches(job)][:most]
         for job in found:
             job.result = b""
-        return found
+        return mark, found
 
 
 async def list_jobs(session: Session, query: ListJobs, meter: Meter) -> Page[Job]:
