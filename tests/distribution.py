@@ -19,6 +19,7 @@ ENSEMBLE: Final = frozenset(
     {
         "tests/conformance/test_schedules_zookeeper.py",
         "tests/conformance/test_zookeeper.py",
+        "tests/system/test_zookeeper_access.py",
         "tests/system/test_zookeeper_ensemble.py",
         "tests/system/test_zookeeper_tree.py",
         "tests/zookeeper/test_ensemble_faults.py",

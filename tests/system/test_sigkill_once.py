@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .http_port import ask
 from .processes import mainspring, node
 from .servers import eventually
-from .test_http import ask
 
 if TYPE_CHECKING:
     from pathlib import Path
