@@ -65,11 +65,14 @@ class ForkServer:
 class FleetNode:
     """One run of a node."""
 
-    def __init__(self, name: str, pid: int, reader: int, log: Path) -> None:
+    def __init__(self, name: str, pid: int, reader: int, log: Path, faces: int = 1) -> None:
         self.name = name
         self.pid = pid
         self.log = log
         self.port = 0
+        self.http = ""
+        """The address of its HTTP port, if it has one."""
+        self._faces = faces
         self._descriptor = os.pidfd_open(pid)
         self._reader = reader
         self._ended = False
@@ -79,13 +82,16 @@ class FleetNode:
     def ready(self) -> Self:
         """Wait until the node listens."""
         seen = b""
-        while b"\n" not in seen:
+        while seen.count(b"\n") < self._faces:
             readable, _, _ = select.select([self._reader, self._descriptor], [], [], START_TIMEOUT)
             assert self._reader in readable, f"{self.name} did not come up: {self.log_text()[-3000:]}"
             data = os.read(self._reader, 4096)
             assert data, f"{self.name} did not come up: {self.log_text()[-3000:]}"
             seen += data
-        self.port = listening_port(seen.decode())
+        gearman, *others = seen.decode().splitlines()
+        self.port = listening_port(gearman)
+        for line in others:
+            self.http = f"127.0.0.1:{listening_port(line, face='http')}"
         return self
 
     @property
@@ -210,14 +216,15 @@ class Fleet:
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         log = self._directory / f"{name}.log"
         command = ("serve", "--store", store or self._store, "--name", name, "--gearman", "127.0.0.1:0")
+        arguments = [*command, *self._options, *options]
         order = {
-            "arguments": [*command, *self._options, *options],
+            "arguments": arguments,
             "directory": str(self._directory),
             "stdout": str(pipe),
             "log": str(log),
             "plant": plant,
         }
-        node = FleetNode(name, self.fork_server.start(order), reader, log)
+        node = FleetNode(name, self.fork_server.start(order), reader, log, faces=2 if "--http" in arguments else 1)
         self.nodes.append(node)
         return node
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Followers
     from mainspring.api.feeds import Feed
+    from mainspring.errors import StoreError
     from mainspring.jobs.service import JobService
+
+
+DUE_MARGIN: Final = 0.1
+"""Seconds between the time at which a job is due and its lookup: a node makes due jobs pending in a commit."""
+LATE_INTERVAL: Final = 1.0
+"""Seconds between further lookups of a job that no node has made pending in time."""
+LONGEST_SLEEP: Final = 60.0
+"""Seconds between lookups of a scheduled job: a timer keeps the watcher in memory, also after its client has left."""
 
 
 class JobStreams:
@@ -34,7 +44,7 @@ class JobStreams:
         The node reports the changes that it makes itself, and, of a job at another node, its progress and its end.
         """
         job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
-        watcher = _Watcher(self._service, job, feed)
+        watcher = _Watcher(self._service, job, feed, request.namespace)
         watcher.send(job)
         if State(job.state).ended:
             return watcher.end
@@ -47,22 +57,51 @@ class JobStreams:
 class _Watcher:
     """Passes the changes of one job to a feed: a `jobs.listeners.Listener` of the job."""
 
-    def __init__(self, service: JobService, job: Job, feed: Feed) -> None:
+    def __init__(self, service: JobService, job: Job, feed: Feed, namespace: str) -> None:
         self.gone = False
         self._service = service
         self._job = job
         self._feed = feed
+        self._namespace = namespace
 
     def send(self, job: Job) -> None:
         """Send the state of the job; after the last one, end the stream."""
+        self._job = job
         self._feed.replace("job", info_of(self._service, job))
         if State(job.state).ended:
             self._feed.end()
+        elif job.state == State.SCHEDULED:
+            self._look_when_due(job)
+
+    def _look_when_due(self, job: Job) -> None:
+        """Look the job up once it is due: the store makes all due jobs pending at once, and names none of them."""
+        self._look_after(job, max(job.due_us / 1_000_000 - self._service.wall(), 0) + DUE_MARGIN)
+
+    def _look_after(self, job: Job, seconds: float) -> None:
+        self._service.later(min(seconds, LONGEST_SLEEP), partial(self._look, job))
+
+    def _look(self, job: Job) -> None:
+        def found(now: Job | None) -> None:
+            if self.gone or self._job is not job:
+                return
+            if now is None:
+                self._feed.end()
+            elif now.state == State.SCHEDULED:
+                self._job = now
+                self._look_after(now, max(now.due_us / 1_000_000 - self._service.wall(), LATE_INTERVAL))
+            else:
+                self.send(now)
+
+        def failed(error: StoreError) -> None:
+            del error
+            self._look_after(job, LATE_INTERVAL)
+
+        if not self.gone and self._job is job:  # it has not changed since
+            self._service.find(job.id, found, failed, overtakes=True, namespace=self._namespace)
 
     def changed(self, job: Job) -> None:
         """Send a change that this node has made."""
         if job.id == self._job.id:
-            self._job = job
             self.send(job)
 
     def gone_from_store(self) -> None:
