@@ -18,6 +18,7 @@ from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Overlap
 from mainspring.testing.conformance.driver import Store
@@ -205,6 +206,124 @@ class BackfillSuite:
         s.run("b")
         assert (s.outcomes("a"), s.outcomes("b")) == (["succeeded"], ["succeeded"])
         assert s.minutes("b") == [-5]
+
+    def missed(self, s: Backfills, *roots: str) -> None:
+        """Skip the minutes 0 and 1 of the roots, which fire from minute 2 on; all fire then."""
+        s.at(2)
+        s.fire()
+        for root in roots:
+            assert s.outcomes(root)[:2] == ["misfire"] * 2
+
+    def test_skipped_descendants_follow(self, s: Backfills) -> None:
+        s.add("a", wait_for_children=True)
+        s.add("b", parents=("a",))
+        s.add("c", parents=("b",))
+        self.missed(s, "a")
+        assert s.outcomes("c")[:2] == ["parent"] * 2
+        ended = s.step(s.begin(first=0, last=1))
+        assert ended.progress.counts == {Outcome.FIRED: 2}
+        assert s.minutes("b") == s.minutes("c") == []
+        for name in "abc":
+            for job in s.claim(name):
+                s.end(job)
+        assert s.outcomes("a") == s.outcomes("b") == s.outcomes("c") == ["succeeded"] * 3
+        assert s.step(s.begin(first=0, last=1)).progress.counts == {Outcome.ALREADY_FIRED: 2}
+
+    def test_a_schedule_waits_for_the_children_that_follow_its_backfill(self, s: Backfills) -> None:
+        s.add("a", wait_for_children=True)
+        s.add("b", parents=("a",), wait_for_children=True)
+        s.add("c", parents=("b",))
+        self.missed(s, "a")
+        for name in "abc":
+            s.run(name)
+        s.step(s.begin(first=0, last=0))
+        s.run("a")
+        s.run("b")
+        assert (s.outcomes("a")[0], s.outcomes("b")[0]) == ("succeeded, 1 left", "succeeded, 1 left")
+        s.run("c")
+        assert (s.outcomes("a")[0], s.outcomes("b")[0], s.outcomes("c")[0]) == ("succeeded",) * 3
+
+    def test_children_of_a_failed_backfill_are_skipped_again(self, s: Backfills) -> None:
+        s.add("a")
+        s.add("b", parents=("a",))
+        self.missed(s, "a")
+        s.run("a")
+        s.step(s.begin(first=0, last=0))
+        s.run("a", Event.FAIL)
+        assert (s.outcomes("a")[0], s.outcomes("b")[0]) == ("failed", "parent")
+
+    def test_a_child_follows_once_all_its_skipped_parents_have_run(self, s: Backfills) -> None:
+        s.add("a")
+        s.add("b")
+        s.add("c", parents=("a", "b"))
+        s.add("d", parents=("c",))
+        self.missed(s, "a", "b")
+        for name in "abcd":
+            s.run(name)
+        s.step(s.begin(first=0, last=0))
+        s.run("a")
+        assert s.outcomes("c") == s.outcomes("d") == ["parent", "parent", "succeeded"]
+        s.step(s.begin("b", first=0, last=0))
+        assert s.minutes("c") == [2]
+        s.run("b")
+        s.run("c")
+        s.run("d")
+        assert s.outcomes("c") == s.outcomes("d") == ["succeeded", "parent", "succeeded"]
+
+    def test_a_child_follows_two_backfills_under_way(self, s: Backfills) -> None:
+        s.add("a")
+        s.add("b")
+        s.add("c", parents=("a", "b"))
+        self.missed(s, "a", "b")
+        for name in "abc":
+            s.run(name)
+        s.step(s.begin(first=0, last=0))
+        s.step(s.begin("b", first=0, last=0))
+        s.run("b")
+        assert s.minutes("c") == [2]
+        s.run("a")
+        s.run("c")
+        assert s.outcomes("c") == ["succeeded", "parent", "succeeded"]
+
+    def test_a_family_with_two_branches_follows(self, s: Backfills) -> None:
+        s.add("a", wait_for_children=True)
+        s.add("b", parents=("a",))
+        s.add("c", parents=("a",))
+        s.add("d", parents=("b", "c"))
+        self.missed(s, "a")
+        s.step(s.begin(first=0, last=1))
+        for name in "abcd":
+            for job in s.claim(name):
+                s.end(job)
+        assert [s.outcomes(name) for name in "abcd"] == [["succeeded"] * 3] * 4
+
+    def test_a_parent_that_runs_waits_for_a_child_that_follows(self, s: Backfills) -> None:
+        s.add("a")
+        s.add("b", wait_for_children=True, misfire="all")
+        s.add("c", parents=("a", "b"))
+        s.add("d", parents=("b",))
+        self.missed(s, "a")
+        jobs = {job.options.fire_us: job for job in s.claim("b") if job.options}
+        s.end(jobs[START])
+        assert s.outcomes("b")[0] == "succeeded, 1 left"
+        s.step(s.begin(first=0, last=0))
+        assert s.outcomes("b")[0] == "succeeded, 2 left"
+        s.run("d")
+        assert s.outcomes("b")[0] == "succeeded, 1 left"
+        s.end(next(job for job in s.claim("a") if job.options and job.options.fire_us == START))
+        s.run("c")
+        assert (s.outcomes("b")[0], s.outcomes("c")[0]) == ("succeeded", "succeeded")
+
+    def test_a_child_that_its_own_pause_has_skipped_stays_skipped(self, s: Backfills) -> None:
+        s.add("a")
+        s.add("b", parents=("a",))
+        s.change("pause", "b")
+        s.fire()
+        s.run("a")
+        assert s.outcomes("b") == ["paused"]
+        s.change("resume", "b")
+        assert s.step(s.begin(first=0, last=0)).progress.counts == {Outcome.ALREADY_FIRED: 1}
+        assert s.outcomes("b") == ["paused"]
 
     def test_times_whose_rows_were_deleted_do_not_run(self, s: Backfills) -> None:
         s.add("a")

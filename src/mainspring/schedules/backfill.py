@@ -1,7 +1,8 @@
 """Backfills inside one transaction: a schedule is fired for past fire times that have not run.
 
 These are times without a row, from before the schedule existed or had its present times, and times that were skipped. Each runs
-once: its row shows it. Times whose rows may have been deleted (``retention``) do not run, because they may have run already.
+once: its row shows it. Children that were skipped because of such a time follow its run (``reopening``). Times whose rows may
+have been deleted (``retention``) do not run, because they may have run already.
 
 A backfill runs paused schedules and late times, as a user who triggers a schedule does. ``overlap`` decides how many times one
 step fires: with ``queue``, as many as may wait; with ``forbid`` and ``replace``, one while no run is under way.
@@ -19,6 +20,7 @@ from mainspring.schedules import consequences
 from mainspring.schedules.model import Fire, FireState, Overlap
 from mainspring.schedules.past_times import Backfilled, past_times
 from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.reopening import reopen_descendants
 from mainspring.schedules.rules import MAX_QUEUED
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ async def backfill(changes: ScheduleChanges, step: Backfill) -> Backfilled:
                 due_us=step.now_us,
                 decided_us=step.now_us,
             )
+            if before is not None:
+                await reopen_descendants(changes, before)
             row = await consequences.with_children(changes, schedule, row)
             changes.put(row)
             if waits:

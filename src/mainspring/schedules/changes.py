@@ -48,6 +48,7 @@ class ScheduleChanges:
         self._saved: dict[str, None] = {}
         self._put_keys: dict[Key, None] = {}
         self._new: set[Key] = set()
+        self._removed: set[Key] = set()
         self._joined: dict[Key, None] = {}
         self._starts: dict[Key, _Start] = {}
         self._stops: dict[Key, None] = {}
@@ -129,6 +130,11 @@ class ScheduleChanges:
         rows[row.fire_us] = row
         self._put_keys[key] = None
 
+    def remove_row(self, row: Fire) -> None:
+        """Remove a row that was read: its fire time is undecided again."""
+        self.fires[row.schedule][row.fire_us] = None
+        self._removed.add((row.schedule, row.fire_us))
+
     def start(self, schedule: Schedule, row: Fire, now_us: int) -> None:
         """Give a row, which has been put, a job of its own, or one that it joins."""
         self._starts[row.schedule, row.fire_us] = _Start(schedule, now_us)
@@ -170,8 +176,9 @@ class ScheduleChanges:
             [row for key, row in rows if key not in self._new],
             [self.joins[key] for key in sorted(self._joined)],
             self.respecified,
+            sorted(self._removed),
         )
-        if writes.schedules or writes.new or writes.changed or writes.joins:
+        if writes.schedules or writes.new or writes.changed or writes.joins or writes.removed:
             await self.tables.write(writes)
         if self._stops:
             rows_of = [self.fires[name][at] for name, at in self._stops]

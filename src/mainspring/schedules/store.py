@@ -303,6 +303,8 @@ class Writes(NamedTuple):
     """New or changed joins; one with nothing ``left`` is removed."""
     respecified: bool
     """Whether any specification was added, changed or removed."""
+    removed: Collection[Key] = ()
+    """Rows that are removed before the new ones are added, sorted by key; see ``backfill``."""
 
 
 class ScheduleTables(Ground, Protocol):

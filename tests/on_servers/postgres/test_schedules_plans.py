@@ -31,6 +31,7 @@ INDEXES = {
     "change_schedules": {"schedules_pkey"},
     "remove_schedules": {"schedules_pkey"},
     "change_fires": {"fires_pkey"},
+    "remove_fires": {"fires_pkey"},
     "remove_joins": {"joins_pkey"},
     "to_repair": {"fires_to_mend", "jobs_pkey", "schedules_queued"},
     "joined": {"fires_to_mend", "jobs_pkey"},

@@ -40,6 +40,7 @@ PLANS = {
     "next_schedule": ["SEARCH schedules USING COVERING INDEX schedules_due ((next_us,name)>(?,?))"],
     "fire": ["SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us=?)"],
     "unfinished": ["SEARCH fires USING INDEX fires_unfinished (schedule=?)"],
+    "remove_fire": ["SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us=?)"],
     "fires_of_job": ["SEARCH fires USING INDEX fires_of_job (job=?)"],
     "history": ["SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us<?)"],
     "stuck": ["SEARCH fires USING INDEX fires_to_mend (standing=?)"],

@@ -78,6 +78,8 @@ class MemorySchedules(MemoryGround):
                 tables.schedules[name] = stored
         if writes.respecified:
             tables.catalogue = None
+        for name, at in writes.removed:
+            del tables.fires[name][at]
         for row in writes.new:
             assert row.fire_us not in tables.fires.get(row.schedule, ()), "a fire time has one row"
             self._write_row(row)

@@ -141,6 +141,8 @@ class PostgresSchedules(PostgresGround):
             await self._specify(writes.schedules)
         if writes.schedules:
             await self._write_schedules(writes.schedules)
+        if writes.removed:
+            await fetch(SQL["remove_fires"], *_columns(writes.removed, 2))
         if writes.new:
             await fetch(SQL["add_fires"], *_columns(map(_row, writes.new), 6))
         if writes.changed:

@@ -67,6 +67,10 @@ FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], 
 AS s (schedule, fire_us, standing, live, job, fire)
 WHERE fires.schedule = ANY (ARRAY[s.schedule]) AND fires.fire_us = ANY (ARRAY[s.fire_us]);
 
+-- name: remove_fires
+DELETE FROM fires USING unnest($1::text[], $2::bigint[]) AS s (schedule, fire_us)
+WHERE fires.schedule = ANY (ARRAY[s.schedule]) AND fires.fire_us = ANY (ARRAY[s.fire_us]);
+
 -- name: save_joins
 INSERT INTO joins (child, fire_us, parents_left, stopped)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::int[], $4::boolean[])

@@ -76,6 +76,7 @@ class SqliteSchedules(SqliteGround):
             for (name,) in removed:
                 schedules.pop(name, None)
             tx.catalogue = Catalogue(schedules)
+        tx.cursor.executemany(SQL["remove_fire"], writes.removed)
         tx.cursor.executemany(SQL["new_fire"], [_columns(row) for row in writes.new])
         tx.cursor.executemany(SQL["save_fire"], [_columns(row) for row in writes.changed])
         left = [(one.child, one.fire_us, one.left, one.stopped) for one in writes.joins if one.left]

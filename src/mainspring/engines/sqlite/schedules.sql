@@ -44,6 +44,9 @@ INSERT INTO fires (standing, job, fire, schedule, fire_us) VALUES (?, ?, ?, ?, ?
 -- name: save_fire
 UPDATE fires SET standing = ?, job = ?, fire = ? WHERE schedule = ? AND fire_us = ?;
 
+-- name: remove_fire
+DELETE FROM fires WHERE schedule = ? AND fire_us = ?;
+
 -- name: history
 SELECT fire_us, fire FROM fires WHERE schedule = ? AND fire_us < ? ORDER BY fire_us DESC LIMIT ?;
 
