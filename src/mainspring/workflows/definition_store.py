@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.storage.operation import Operation
+from mainspring.access.audit import Acting
 from mainspring.storage.phases import Phase
 from mainspring.storage.query import Query
 from mainspring.workflows.versions import version_for_new_runs
 
 if TYPE_CHECKING:
+    from mainspring.access.acts import Act
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Definition
 
@@ -18,18 +19,22 @@ class CountOpen(Query["dict[tuple[str, str, str], int]"], frozen=True):
     """Count open runs by namespace, type and version."""
 
 
-class RemoveDefinition(Operation):
+class RemoveDefinition(Acting):
     """Remove a definition. Guards: it exists, no open run has it, and new runs do not get it. Outcome: ``Removed``."""
 
     __slots__ = ("name", "namespace", "version")
 
     phase = Phase.SLICES
 
-    def __init__(self, namespace: str, name: str, version: str) -> None:
-        super().__init__()
+    def __init__(self, namespace: str, name: str, version: str, act: Act | None = None) -> None:
+        super().__init__(act)
         self.namespace = namespace
         self.name = name
         self.version = version
+
+    def recorded(self, outcome: Removed) -> Act | None:
+        """Return the act, if the definition was removed."""
+        return None if outcome.problem else self.act
 
 
 class Removed(NamedTuple):

@@ -13,6 +13,7 @@ from mainspring.workflows.versions import version_for_new_runs
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.clock import Clock
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
@@ -100,7 +101,15 @@ class VersionTable:
         """Return how many connected workers have a version."""
         return self._builds.workers(namespace, name, version)
 
-    def remove(self, namespace: str, name: str, version: str, done: Callable[[bool], None], failed: Failed) -> None:
+    def remove(
+        self,
+        namespace: str,
+        name: str,
+        version: str,
+        done: Callable[[bool], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
         """Remove a version that nothing needs; ``done`` is called with whether it existed.
 
         ``failed`` gets a ConflictError if it is needed.
@@ -133,4 +142,4 @@ class VersionTable:
             else:
                 done(not outcome.problem)
 
-        self._commits.put(RemoveDefinition(namespace, name, version), removed, failed)
+        self._commits.put(RemoveDefinition(namespace, name, version, act), removed, failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from inspect import signature
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from tests.unit.api.a_node import Node, opened
@@ -12,11 +13,12 @@ from tests.unit.api.a_node import Node, opened
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Caller
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
-from mainspring.api import functions, jobs, schedules
+from mainspring.api import functions, jobs, schedules, workflow_versions
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.job_changes import JobChangeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
+from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.errors import ApiError
 from mainspring.errors import StoreFullError
 
@@ -32,9 +34,8 @@ WITHOUT_ACTS = {
     "jobs.clone",
     "workflows.start",
     "workflows.signal",
-    "workflows.remove",
 }
-"""Submits and signals; `workflows.remove` deletes what no run uses."""
+"""Submits and signals."""
 
 
 async def acts(node: Node) -> list[Recorded]:
@@ -156,6 +157,7 @@ def test_every_changing_call_is_recorded_or_listed_as_an_exception() -> None:
                 FunctionCalls(node.service).handlers,
                 ScheduleCalls(node.schedules, node.reads, node.service.handles, node.clock).handlers,
                 JobChangeCalls(node.service, node.submits, largest=1).handlers,
+                VersionCalls(Mock(), Mock()).handlers,
             )
             silent = {
                 request.call
@@ -166,6 +168,19 @@ def test_every_changing_call_is_recorded_or_listed_as_an_exception() -> None:
                 and len(signature(handler).parameters) < 2
             }
             assert silent <= WITHOUT_ACTS
+
+    asyncio.run(test())
+
+
+def test_the_removal_of_a_version_is_an_act_of_its_caller() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            table = Mock()
+            node.api.add(VersionCalls(table, Mock()).handlers)
+            table.remove.side_effect = lambda *args: args[3](True)
+            await call(node, workflow_versions.Remove(type="flow", version="1"))
+            act = table.remove.call_args.args[-1]
+            assert (act.what, act.who, act.object, act.namespace) == ("workflows.remove", "ann", "flow@1", "default")
 
     asyncio.run(test())
 

@@ -22,6 +22,8 @@ from mainspring.api.workflow_versions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from mainspring.access.acts import Act
+    from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
     from mainspring.workflows.decider_workers import DeciderRow
     from mainspring.workflows.requests import Failed
@@ -36,7 +38,15 @@ class Table(Protocol):
     ) -> None:
         """Read the versions of a workflow, or of all of a namespace."""
 
-    def remove(self, namespace: str, name: str, version: str, done: Callable[[bool], None], failed: Failed) -> None:
+    def remove(
+        self,
+        namespace: str,
+        name: str,
+        version: str,
+        done: Callable[[bool], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
         """Remove a version that nothing needs; ``done`` is called with whether it existed."""
 
 
@@ -54,10 +64,10 @@ class VersionCalls:
             raise _unknown(request.type)
         return VersionList([_info(row) for row in rows])
 
-    async def _remove(self, request: Remove) -> RemovedVersion:
-        existed: bool = await Later(
-            lambda done, failed: self._table.remove(request.namespace, request.type, request.version, done, failed)
-        )
+    async def _remove(self, request: Remove, caller: Caller) -> RemovedVersion:
+        version = request.namespace, request.type, request.version
+        act = caller.act(request.call, f"{request.type}@{request.version}", namespace=request.namespace)
+        existed: bool = await Later(lambda done, failed: self._table.remove(*version, done, failed, act))
         if not existed:
             versions = ", ".join(row.version for row in await self._rows(request.namespace, request.type))
             if not versions:

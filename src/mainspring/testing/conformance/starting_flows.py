@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs
 from mainspring.access.replies import KeptReply, Reservation
 from mainspring.jobs.model import Options, Priority, State
 from mainspring.testing.conformance.flows import DECISIONS, SECOND
@@ -139,7 +141,8 @@ class StartingFlows:
 
     def test_a_version_is_removed_once_nothing_needs_it(self, flows: Flows) -> None:
         def remove(version: str, *before: Operation) -> str:
-            removed = flows.group(*before, RemoveDefinition("default", "order", version))[-1]
+            act = Act("workflows.remove", "ann", f"order@{version}")
+            removed = flows.group(*before, RemoveDefinition("default", "order", version, act))[-1]
             assert sorted(removed.definitions, key=str) == sorted(flows.store.read(ops.FindDefinitions()), key=str)
             return str(removed.problem)
 
@@ -158,6 +161,7 @@ class StartingFlows:
         flows.terminate(Key(run=starting.starts[0].job.id))
         assert remove("1") == ""
         assert remove("1") == "unknown"
+        assert [recorded.act.object for recorded in flows.store.all_of(ListActs(limit=10))] == ["order@1"]
         (begun,) = flows.group(flows.starting(flows.new(), version="1"))
         assert [why for why in begun.refused.values() if "registered: 2" in why]
         assert [(one.name, one.version) for one in flows.define()] == [("order", "2"), ("refund", "1")]
