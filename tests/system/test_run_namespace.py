@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+
+from mainspring.client.addresses import parse_servers
+from mainspring.client.blocking import Client
 
 from .processes import mainspring, node
 
@@ -40,3 +44,7 @@ def test_the_workers_of_run_work_in_their_namespace(
     with node("run", "app.py", "--store", "memory://", "--gearman", gearman, *namespace, cwd=tmp_path):
         done = mainspring("submit", "both", "[4]", *namespace, cwd=tmp_path, MAINSPRING_SERVER=server)
         assert (done.returncode, done.stdout) == (0, b"9"), done
+        named = namespace[-1] if namespace else "team"
+        with closing(Client(parse_servers(server), namespace=named)) as client:
+            (listed,) = client.call("namespaces.nodes", {})["nodes"]
+        assert (listed["workers"] > 0, listed["functions"]) == (True, ["both", "double"])

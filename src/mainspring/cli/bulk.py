@@ -80,7 +80,9 @@ def _print_count(action: str, counted: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json(counted)
         return
-    print(f"{action}: {number_of(counted['matched'], is_least=counted['at_least'])} match; nothing was changed")
+    matched = number_of(counted["matched"], is_least=counted["at_least"])
+    verb = "matches" if matched == "1 job" else "match"
+    print(f"{action}: {matched} {verb}; nothing was changed")
     if counted["sample"]:
         print_table(SAMPLE_COLUMNS, counted["sample"])
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from msgspec.structs import replace
+
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.functions import FunctionCalls
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.faces.http.figures import Measure
     from mainspring.faces.http.gearmand_http import GearmandHttp
+    from mainspring.nodes.model import NodeRow
     from mainspring.server.settings import ServerSettings
     from mainspring.server.shutdown import Shutdown
     from mainspring.storage.engine import Engine
@@ -203,8 +206,13 @@ async def open_node(
         worker_calls = WorkerCalls(
             workers, settings.name, lambda: service.term, tuple, lambda _, __: None, access.record
         )
-        me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
-        nodes = SingleNodeCalls(me).handlers
+        started_us = to_us(clock.wall())
+
+        def own_row() -> NodeRow:
+            row = node_row(settings, service, 0, address=address, started_us=started_us)
+            return replace(row, workers=tuple(workers.all()))
+
+        nodes = SingleNodeCalls(own_row).handlers
     else:
         worker_calls = WorkerCalls(
             workers, settings.name, lambda: service.term, fleet.others, fleet.direct, access.record

@@ -106,6 +106,9 @@ def test_a_dry_run_counts_and_shows_examples(server: Server, capsys: pytest.Capt
     assert table[1].split("\t")[:3] == ["H:n:1", "f", "failed"]
     assert main(["jobs", "delete", "--function", "f", "--dry-run", "--json"]) == EXIT_DONE
     assert json.loads(capsys.readouterr().out)["matched"] == 20_000
+    server.matched, server.at_least = 1, False
+    assert main(["jobs", "cancel", "--function", "f", "--dry-run"]) == EXIT_DONE
+    assert capsys.readouterr().out.startswith("cancel: 1 job matches; ")
 
 
 @pytest.mark.parametrize(
