@@ -46,6 +46,11 @@ class EventSource:
     def __exit__(self, *_: object) -> None:
         self._leave()
 
+    def begin(self) -> Self:
+        """Wait until the node has begun the stream."""
+        self._connected()
+        return self
+
     def next(self) -> Event | None:
         """Return the next event; None once the server has ended the stream. A stream that is cut goes on elsewhere.
 
