@@ -46,6 +46,7 @@ BY_STORE: Final = frozenset(
 LONG: Final = (
     "tests/docs/test_pages.py",
     "tests/system/test_compiled.py",
+    "tests/browser/",
     "tests/system/test_cli.py",
     "tests/system/test_logs.py",
     "tests/simulation/test_fleet.py",

@@ -3,7 +3,7 @@
 #
 #   Debian packages   as root on Debian; otherwise the script prints the command that installs them
 #   PyPI clients      into tests/interop/.venv, from requirements.txt
-#   npm clients       into tests/interop/node/node_modules, from the lock file
+#   npm packages      into tests/interop/node/node_modules, from the lock file: clients, and axe-core for the pages
 #
 # Steps that are already done are skipped. At the end the script lists what it could not install, with the tests that are skipped
 # without it; with CI=true that is a failure (exit 1).
@@ -33,6 +33,7 @@ openssl|openssl|the tests with TLS
 sqlite3|sqlite3|the page about backups, on damaged files
 postgres|postgresql|the tests of the PostgreSQL engine
 zookeeper|zookeeper|the tests of the ZooKeeper engine
+chromium|chromium|the tests of pages in a browser
 TABLE
 }
 

@@ -1,0 +1,104 @@
+"""Servers for the tests with a browser: one with work of every kind, one with none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.system.servers import Server, environment, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+APP = Path(__file__).with_name("site_app.py")
+HOSTILE = (
+    "<script>document.title='hacked'</script>",
+    "\"'><img src=x onerror=\"document.title='hacked'\">",
+    "</pre></table><svg onload=\"document.title='hacked'\">",
+    "javascript:document.title='hacked'",
+    "{{ 7*7 }}{% raw %}",
+    "a/b?c#d&e=%2F\\",
+    "\u202eright to left \u0645\u0631\u062d\u0628\u0627",
+    "x" * 57,
+)
+"""Names, arguments and errors that try to become more than text."""
+
+
+@dataclass
+class Site:
+    """A running server."""
+
+    server: Server
+    token: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.http}"
+
+    def call(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        """Call the API, and return the JSON of its answer."""
+        request = urllib.request.Request(
+            f"{self.url}/api/v1/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **(headers or {})},
+        )
+        with urllib.request.urlopen(request, timeout=90) as answer:
+            return json.load(answer)
+
+    def submit(self, function: str, *, wait: bool = False, **job: Any) -> str:
+        """Submit a job to the namespace ``default``, and return its handle; with ``wait``, once it has ended."""
+        headers = {"Prefer": "wait=60"} if wait else {}
+        return str(self.call("POST", "namespaces/default/jobs", {"function": function, **job}, headers)["handle"])
+
+
+@contextlib.contextmanager
+def empty_site(directory: Path, *options: str) -> Iterator[Site]:
+    """Run a server without any work."""
+    with serving(directory, "--http", "127.0.0.1:0", *options) as server:
+        yield Site(server, _token(server))
+
+
+@contextlib.contextmanager
+def full_site(directory: Path, *options: str) -> Iterator[Site]:
+    """Run a server and a worker, with jobs in all states and hostile names."""
+    with empty_site(directory, *options) as site, _worker(site, directory):
+        site.submit("resize", wait=True, args=["cat.png"], unique="cat", tags=["pets"])
+        site.submit("resize", wait=True, args=["broken.png"])
+        site.submit("resize", args=["later.png"], delay=86400)
+        cancelled = site.submit("mail", args=["not needed"])
+        site.call("POST", f"namespaces/default/jobs/{cancelled}/cancel", {"reason": "not needed"})
+        for text in HOSTILE:
+            site.submit(text, unique=text, args=[text])
+            site.submit("resize", wait=True, args=[f"broken {text}"], unique=f"broken {text}")
+        yield site
+
+
+@contextlib.contextmanager
+def _worker(site: Site, directory: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "mainspring", "worker", str(APP), "--server", f"127.0.0.1:{site.server.port}"]
+    with (directory / "worker.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=directory, env=environment(), stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _token(server: Server) -> str:
+    command = [sys.executable, "-m", "mainspring", "tokens", "create", "--name", "chrome", "--role", "admin"]
+    done = subprocess.run(
+        [*command, "--payloads", "--server", f"127.0.0.1:{server.port}"],
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()

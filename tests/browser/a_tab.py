@@ -1,0 +1,80 @@
+"""A tab of the browser that is signed in, and notes everything that goes wrong in it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page, Response
+
+    from .a_site import Site
+
+AXE = Path(__file__).parents[1] / "interop/node/node_modules/axe-core/axe.min.js"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+"""The rules of axe-core: WCAG 2.2, levels A and AA."""
+TIMEOUT = 20_000
+"""Milliseconds until something has to be on the page."""
+
+
+class Tab:
+    """A tab."""
+
+    def __init__(self, page: Page, site: Site) -> None:
+        self.page = page
+        self.site = site
+        self.faults: list[str] = []
+        """Errors in the console, reports of the content security policy among them; failed scripts; requests to other hosts."""
+        page.on("console", lambda message: self._note(message.type == "error", message.text))
+        page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
+        page.on(
+            "request", lambda request: self._note(not request.url.startswith(site.url), f"other host: {request.url}")
+        )
+
+    def _note(self, is_fault: bool, text: str) -> None:
+        if is_fault:
+            self.faults.append(text)
+
+    def open(self, path: str) -> Response:
+        """Open a page and return its answer."""
+        answer = self.page.goto(self.site.url + path)
+        assert answer is not None
+        return answer
+
+    def sign_in(self) -> None:
+        """Sign in with the site's token."""
+        self.open("/login")
+        self.page.get_by_label("Token").fill(self.site.token)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("heading", level=1).wait_for()
+
+    def violations(self) -> list[str]:
+        """Return what axe-core finds on the page."""
+        self.page.evaluate(
+            AXE.read_text("utf-8")
+        )  # by the protocol, because the policy forbids other scripts to the page
+        found: dict[str, Any] = self.page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)
+        return [
+            f"{one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes'][:3]]}"
+            for one in found["violations"]
+        ]
+
+
+@contextlib.contextmanager
+def signed_in(browser: Browser, site: Site, **options: Any) -> Iterator[Tab]:
+    """Open a tab in a context of its own, sign in, and check at the end that nothing went wrong in it.
+
+    ``options`` are those of a context, such as ``color_scheme``, ``viewport`` and ``java_script_enabled``.
+    """
+    context = browser.new_context(**options)
+    try:
+        context.set_default_timeout(TIMEOUT)
+        tab = Tab(context.new_page(), site)
+        tab.sign_in()
+        yield tab
+        assert tab.faults == []
+    finally:
+        context.close()

@@ -1,0 +1,44 @@
+"""Each page by axe-core: on light and dark, wide and narrow, with work and without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .a_tab import signed_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from .a_site import Site
+
+PAGES = ("/jobs", "/nodes", "/nothing")
+WIDTHS = (1280, 320)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("kind", ["full", "empty"])
+def test_no_page_has_a_barrier(
+    chromium: Browser, request: pytest.FixtureRequest, kind: str, width: int, scheme: str
+) -> None:
+    site: Site = request.getfixturevalue(kind)
+    with signed_in(chromium, site, color_scheme=scheme, viewport={"width": width, "height": 800}) as tab:
+        found = {}
+        for path in pages_of(site):
+            tab.open(path)
+            tab.page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
+            found[path] = tab.violations()
+            overhang = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            if overhang > 0:
+                found[path].append(f"{overhang} pixels wider than the window")
+        tab.faults = [fault for fault in tab.faults if "404" not in fault]  # the page that is not there
+        assert {path: faults for path, faults in found.items() if faults} == {}
+
+
+def pages_of(site: Site) -> list[str]:
+    """Return the paths of all pages, with one of each kind of object."""
+    jobs = site.call("GET", "namespaces/default/jobs?state=succeeded&state=failed&state=cancelled&limit=1000")["items"]
+    newest = {job["state"]: job["handle"] for job in jobs}
+    return [*PAGES, "/jobs?state=failed", *(f"/jobs/{handle}" for handle in newest.values())]
