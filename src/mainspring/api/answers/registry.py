@@ -131,12 +131,16 @@ class Api:
         try:
             check_permission(kind, namespace, caller)
         except ForbiddenError as error:
-            act = caller.act(kind.call or kind.__name__, named[:OBJECT_LIMIT], namespace=namespace[:OBJECT_LIMIT])
-            self._refused(replace(act, refused=str(error)))
+            self.refused_early(kind.call or kind.__name__, namespace, caller, named, str(error))
             raise
 
+    def refused_early(self, what: str, namespace: str, caller: Caller, named: str, why: str) -> None:
+        """Record that a face has refused a request, which is no call yet."""
+        act = caller.act(what, named[:OBJECT_LIMIT], namespace=namespace[:OBJECT_LIMIT])
+        self._refused(replace(act, refused=why))
+
     def refused_token(self, address: str, request: str, why: str) -> None:
-        """Record a request with a wrong token, whose caller is unknown."""
+        """Record a request or a connection with a wrong token, whose caller is unknown."""
         self._refused(Act("sign_in", "", address=address, request=request, refused=why))
 
     def _check(self, request: Request[Any], caller: Caller) -> None:

@@ -115,6 +115,8 @@ class GearmanFace:
         self.piece_cache = PieceCache(service.monotonic)
         """Pieces of long answers that several peers request."""
         self._crowded = LogLimit(LOG_INTERVAL)
+        self._refusals: dict[str, LogLimit] = {}
+        """By event."""
         self._created: dict[int, bytes] = {}
 
     def next_worker(self) -> int:
@@ -149,6 +151,12 @@ class GearmanFace:
                 do="raise --max-connections, or the limit of open files (ulimit -n; systemd's LimitNOFILE=)",
             )
         return False
+
+    def warn(self, event: str, address: str) -> None:
+        """Log that a peer was refused, at most once a minute for each kind of event."""
+        left_out = self._refusals.setdefault(event, LogLimit(LOG_INTERVAL)).left_out(self.service.monotonic())
+        if left_out is not None:
+            log.warning(event, peer=address, left_out=left_out)
 
     def remove(self, peer: Connected) -> None:
         """Remove a disconnected peer."""

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-import structlog
-
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Permission
-from mainspring.log_limit import LogLimit
 from mainspring.namespaces import split
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
 from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, Type, response
@@ -36,6 +33,8 @@ _REQUIRED: Final = (
 _WRONG: Final = b"the token is wrong, revoked or expired"
 _BY_FUNCTION: Final = frozenset({Type.SUBMIT, Type.REGISTER})
 """Messages whose first argument is a function that the caller needs the permission for."""
+_ACTS: Final[dict[int, str]] = {Type.SUBMIT: "jobs.submit", Type.REGISTER: "workers.register"}
+"""Names of refused messages in the audit; others have those of their packets."""
 _FREE: Final = frozenset(
     {
         Type.OPTION_REQ,
@@ -60,12 +59,8 @@ _FREE: Final = frozenset(
     }
 )
 """Messages that check the caller themselves, or that are about jobs that the peer got for functions that it may run."""
-LOG_INTERVAL: Final = 60.0
-_refusals: Final = LogLimit(LOG_INTERVAL)
 _REASON: Final = "signing in"
 """Why reading is paused until the caller is found."""
-
-log = structlog.get_logger("mainspring.gearman")
 
 
 class Credentials(Protocol):
@@ -107,6 +102,16 @@ class _NoCredentials:
 NO_CREDENTIALS: Final = _NoCredentials()
 
 
+class Refusals(Protocol):
+    """Records refusals in the audit, a limited number a minute."""
+
+    def refused_token(self, address: str, request: str, why: str) -> None:
+        """Record a wrong token."""
+
+    def refused_early(self, what: str, namespace: str, caller: Caller, named: str, why: str) -> None:
+        """Record a message that its caller may not send."""
+
+
 class Submissions(Protocol):
     """The submissions of a peer, which are answered in their order."""
 
@@ -129,6 +134,10 @@ class GuardedPeer(Protocol):
         """The credentials of the node."""
 
     @property
+    def refusals(self) -> Refusals:
+        """The audit of the node."""
+
+    @property
     def submits(self) -> Submissions:
         """Its submissions."""
 
@@ -137,6 +146,9 @@ class GuardedPeer(Protocol):
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
+
+    def warn(self, event: str) -> None:
+        """Log that the peer was refused, a limited number of times a minute."""
 
     def end(self) -> None:
         """End the connection once all requests are answered."""
@@ -158,6 +170,7 @@ class Guard:
             if kind == Type.OPTION_REQ and args[0].startswith((SIGN_IN, NAMESPACE_OPTION)):
                 return False
             _refuse(peer, kind, TOKEN_REQUIRED, _REQUIRED)
+            peer.warn("a connection without a token was refused")
             peer.end()
             return True
         if kind in _FREE:
@@ -167,9 +180,9 @@ class Guard:
             if caller.may(Permission.DEVELOP, peer.namespace, function):
                 return False
             message = f"{caller.name!r} lacks the permission 'develop' for the function {function!r}"
-            _refuse(peer, kind, b"NOT_PERMITTED", message.encode())
+            _forbid(peer, caller, kind, function, message)
             return True
-        _refuse(peer, kind, b"NOT_PERMITTED", b"a connection with a token takes packets of the extension alone")
+        _forbid(peer, caller, kind, "", "a connection with a token takes packets of the extension alone")
         return True
 
 
@@ -178,6 +191,12 @@ def may_wait(caller: Caller, function: bytes) -> bool:
     namespace, bare = split(function)
     name = bare.decode("utf-8", "backslashreplace")
     return caller.may(Permission.DEVELOP, namespace, name) or caller.may(Permission.PAYLOADS, namespace, name)
+
+
+def _forbid(peer: GuardedPeer, caller: Caller, kind: int, named: str, message: str) -> None:
+    _refuse(peer, kind, b"NOT_PERMITTED", message.encode())
+    what = _ACTS.get(kind) or f"gearman.{'text' if kind == TEXT else Type(kind).name.lower()}"
+    peer.refusals.refused_early(what, peer.namespace, caller, named, message)
 
 
 def _refuse(peer: GuardedPeer, kind: int, code: bytes, message: bytes) -> None:
@@ -197,8 +216,8 @@ def sign_in(peer: GuardedPeer, option: bytes) -> None:
             return
         if caller is None:
             peer.refuse(b"TOKEN_REFUSED", _WRONG)
-            if _refusals.left_out(peer.service.monotonic()) is not None:
-                log.warning("a token was refused", peer=peer.address)
+            peer.refusals.refused_token(peer.address, "", _WRONG.decode())
+            peer.warn("a token was refused")
             peer.end()
         else:
             peer.signed_in(caller, access.watch(secret, peer.close))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.waiting import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
-    from mainspring.faces.gearman.guard import Credentials
+    from mainspring.faces.gearman.guard import Credentials, Refusals
     from mainspring.faces.gearman.worker_about import About
     from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Message
@@ -210,6 +210,15 @@ class Peer:
     def access(self) -> Credentials:
         """The credentials of the node."""
         return self.face.access
+
+    @property
+    def refusals(self) -> Refusals:
+        """The audit of the node."""
+        return self.face.api
+
+    def warn(self, event: str) -> None:
+        """Log that the peer was refused, unless the log has such a line of the last minute."""
+        self.face.warn(event, self.address)
 
     def signed_in(self, caller: Caller, end_watch: Callable[[], None]) -> None:
         """Limit the peer to the rights of a token from now on."""

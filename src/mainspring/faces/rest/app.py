@@ -202,7 +202,10 @@ class RestApp:
         async def read(limit: int) -> bytes:
             return await _body(exchange.receive, headers, limit)
 
-        return await self._login.answer(exchange.path, method, headers, exchange.query, read, secure=exchange.secure)
+        answer = await self._login.answer(exchange.path, method, headers, exchange.query, read, secure=exchange.secure)
+        if answer[0] == 401:
+            self._api.refused_token(exchange.address, exchange.id, "the token or the link for a session is not valid")
+        return answer
 
     async def _admit(self, scope: Scope, exchange: _Exchange, host: bytes) -> Caller:
         try:

@@ -6,11 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 from tests.simulation.wires import Wire
 
 from mainspring.access.caller import Caller
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Grant, Role
+from mainspring.api.answers.registry import Api
 from mainspring.errors import StoreUnavailableError
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
 
@@ -19,6 +21,7 @@ from .a_face import Node, configure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.acts import Act
     from mainspring.errors import StoreError
 
     from .a_face import Peer
@@ -125,6 +128,43 @@ def test_a_wrong_token_is_refused(guarded: Node) -> None:
     peer.request(Type.OPTION_REQ, EXTENSION + b" ms_wrong")
     assert [args[0] for _, args in peer.received()] == ["TOKEN_REFUSED"]
     assert peer.closed
+
+
+def test_refusals_are_in_the_audit_or_in_the_log(guarded: Node) -> None:
+    acts: list[Act] = []
+    guarded.face.api = Api(refused=acts.append)
+    with capture_logs() as logged:
+        for _ in range(3):
+            guarded.connect().request(Type.OPTION_REQ, EXTENSION + b" ms_wrong")
+            guarded.connect().request(Type.SUBMIT_JOB_BG, b"f", b"", b"")
+            guarded.connect().text("status")
+        guarded.clock.advance(60)
+        guarded.connect().request(Type.CAN_DO, b"f")
+    assert [(act.what, act.who, act.address) for act in acts] == [("sign_in", "", "10.0.0.9")] * 3
+    assert "ms_wrong" not in str((acts, logged))
+    assert [(line["event"], line["peer"], line["left_out"]) for line in logged] == [
+        ("a token was refused", "10.0.0.9", 0),
+        ("a connection without a token was refused", "10.0.0.9", 0),
+        ("a connection without a token was refused", "10.0.0.9", 5),
+    ]
+
+
+def test_messages_that_a_token_does_not_permit_are_in_the_audit(guarded: Node) -> None:
+    acts: list[Act] = []
+    guarded.face.api = Api(refused=acts.append)
+    pay = signed_in(guarded, "pay")
+    pay.ask(Type.SUBMIT, b"mail", b"", b"", b"")
+    pay.ask(Type.REGISTER, b"mail", b"")
+    pay.ask(Type.SUBMIT, b"pay", b"", b"", b"")
+    pay.ask(Type.CAN_DO, b"mail")
+    pay.text("shutdown")
+    assert [(act.what, act.who, act.token, act.object, act.namespace) for act in acts] == [
+        ("jobs.submit", "pay", "t2", "mail", "default"),
+        ("workers.register", "pay", "t2", "mail", "default"),
+        ("gearman.can_do", "pay", "t2", "", "default"),
+        ("gearman.text", "pay", "t2", "", "default"),
+    ]
+    assert all(act.refused for act in acts)
 
 
 def test_a_token_is_refused_while_the_store_is_away(guarded: Node, access: Access) -> None:

@@ -261,6 +261,22 @@ def test_wrong_tokens_are_in_the_audit_and_do_not_displace_other_refusals() -> N
     asyncio.run(test())
 
 
+def test_a_wrong_token_for_a_session_is_in_the_audit() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            form = [("sec-fetch-site", "same-origin"), ("content-type", "application/x-www-form-urlencoded")]
+            for field in ("token=ms_secret", "link=msl_secret", "token=viewer"):
+                await client.send("POST", "/login", field.encode(), token=None, headers=form)
+            committed = asyncio.Event()
+            built.node.commits.when_idle(committed.set)
+            await committed.wait()
+            signs = (await built.api.call(ListActs(everywhere=True, what="sign_in"))).acts
+            assert [(act.who, act.address) for act in signs] == [("", "127.0.0.1")] * 2
+            assert "secret" not in str(signs)
+
+    asyncio.run(test())
+
+
 def test_the_status_shows_the_functions_of_one_namespace() -> None:
     async def test() -> None:
         async with whole_node() as (client, built):
