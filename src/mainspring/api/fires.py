@@ -91,6 +91,6 @@ class ReadTimeline(Request[Timeline]):
     """By default a day later, and at most 31 days."""
     step: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 900.0
     """Seconds of a bucket."""
+    after: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
     """Schedules in one answer."""
-    after: str | None = None

@@ -81,7 +81,7 @@ class Missed(msgspec.Struct):
     missed: int
 
 
-class List(Request[Listed]):
+class List(Request[Listed], kw_only=True):
     """Jobs that match all given criteria (`JobCriteria`) and are older than the job ``before``.
 
     Codes: ``invalid``, ``job_not_found``, ``run_not_found``.
@@ -94,18 +94,18 @@ class List(Request[Listed]):
     """One state, or several of which any will do."""
     function: str | None = None
     unique: str | None = None
-    before: str | None = None
-    limit: int = 100
-    partial: bool = False
-    """Whether the answer may contain fewer jobs than the limit although more match."""
     key: str | None = None
     schedule: str | None = None
     workflow: str | None = None
     """A run of a workflow, by its handle or workflow id."""
     error_type: str | None = None
+    tag: str | None = None
     created_from: Time | None = None
     created_to: Time | None = None
-    tag: str | None = None
+    before: str | None = None
+    limit: int = 100
+    partial: bool = False
+    """Whether the answer may contain fewer jobs than the limit although more match."""
 
 
 class Show(Request[JobDetails]):

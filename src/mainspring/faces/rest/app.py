@@ -26,6 +26,7 @@ from mainspring.faces.rest.registry import Context, Table
 from mainspring.faces.rest.replies import Items, Raw, Reply
 from mainspring.faces.rest.security import check_site, collect
 from mainspring.faces.rest.streams import disconnected
+from mainspring.faces.rest.versions import revision_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -228,7 +229,7 @@ class RestApp:
         exchange.found = found
         # `Api` checks it, too: this is before the body is read.
         self._api.check_early(route.request, _namespace(route, values), caller, values[-1] if values else "")
-        version = required_version(headers.get(b"if-match")) if route.if_match else None
+        version = revision_in(required_version(headers.get(b"if-match"))) if route.if_match else None
         body, lines = b"", False
         if route.has_body:
             body = await _body(exchange.receive, headers, route.limit)
@@ -246,13 +247,11 @@ class RestApp:
         if route.handler is not None:
             context = Context(self._api, exchange.caller, inputs, exchange.headers, once)
             return self._finish(exchange, await route.handler(context))
-        request = inputs if route.make is None else route.make(inputs)
-        return self._encode(exchange, await self._api.call(request, caller=exchange.caller, once=once))
+        return self._encode(exchange, await self._api.call(route.request_of(inputs), caller=exchange.caller, once=once))
 
     def _encode(self, exchange: _Exchange, answer: Any) -> Encoded:
         """Encode an answer of the API."""
-        reply = exchange.found.route.reply
-        return self._finish(exchange, answer if reply is None else reply(answer, exchange.inputs))
+        return self._finish(exchange, exchange.found.route.value_of(answer, exchange.inputs))
 
     def _finish(self, exchange: _Exchange, value: Any) -> Encoded:
         route, inputs = exchange.found.route, exchange.inputs
@@ -291,8 +290,7 @@ class RestApp:
         last = exchange.headers.get(b"last-event-id")
         if last and route.resume:
             inputs = msgspec.structs.replace(inputs, **{route.resume: last.decode("latin-1")})
-        request = inputs if route.make is None else route.make(inputs)
-        async with self._following(exchange, request) as feed:
+        async with self._following(exchange, route.request_of(inputs)) as feed:
             headers = (*STRICT.items(), (REQUEST_ID, exchange.id.encode()))
             await feed.serve(exchange.receive, exchange.send, headers)
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import inspect
 
 from mainspring.faces.rest.problems import Fault, HttpError, fault_of
+from mainspring.faces.rest.shapes import struct_of
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
@@ -35,14 +36,14 @@ class Inputs:
         in_query = [name for name in rest if not route.has_body or name in route.query]
         in_body = [name for name in rest if name not in in_query]
         title = "".join(part.capitalize() for part in route.operation.split("_"))
-        self.of_path = _part(f"{title}Path", [fields[name] for name in self._names])
-        self.of_query = _part(f"{title}Query", [fields[name] for name in in_query])
+        self.of_path = struct_of(f"{title}Path", [fields[name] for name in self._names])
+        self.of_query = struct_of(f"{title}Query", [fields[name] for name in in_query])
         self.of_body: Any = None
         self._whole = route.body
         if route.body:
             self.of_body = fields[route.body].type
         elif in_body:
-            self.of_body = _part(f"{title}Body", [fields[name] for name in in_body])
+            self.of_body = struct_of(f"{title}Body", [fields[name] for name in in_body])
         self._is_text = all(fields[name].type is str for name in self._names)
         self._lists = {name for name in in_query if _is_list(fields[name].type)}
         self._floats = {name for name in in_query if _is_float(fields[name].type)}
@@ -112,20 +113,6 @@ class Inputs:
 
 HIDDEN: Final = frozenset({"namespace"})
 """Fields that only a path can set: a namespace has one spelling."""
-
-
-def _part(name: str, fields: list[Any]) -> Any:
-    """Return a struct with some fields of another one."""
-    defined: list[Any] = []
-    for one in fields:
-        if one.default_factory is not msgspec.NODEFAULT:
-            defined.append((one.name, one.type, msgspec.field(default_factory=one.default_factory)))
-        elif one.default is not msgspec.NODEFAULT:
-            defined.append((one.name, one.type, one.default))
-        else:
-            defined.append((one.name, one.type))
-    names = {one.name: one.encode_name for one in fields if one.encode_name != one.name}
-    return msgspec.defstruct(name, defined, forbid_unknown_fields=True, kw_only=True, rename=names or None)
 
 
 def _is_list(kind: Any) -> bool:

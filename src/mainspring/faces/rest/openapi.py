@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,8 @@ from mainspring.faces.rest.registry import ROOT, Route
 
 OF_ALL: Final = ("malformed", "unauthenticated", "forbidden", "invalid", "unknown_host", "unavailable")
 """Problems of each route."""
+_CODES: Final = re.compile(r"\s+Codes:")
+"""Begins the list of codes in the description of a request; the responses have them, too."""
 _TEMPLATE: Final = "#/components/schemas/{name}"
 
 
@@ -66,8 +69,8 @@ def _operation(route: Route, reader: Inputs, body: Any, answer: Any) -> dict[str
         "parameters": _parameters(reader.of_path, "path") + _parameters(reader.of_query, "query"),
     }
     description = inspect.cleandoc(route.request.__doc__ or "")
-    if description and route.inputs is None:
-        operation["description"] = description.partition(" Codes:")[0]
+    if description and route.takes is route.request:
+        operation["description"] = _CODES.split(description)[0]
     if body is not None:
         content: dict[str, Any] = {"schema": body}
         if route.example is not None:

@@ -38,6 +38,13 @@ def position(inputs: Any, path: str) -> Any:
     return msgspec.structs.replace(inputs, **{FIELD: text})
 
 
+def number(text: str) -> int:
+    """Return the position in a list whose positions are numbers. Raises HttpError."""
+    if not text.isdecimal() or len(text) > 18:
+        raise _wrong("it is no place in this list: take it from next in the previous page")
+    return int(text)
+
+
 def seal(page: Items[Any], inputs: Any, path: str) -> Items[Any]:
     """Return a page with a cursor in place of its next position."""
     if page.next is None:

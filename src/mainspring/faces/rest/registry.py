@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.replies import page_of
+from mainspring.faces.rest.shapes import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -61,10 +64,26 @@ class Route:
     """The type of the JSON answer; None for an answer without a body, bytes for `Raw`."""
     summary: str
     """One line for the documentation."""
+    cursor: str = ""
+    """The field of ``request`` with the position in a list. Clients send ``cursor`` in place of it, and a ``limit``."""
+    times: tuple[str, ...] = ()
+    """Fields of ``request`` with seconds since 1970. Clients send RFC 3339 text."""
+    types: Mapping[str, Any] = field(default_factory=dict)
+    """Other types of fields of ``request`` for what clients send."""
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    """Fields of ``request`` with their values, which clients do not send."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Names that clients use, with the fields of ``request`` that they stand for."""
+    args: str = ""
+    """The field of ``request`` with the bytes of a payload. Clients may send any JSON value in ``args`` in place of it."""
+    waits: bool = False
+    """Whether clients may send ``wait``: seconds of a long poll."""
     inputs: type[Any] | None = None
-    """A struct with everything that the client sends; by default ``request`` itself."""
+    """A struct with everything that the client sends; by default it is derived from ``request`` by the fields above."""
     make: Callable[[Any], Request[Any]] | None = None
-    """Returns the request for inputs. It may raise ApiError. By default the inputs are the request."""
+    """Returns the request for ``inputs``. It may raise ApiError."""
+    items: str = ""
+    """The field of the API's answer with the items of a page. The answer is `Items`."""
     reply: Callable[[Any, Any], Any] | None = None
     """Returns the value of the answer, or a `Reply`, for the answer of the API and the inputs; by default that answer."""
     handler: Callable[[Context], Awaitable[Any]] | None = None
@@ -79,8 +98,8 @@ class Route:
     resume: str = ""
     """The field of ``inputs`` that gets the header ``Last-Event-ID``, with which the client of a stream continues."""
     watch: Callable[[Any], Request[Any]] | None = None
-    """Returns the request for the stream whose events end the wait of a long poll. The inputs then have ``wait``, in seconds: a
-    request with ``If-None-Match`` waits so long for another answer."""
+    """Returns the request for the stream whose events end the wait of a long poll: a request with ``If-None-Match`` waits for
+    another answer."""
     version: Callable[[Any], object] | None = None
     """Returns the version of the answer's value for ``ETag``; by default it is a digest of the answer."""
     if_match: str = ""
@@ -114,10 +133,36 @@ class Route:
         """The need of the caller."""
         return self.request.permission
 
+    @cached_property
+    def shape(self) -> Shape:
+        """The inputs that are derived from the request."""
+        return Shape(
+            self.request,
+            cursor=self.cursor,
+            times=self.times,
+            types=self.types,
+            fixed=self.fixed,
+            names=self.names,
+            args=self.args,
+            waits=self.waits,
+        )
+
     @property
     def takes(self) -> type[Any]:
         """The struct of its inputs."""
-        return self.request if self.inputs is None else self.inputs
+        return self.shape.inputs if self.inputs is None else self.inputs
+
+    def request_of(self, inputs: Any) -> Request[Any]:
+        """Return the request for inputs. Raises ApiError and HttpError."""
+        return self.shape.request_of(inputs) if self.make is None else self.make(inputs)
+
+    def value_of(self, answer: Any, inputs: Any) -> Any:
+        """Return the value to send, or a `Reply`, for the answer of the API and the inputs."""
+        if self.items:
+            return page_of(answer, self.items)
+        if self.reply is not None:
+            return self.reply(answer, inputs)
+        return None if self.answer is None else answer
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -20,6 +20,16 @@ class Items(msgspec.Struct, Generic[T]):
     """The cursor of the next page; None: there is none."""
     searched_to: str | None = None
     """How far the search has come, if it ended before the page was full."""
+
+
+def page_of(answer: Any, name: str) -> Items[Any]:
+    """Return an answer of the API as a page; ``name`` is its field with the items."""
+    following = getattr(answer, "next", None)
+    return Items(
+        getattr(answer, name),
+        str(following) if following else None,  # it may be UNSET
+        getattr(answer, "searched_to", None) or None,
+    )
 
 
 class Raw(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -85,7 +86,7 @@ def test_two_routes_differ_in_name_and_place() -> None:
     with pytest.raises(ValueError, match="needs a name of its own"):
         Table([first, first], lambda route: route)
     with pytest.raises(ValueError, match="two routes are"):
-        Table([first, Route(**{**vars(first), "name": "other"})], lambda route: route)
+        Table([first, replace(first, name="other")], lambda route: route)
 
 
 def test_the_document_is_given_to_callers_with_a_token() -> None:

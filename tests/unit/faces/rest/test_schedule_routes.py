@@ -23,11 +23,13 @@ def test_a_schedule_is_created_changed_by_version_and_removed() -> None:
     async def test() -> None:
         async with serving() as (client, _):
             body = {"name": "a/b", "function": "f", "at": "2030-01-01T00:00:00Z", "args": {"full": True}}
+            body["tags"] = ["nightly"]
             created = await client.send("POST", SCHEDULES, body, token="developer")
             assert (created.status, created.headers["location"]) == (201, f"{SCHEDULES}/a%2Fb")
             assert (await client.send("POST", SCHEDULES, body)).problem == "conflict"
             path = created.headers["location"]
             shown = await client.get(path)
+            assert shown.json["tags"] == ["nightly"]
             assert shown.json["at"] == "2030-01-01T00:00:00.000000Z"
             assert base64.b64decode(shown.json["payload"]) == b'{"full":true}'
             assert (await client.send("PATCH", path, {"jitter": 1.5})).status == 428

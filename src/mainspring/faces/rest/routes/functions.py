@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from mainspring.api import functions, series
-from mainspring.api.errors import PAGE_LIMIT, Code
-from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
+from mainspring.api.errors import Code
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import Items
-from mainspring.faces.rest.versions import revision_in, version_of
+from mainspring.faces.rest.versions import version_of
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotations
-
-
-class FunctionsQuery(msgspec.Struct, kw_only=True):
-    """The place in a list of functions."""
-
-    namespace: str
-    cursor: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
 
 
 class LimitsInput(msgspec.Struct, kw_only=True):
@@ -43,55 +34,12 @@ class LimitsOrigin(msgspec.Struct, kw_only=True):
     revision: str | None = None
 
 
-class PauseInput(msgspec.Struct, kw_only=True):
-    """A pause."""
-
-    namespace: str
-    function: str
-    reason: functions.Reason = ""
-    until: Time | None = None
-    """When it ends by itself."""
-
-
-class FunctionName(msgspec.Struct, kw_only=True):
-    """A function."""
-
-    namespace: str
-    function: str
-
-
-class SeriesQuery(msgspec.Struct, kw_only=True):
-    """The part of a series."""
-
-    namespace: str
-    function: str
-    step: series.StepName = "minute"
-    since: Time | None = None
-    until: Time | None = None
-
-
 def _limits(given: LimitsInput) -> functions.Limit:
-    limits = msgspec.structs.asdict(given)
-    return functions.Limit(**(limits | {"revision": revision_in(given.revision)}))
+    return functions.Limit(**msgspec.structs.asdict(given))
 
 
 def _declared(given: LimitsOrigin) -> functions.Limit:
-    return functions.Limit(
-        namespace=given.namespace, function=given.function, declared=True, revision=revision_in(given.revision)
-    )
-
-
-def _pause(given: PauseInput) -> functions.Pause:
-    until = None if given.until is None else given.until.timestamp()
-    return functions.Pause(namespace=given.namespace, function=given.function, reason=given.reason, until=until)
-
-
-def _series(query: SeriesQuery) -> series.ReadSeries:
-    times = {
-        name: None if time is None else time.timestamp()
-        for name, time in (("since", query.since), ("until", query.until))
-    }
-    return series.ReadSeries(namespace=query.namespace, function=query.function, step=query.step, **times)
+    return functions.Limit(declared=True, **msgspec.structs.asdict(given))
 
 
 F: Final = f"{N}/functions/{{function}}"
@@ -102,10 +50,9 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/functions",
         request=functions.List,
-        inputs=FunctionsQuery,
-        make=lambda query: functions.List(namespace=query.namespace, limit=query.limit, after=query.cursor),
+        cursor="after",
         answer=Items[functions.FunctionInfo],
-        reply=lambda listed, _: Items(listed.functions, listed.next),
+        items="functions",
         summary="List functions",
     ),
     Route(
@@ -148,8 +95,8 @@ ROUTES: Final = (
         method="POST",
         path=f"{F}/pause",
         request=functions.Pause,
-        inputs=PauseInput,
-        make=_pause,
+        times=("until",),
+        fixed={"revision": None},
         answer=functions.FunctionInfo,
         version=version_of,
         summary="Start no more jobs of a function",
@@ -160,8 +107,7 @@ ROUTES: Final = (
         method="POST",
         path=f"{F}/resume",
         request=functions.Resume,
-        inputs=FunctionName,
-        make=lambda given: functions.Resume(namespace=given.namespace, function=given.function),
+        fixed={"revision": None},
         answer=functions.FunctionInfo,
         version=version_of,
         summary="Start the jobs of a function again",
@@ -171,8 +117,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{F}/series",
         request=series.ReadSeries,
-        inputs=SeriesQuery,
-        make=_series,
+        times=("since", "until"),
         answer=series.Series,
         summary="Show the last hour or day of a function",
         problems=(Code.UNSUPPORTED,),

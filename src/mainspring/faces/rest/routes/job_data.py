@@ -10,7 +10,7 @@ from mainspring.api import job_data
 from mainspring.api.errors import Code
 from mainspring.faces.rest.registry import Route
 from mainspring.faces.rest.replies import Raw
-from mainspring.faces.rest.routes.jobs import JOB, JobQuery
+from mainspring.faces.rest.routes.jobs import JOB
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Context
@@ -24,7 +24,7 @@ def _payload(data: job_data.Data, request: job_data.Payload) -> Raw:
 
 async def _result(context: Context) -> Raw:
     """Return the result of a job; with ``wait``, once it has ended."""
-    inputs: JobQuery = context.inputs
+    inputs = context.inputs
     if inputs.wait:
         wait = job_data.Wait(inputs.handle, namespace=inputs.namespace)
         with contextlib.suppress(TimeoutError):
@@ -55,7 +55,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{JOB}/result",
         request=job_data.Result,
-        inputs=JobQuery,
+        waits=True,
         handler=_result,
         answer=Raw,
         name="jobs_result",

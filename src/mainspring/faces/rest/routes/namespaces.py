@@ -22,7 +22,7 @@ ROUTES: Final = (
         path=f"{N}/nodes",
         request=namespaces.ListNodes,
         answer=Items[namespaces.NamespaceNode],
-        reply=lambda listed, _: Items(listed.nodes),
+        items="nodes",
         summary="List the nodes with the numbers of a namespace",
     ),
     Route(

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from mainspring.api import nodes, status
 from mainspring.api.errors import Code
 from mainspring.faces.rest.registry import ROOT, Route
 from mainspring.faces.rest.replies import Items
-
-
-class NodeName(msgspec.Struct, kw_only=True):
-    """A node: its name, or the number of its term."""
-
-    node: str
-
 
 ONE: Final = (Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE)
 
@@ -33,7 +24,7 @@ ROUTES: Final = (
         path=f"{ROOT}/nodes",
         request=nodes.List,
         answer=Items[nodes.NodeInfo],
-        reply=lambda listed, _: Items(listed.nodes),
+        items="nodes",
         summary="List the nodes that share the store",
     ),
     Route(
@@ -48,8 +39,7 @@ ROUTES: Final = (
         method="POST",
         path=f"{ROOT}/nodes/{{node}}/drain",
         request=nodes.Drain,
-        inputs=NodeName,
-        make=lambda given: nodes.Drain(given.node),
+        fixed={"draining": True},
         answer=nodes.NodeInfo,
         summary="Let a node take no more jobs",
         problems=(*ONE, Code.ONLY_NODE),
@@ -58,8 +48,7 @@ ROUTES: Final = (
         method="POST",
         path=f"{ROOT}/nodes/{{node}}/undrain",
         request=nodes.Drain,
-        inputs=NodeName,
-        make=lambda given: nodes.Drain(given.node, draining=False),
+        fixed={"draining": False},
         answer=nodes.NodeInfo,
         summary="Let a node take jobs again",
         name="nodes_undrain",
@@ -70,7 +59,6 @@ ROUTES: Final = (
         path=f"{ROOT}/nodes/{{node}}",
         request=nodes.Remove,
         answer=None,
-        reply=lambda _, __: None,
         summary="Remove a node",
         problems=(*ONE, Code.NODE_LIVES, Code.ONLY_NODE),
     ),

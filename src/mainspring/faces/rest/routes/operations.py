@@ -2,60 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-
-import msgspec
+from typing import Final
 
 from mainspring.api import operations
-from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
+from mainspring.api.errors import Code
 from mainspring.faces.rest.registry import ROOT, N, Route
 from mainspring.faces.rest.replies import Items, Reply
-from mainspring.faces.rest.routes.jobs import Wait  # noqa: TC001 - msgspec reads the annotation
-
-
-class ListQuery(msgspec.Struct, kw_only=True):
-    """A page of a list of operations."""
-
-    namespace: str
-    cursor: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-
-
-class OperationQuery(msgspec.Struct, kw_only=True):
-    """One operation, at once or once it has changed."""
-
-    namespace: str
-    id: str
-    wait: Wait = 0.0
-
-
-class JobsQuery(msgspec.Struct, kw_only=True):
-    """A page of the jobs of an operation."""
-
-    namespace: str
-    id: str
-    cursor: str | None = None
-
-
-def _list(query: ListQuery) -> operations.List:
-    return operations.List(namespace=query.namespace, limit=query.limit, before=query.cursor)
 
 
 def _started(started: operations.Started, request: operations.Start) -> object:
     if started.id is None:
         return started
     return Reply(started, 202, {"Location": f"{ROOT}/namespaces/{request.namespace}/operations/{started.id}"})
-
-
-def _jobs(query: JobsQuery) -> operations.Jobs:
-    cursor = query.cursor or "0"
-    if not cursor.isdecimal() or len(cursor) > 18:
-        raise ApiError(Code.INVALID, "the cursor is not of this list: take it from next in the previous page")
-    return operations.Jobs(namespace=query.namespace, id=query.id, after=int(cursor))
-
-
-def _touched(page: operations.TouchedJobs, _: JobsQuery) -> Items[operations.TouchedJob]:
-    return Items(page.jobs, None if page.next is None else str(page.next))
 
 
 ROUTES: Final = (
@@ -74,10 +32,9 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/operations",
         request=operations.List,
-        inputs=ListQuery,
-        make=_list,
+        cursor="before",
         answer=Items[operations.OperationInfo],
-        reply=lambda listed, _: Items(listed.operations, listed.next),
+        items="operations",
         summary="List operations on many jobs, newest first",
         problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED),
     ),
@@ -85,8 +42,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/operations/{{id}}",
         request=operations.Show,
-        inputs=OperationQuery,
-        make=lambda query: operations.Show(query.id, namespace=query.namespace),
+        waits=True,
         watch=lambda query: operations.Follow(query.id, namespace=query.namespace),
         answer=operations.OperationDetails,
         summary="Show an operation; with wait and If-None-Match, once it has changed",
@@ -96,10 +52,9 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/operations/{{id}}/jobs",
         request=operations.Jobs,
-        inputs=JobsQuery,
-        make=_jobs,
+        cursor="after",
         answer=Items[operations.TouchedJob],
-        reply=_touched,
+        items="jobs",
         summary="List the jobs of an operation with their outcomes",
         problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED),
     ),

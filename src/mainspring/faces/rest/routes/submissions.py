@@ -15,7 +15,8 @@ from mainspring.api.submitting import NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.problems import OF_CALLS
 from mainspring.faces.rest.registry import ROOT, N, Route
 from mainspring.faces.rest.replies import Reply
-from mainspring.faces.rest.routes.jobs import JOB, LONGEST_WAIT
+from mainspring.faces.rest.routes.jobs import JOB
+from mainspring.faces.rest.shapes import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from mainspring.api.errors import Problem
@@ -60,21 +61,10 @@ class SubmittedBatch(msgspec.Struct):
     items: list[SubmittedItem]
 
 
-class JobInput(msgspec.Struct, kw_only=True):
-    """A job to submit."""
-
-    namespace: str
-    job: NewJob
-
-
-def _request(inputs: JobInput) -> SubmitJob:
-    return SubmitJob(inputs.job, namespace=inputs.namespace)
-
-
 async def _submit(context: Context) -> Reply:
     """Store a job; with ``Prefer: wait``, wait for its end."""
-    inputs: JobInput = context.inputs
-    stored: Submission = await context.api.call(_request(inputs), caller=context.caller, once=context.once)
+    inputs: SubmitJob = context.inputs
+    stored: Submission = await context.api.call(inputs, caller=context.caller, once=context.once)
     reply = _stored(stored, inputs)
     seconds = _seconds(context.headers.get(b"prefer"))
     if seconds is None:
@@ -91,7 +81,7 @@ async def _submit(context: Context) -> Reply:
     return Reply(answer, 200, headers)
 
 
-def _stored(stored: Submission, inputs: JobInput) -> Reply:
+def _stored(stored: Submission, inputs: SubmitJob) -> Reply:
     assert stored.handle is not None
     headers = {"Location": _location(inputs.namespace, stored.handle)}
     return Reply(Submitted(stored.handle, bool(stored.joined)), 200 if stored.joined else 201, headers)
@@ -134,7 +124,6 @@ ROUTES: Final = (
         method="POST",
         path=f"{N}/jobs",
         request=SubmitJob,
-        inputs=JobInput,
         body="job",
         handler=_submit,
         reply=_stored,

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-
-import msgspec
+from typing import Final
 
 from mainspring.api import workers
-from mainspring.api.errors import PAGE_LIMIT, Code
+from mainspring.api.errors import Code
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import Items
-
-
-class WorkersQuery(msgspec.Struct, kw_only=True):
-    """The place in a list of workers."""
-
-    namespace: str
-    cursor: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-
-
-class WorkerId(msgspec.Struct, kw_only=True):
-    """A worker."""
-
-    namespace: str
-    worker: str
 
 
 def _drain(verb: str, summary: str) -> Route:
@@ -32,8 +15,7 @@ def _drain(verb: str, summary: str) -> Route:
         method="POST",
         path=f"{W}/{verb}",
         request=workers.Drain,
-        inputs=WorkerId,
-        make=lambda given: workers.Drain(namespace=given.namespace, worker=given.worker, draining=verb == "drain"),
+        fixed={"draining": verb == "drain"},
         answer=workers.WorkerInfo,
         status=202,
         summary=summary,
@@ -49,10 +31,9 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/workers",
         request=workers.List,
-        inputs=WorkersQuery,
-        make=lambda query: workers.List(namespace=query.namespace, limit=query.limit, after=query.cursor),
+        cursor="after",
         answer=Items[workers.WorkerInfo],
-        reply=lambda listed, _: Items(listed.workers, listed.next),
+        items="workers",
         summary="List the workers at all nodes",
     ),
     Route(
@@ -69,8 +50,6 @@ ROUTES: Final = (
         method="POST",
         path=f"{W}/stop",
         request=workers.Stop,
-        inputs=WorkerId,
-        make=lambda given: workers.Stop(namespace=given.namespace, worker=given.worker),
         answer=workers.WorkerInfo,
         status=202,
         summary="Ask a worker to stop once its jobs have ended",

@@ -5,16 +5,17 @@ A run has a key: the handle of its root job, the same with ``@`` and a number, o
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
 from mainspring.api import workflow_versions, workflows
-from mainspring.api.errors import PAGE_LIMIT, Code
-from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
+from mainspring.api.errors import Code
+from mainspring.faces.rest.paging import number
 from mainspring.faces.rest.registry import Context, N, Route
 from mainspring.faces.rest.replies import Items, Reply
+from mainspring.faces.rest.shapes import Limit  # noqa: TC001 - msgspec reads the annotation
 
 
 class Pending(msgspec.Struct):
@@ -34,40 +35,11 @@ class Pending(msgspec.Struct):
     parked: workflows.ParkingInfo | None
 
 
-class RunsQuery(msgspec.Struct, kw_only=True):
-    """The filter of a list of runs: at most one of ``status`` and the four flags."""
-
-    namespace: str
-    open: bool = False
-    closed: bool = False
-    parked: bool = False
-    stranded: bool = False
-    type: str | None = None
-    id: str | None = None
-    status: workflows.AnyStatus | None = None
-    since: Time | None = None
-    """The earliest start."""
-    cursor: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-
-
-class TypesQuery(msgspec.Struct, kw_only=True):
-    """The filter of a list of versions."""
-
-    namespace: str
-    type: str | None = None
-
-
-class RunKey(msgspec.Struct, kw_only=True):
-    """A run."""
+class HistoryQuery(msgspec.Struct, kw_only=True):
+    """A part of a history."""
 
     namespace: str
     key: str
-
-
-class HistoryQuery(RunKey, kw_only=True):
-    """A part of a history."""
-
     native: bool = False
     """Whether to add the attributes that Amazon SWF does not have."""
     reverse: bool = False
@@ -75,13 +47,7 @@ class HistoryQuery(RunKey, kw_only=True):
     kinds: list[str] = []
     """Only events of these types, such as ``ActivityTaskFailed``."""
     cursor: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-
-
-def _list(query: RunsQuery) -> workflows.List:
-    criteria = msgspec.structs.asdict(query)
-    since = criteria.pop("since")
-    return workflows.List(after=criteria.pop("cursor"), since=None if since is None else since.timestamp(), **criteria)
+    limit: Limit = 100
 
 
 class _Histories:
@@ -95,7 +61,7 @@ class _Histories:
 
     async def answer(self) -> Items[dict[str, Any]]:
         """Return the page that the query asks for."""
-        place = None if self._query.cursor is None else int(self._query.cursor)
+        place = None if self._query.cursor is None else number(self._query.cursor)
         following = await (self._backward(place) if self._query.reverse else self._forward(place or 1))
         return Items(self._events, following)
 
@@ -159,7 +125,7 @@ def _started(started: workflows.Started, given: workflows.Start) -> Reply:
     return Reply(started, 200 if started.joined else 201, {"Location": path})
 
 
-def _pending(details: workflows.RunDetails, _: RunKey) -> Pending:
+def _pending(details: workflows.RunDetails, _: workflows.Show) -> Pending:
     return Pending(**{name: getattr(details, name) for name in Pending.__struct_fields__})
 
 
@@ -175,10 +141,8 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/workflow-types",
         request=workflow_versions.Versions,
-        inputs=TypesQuery,
-        make=lambda query: workflow_versions.Versions(namespace=query.namespace, type=query.type),
         answer=Items[workflow_versions.VersionInfo],
-        reply=lambda listed, _: Items(listed.versions),
+        items="versions",
         summary="List the types and versions of workflows",
         problems=(Code.WORKFLOW_NOT_FOUND, Code.UNSUPPORTED),
     ),
@@ -186,10 +150,10 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/workflows",
         request=workflows.List,
-        inputs=RunsQuery,
-        make=_list,
+        cursor="after",
+        times=("since",),
         answer=Items[workflows.RunInfo],
-        reply=lambda listed, _: Items(listed.runs, listed.next),
+        items="runs",
         summary="List runs, newest first",
         problems=(Code.UNSUPPORTED,),
     ),
@@ -266,8 +230,8 @@ ROUTES: Final = (
         method="POST",
         path=f"{W}/unpark",
         request=workflows.Unpark,
-        inputs=RunKey,
-        make=lambda given: workflows.Unpark(namespace=given.namespace, key=given.key),
+        types={"key": str},
+        fixed={"all": False},
         answer=workflows.Number,
         summary="Let the code try a parked run again",
         problems=CHANGES,

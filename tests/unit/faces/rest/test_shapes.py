@@ -1,0 +1,102 @@
+"""The inputs that routes derive from their requests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.api import fires, functions, jobs, operations, schedules, workers
+from mainspring.api.errors import ApiError
+from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.registry import ROOT, Route
+
+NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+def route(request: Any, **more: Any) -> Route:
+    return Route(method="GET", path=f"{ROOT}/x", request=request, answer=None, summary="", **more)
+
+
+def request_of(shaped: Route, **given: Any) -> Any:
+    return shaped.request_of(shaped.takes(**given))
+
+
+def names(shaped: Route) -> tuple[str, ...]:
+    fields: tuple[str, ...] = shaped.takes.__struct_fields__
+    return fields
+
+
+def test_without_differences_the_inputs_are_the_request() -> None:
+    plain = route(workers.Stop)
+    assert plain.takes is workers.Stop
+    assert request_of(plain, worker="w") == workers.Stop("w")
+
+
+def test_a_cursor_is_the_position_and_pages_have_a_limit() -> None:
+    listing = route(jobs.List, cursor="before", fixed={"partial": True})
+    assert names(listing)[-2:] == ("cursor", "limit")
+    assert not {"before", "partial"} & set(names(listing))
+    assert request_of(listing, state="failed") == jobs.List(state="failed", partial=True)
+    assert request_of(listing, cursor="H:a:1", limit=7) == jobs.List(before="H:a:1", limit=7, partial=True)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"limit": 1001}, listing.takes)
+
+
+def test_positions_that_are_numbers_are_read_from_cursors() -> None:
+    listing = route(operations.Jobs, cursor="after")
+    assert "limit" not in names(listing)
+    assert request_of(listing, id="op-1") == operations.Jobs("op-1")
+    assert request_of(listing, id="op-1", cursor="17") == operations.Jobs("op-1", 17)
+    with pytest.raises(HttpError, match="no place in this list"):
+        request_of(listing, id="op-1", cursor="-1")
+
+
+def test_times_become_seconds() -> None:
+    pause = route(functions.Pause, times=("until",), fixed={"revision": None})
+    assert request_of(pause, function="f", until=NOON) == functions.Pause("f", until=NOON.timestamp())
+    assert request_of(pause, function="f") == functions.Pause("f")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"function": "f", "until": 17.0}, pause.takes)
+
+
+def test_a_field_may_have_another_name_and_type() -> None:
+    listing = route(fires.ListFires, names={"name": "schedule"}, types={"schedule": str})
+    assert "schedule" not in names(listing)
+    assert request_of(listing, name="nightly") == fires.ListFires("nightly")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"name": None}, listing.takes)
+
+
+def test_arguments_may_be_json_in_place_of_bytes() -> None:
+    adding = route(schedules.Add, args="payload")
+    given = msgspec.json.decode(b'{"name": "nightly", "args": [1, 2]}', type=adding.takes)
+    assert adding.request_of(given) == schedules.Add(name="nightly", payload=b"[1, 2]")
+    assert request_of(adding, name="nightly") == schedules.Add(name="nightly")
+    given = msgspec.json.decode(b'{"name": "nightly", "args": 1, "payload": "YQ=="}', type=adding.takes)
+    with pytest.raises(ApiError, match="exclude each other"):
+        adding.request_of(given)
+
+
+def test_a_long_poll_has_a_time() -> None:
+    polled = route(jobs.Show, waits=True)
+    assert polled.takes(handle="H:a:1").wait == 0.0
+    assert request_of(polled, handle="H:a:1", wait=5.0) == jobs.Show("H:a:1")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cursor": "x"},
+        {"times": ("x",)},
+        {"types": {"x": str}},
+        {"fixed": {"x": 1}},
+        {"names": {"a": "x"}},
+        {"args": "x"},
+    ],
+)
+def test_differences_in_fields_that_the_request_does_not_have_are_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="has no field x"):
+        _ = route(workers.Stop, **more).takes
