@@ -37,7 +37,8 @@ class HttpPort:
         self._access = built.access
         self._prefix = listen.http_prefix
         self._scheme = "http" if listen.tls is None else "https"
-        self._streams = Streams(min(LIMIT, places // 2))
+        streams = min(LIMIT, places // 2)
+        self._streams = Streams(streams, per_caller=_share(streams))
         hosts = [*listen.http_hosts, socket.gethostname()]
         if isinstance(listen.http, TcpAddress):
             hosts.append(listen.http.host)
@@ -49,6 +50,7 @@ class HttpPort:
             built.access.replies,
             self._streams,
             prefix=self._prefix,
+            per_caller=_share(places),
         )
         certified = listen.tls is not None and listen.tls.client_ca is not None
         is_open = certified or listen.insecure or is_local(listen.http)
@@ -81,3 +83,8 @@ class HttpPort:
     async def stop(self) -> None:
         """Close the open connections within about a second."""
         await self._listener.stop()
+
+
+def _share(places: int) -> int:
+    """Return how many of some places one caller may have, so that a quarter is left for others."""
+    return max(1, places * 3 // 4)

@@ -29,6 +29,12 @@ KEEP_ALIVE: Final = 15
 """Seconds until the first byte of another request."""
 HEAD_LIMIT: Final = 16 * 1024
 """Bytes of a request's head."""
+FRAMING_LIMIT: Final = 16 * 1024
+"""Bytes that the chunks of a body may need in addition to `FRAMING_SHARE` for each byte of the body."""
+FRAMING_SHARE: Final = 8
+"""A chunk with a single byte has five more."""
+SLOWEST_BODY: Final = 4 * 1024
+"""Bytes of an incomplete body that have to arrive within each `REQUEST_TIMEOUT`."""
 
 _TOO_MANY_REQUESTS = PlainTextResponse("too many requests are under way: try again\n", 503, {"Connection": "close"})
 
@@ -139,11 +145,15 @@ class _Protocol(HttpToolsProtocol):
         self._unsent = False
         """Whether part of an answer is not sent yet."""
         self._has_progress = False
-        """Whether the client has sent data or read a piece since the last check."""
+        """Whether the client has read a piece since the last check."""
         self._is_in_head = True
         """Whether the head of a request is not complete."""
         self._head_bytes = 0
         """Bytes of the incomplete head that have arrived."""
+        self._messages = 0
+        """The number of requests that have begun."""
+        self._body_bytes = self._framing_bytes = self._checked_bytes = 0
+        """Bytes of the body that have arrived, of what is between its chunks, and of the body at the last check."""
         self._refused: _RefusedHeadError | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -153,16 +163,33 @@ class _Protocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(1, 0)  # so that resume_writing means that everything is sent
 
     def data_received(self, data: bytes) -> None:
-        self._has_progress = True
+        messages, body = self._messages, self._body_bytes
         super().data_received(data)
+        if self.transport.is_closing():
+            return
         if self._is_in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > HEAD_LIMIT and not self.transport.is_closing():
+            if self._head_bytes > HEAD_LIMIT:
                 self._refuse(_RefusedHeadError(431, f"the head of a request has at most {HEAD_LIMIT} bytes"))
+        elif messages == self._messages:
+            self._framing_bytes += len(data) - (self._body_bytes - body)
+            if self._framing_bytes > FRAMING_LIMIT + FRAMING_SHARE * self._body_bytes:
+                self._refuse(_RefusedHeadError(400, "the chunks of the body are larger than their data"))
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
+        self._messages += 1
+        self._body_bytes = self._framing_bytes = self._checked_bytes = 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header, but no trailer after the body: a proxy that removes headers of its clients may leave it."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
@@ -234,8 +261,7 @@ class _Protocol(HttpToolsProtocol):
         if scope["path"] in self._reserved:
             await self._application(scope, receive, send)
         elif self._connection.set_working(preferred=scope["path"] in self._preferred):
-            self._has_progress = True
-            self._check_progress()
+            self._check_later()
             await self._application(scope, receive, in_pieces)
         else:
             await _TOO_MANY_REQUESTS(scope, receive, send)
@@ -247,11 +273,16 @@ class _Protocol(HttpToolsProtocol):
 
     def _check_progress(self) -> None:
         """Close the connection of the current request if the client has to act and has not done so since the last check."""
-        if not self._has_progress and (self._unsent or self.cycle.more_body):
+        is_slow = self.cycle.more_body and self._body_bytes - self._checked_bytes < SLOWEST_BODY
+        if is_slow or (self._unsent and not self._has_progress):
             self.transport.abort()
         else:
-            self._has_progress = False
-            self._wait(self._check_progress)
+            self._check_later()
+
+    def _check_later(self) -> None:
+        self._has_progress = False
+        self._checked_bytes = self._body_bytes
+        self._wait(self._check_progress)
 
     def _wait(self, then: Callable[[], None]) -> None:
         if self._is_lost:

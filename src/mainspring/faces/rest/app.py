@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from mainspring.faces.rest.problems import HttpError, refusal
 from mainspring.faces.rest.registry import Context, Table
 from mainspring.faces.rest.replies import Items, Raw, Reply
 from mainspring.faces.rest.security import check_site, collect
+from mainspring.faces.rest.shares import Shares
 from mainspring.faces.rest.streams import disconnected
 from mainspring.faces.rest.versions import revision_in
 
@@ -75,6 +77,7 @@ class _Exchange:
         "body",
         "caller",
         "found",
+        "has_place",
         "headers",
         "id",
         "inputs",
@@ -100,10 +103,15 @@ class _Exchange:
         self.found: _Compiled
         self.inputs: Any = None
         self.caller: Caller
+        self.has_place = False
+        """Whether it occupies a place of its caller."""
 
 
 class RestApp:
-    """The application. ``prefix`` is the path under which a proxy shows it, such as ``/mainspring``, or empty."""
+    """The application. ``prefix`` is the path under which a proxy shows it, such as ``/mainspring``, or empty.
+
+    ``per_caller`` is the number of requests that one caller may have under way.
+    """
 
     def __init__(
         self,
@@ -115,6 +123,7 @@ class RestApp:
         streams: Streams,
         *,
         prefix: str = "",
+        per_caller: int = sys.maxsize,
     ) -> None:
         self._api = api
         self._doorkeeper = doorkeeper
@@ -122,14 +131,19 @@ class RestApp:
         self._replies = replies
         self._streams = streams
         self._prefix = prefix
+        self._shares = Shares(per_caller)
         self.table = Table(routes, _Compiled)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange = _Exchange(scope, receive, send)
-        answer = await self._answer(scope, exchange)
-        if answer is not None:  # else it was a stream, which is sent
-            await self._send(exchange, answer)
+        try:
+            answer = await self._answer(scope, exchange)
+            if answer is not None:  # else it was a stream, which is sent
+                await self._send(exchange, answer)
+        finally:
+            if exchange.has_place:
+                self._shares.free(exchange.caller)
 
     async def guard(self, scope: Scope, receive: Receive, send: Send, then: ASGIApp) -> None:
         """Pass a request to another application if its caller may see the functions of all namespaces."""
@@ -223,6 +237,9 @@ class RestApp:
     async def _read(self, scope: Scope, exchange: _Exchange, host: bytes) -> None:
         """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
         caller = await self._admit(scope, exchange, host)
+        exchange.has_place = self._shares.take(caller)
+        if not exchange.has_place:
+            raise HttpError("too_many_requests", f"this caller has {self._shares.most} requests under way: try again")
         method, headers, path = scope["method"], exchange.headers, exchange.path
         found, values = self.table.find(method, path)
         route: Route = found.route
@@ -297,7 +314,7 @@ class RestApp:
     @contextlib.asynccontextmanager
     async def _following(self, exchange: _Exchange, request: Request[Any]) -> AsyncIterator[EventFeed]:
         """Yield the feed of a stream. It ends when its caller's token or session does."""
-        feed = self._streams.open()
+        feed = self._streams.open(exchange.caller)
         try:
             end = await self._api.follow(request, feed, caller=exchange.caller)
             unwatch = self._doorkeeper.watch(exchange.headers, feed.end, secure=exchange.secure)

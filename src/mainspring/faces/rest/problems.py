@@ -81,6 +81,7 @@ OF_HTTP: Final = _kinds(
     ("method_not_allowed", 405, "The path has no such method"),
     ("media_type", 415, "The body has the wrong media type"),
     ("unknown_host", 421, "The node does not have this name"),
+    ("too_many_requests", 429, "The caller has too many requests under way"),
     ("too_many_streams", 503, "The node has no place for a stream"),
     ("in_progress", 409, "The request with this Idempotency-Key is under way"),
     ("key_reused", 422, "The Idempotency-Key was used for another request"),

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mainspring.api.request import write
 from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from starlette.types import Receive, Send
+
+    from mainspring.access.caller import Caller
 
 LIMIT: Final = 200
 """Streams and long polls of a node at the same time."""
@@ -35,10 +39,11 @@ _COMMENT: Final = b":\n\n"
 
 
 class Streams:
-    """The streams of a node."""
+    """The streams of a node: at most ``limit``, and ``per_caller`` of one caller, by default all of them."""
 
-    def __init__(self, limit: int = LIMIT, *, beat: float = BEAT) -> None:
+    def __init__(self, limit: int = LIMIT, *, per_caller: int | None = None, beat: float = BEAT) -> None:
         self._limit = limit
+        self._shares = Shares(limit if per_caller is None else per_caller)
         self._beat = beat
         self._open: set[EventFeed] = set()
         self._is_ended = False
@@ -52,14 +57,22 @@ class Streams:
         """The open streams."""
         return frozenset(self._open)
 
-    def open(self) -> EventFeed:
-        """Return a new feed. Raises HttpError if there are too many."""
-        if self._is_ended or len(self._open) >= self._limit:
-            reason = "the node ends" if self._is_ended else f"{self._limit} streams are open"
-            raise HttpError("too_many_streams", f"{reason}: try again", headers={b"retry-after": _BUSY_RETRY})
-        feed = EventFeed(self._beat, self._open.discard)
+    def open(self, caller: Caller) -> EventFeed:
+        """Return a new feed for a caller. Raises HttpError if there are too many."""
+        if self._is_ended:
+            raise _too_many("the node ends")
+        if len(self._open) >= self._limit:
+            raise _too_many(f"{self._limit} streams are open")
+        if not self._shares.take(caller):
+            raise _too_many(f"this caller has {self._shares.most} open streams")
+        feed = EventFeed(self._beat, partial(self._closed, caller))
         self._open.add(feed)
         return feed
+
+    def _closed(self, caller: Caller, feed: EventFeed) -> None:
+        if feed in self._open:
+            self._open.remove(feed)
+            self._shares.free(caller)
 
     def end(self) -> None:
         """End all streams, and open no more: the node stops."""
@@ -176,6 +189,10 @@ async def disconnected(receive: Receive) -> None:
     """Return when the client of a request has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _too_many(reason: str) -> HttpError:
+    return HttpError("too_many_streams", f"{reason}: try again", headers={b"retry-after": _BUSY_RETRY})
 
 
 def _frame(event: str, value: object) -> bytes:

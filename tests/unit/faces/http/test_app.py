@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.faces.http.app import HEALTH, http_app
 from mainspring.faces.http.figures import Distribution, Measure
-from mainspring.faces.http.listener import HEAD_LIMIT, HttpListener
+from mainspring.faces.http.listener import FRAMING_LIMIT, HEAD_LIMIT, SLOWEST_BODY, HttpListener
 
 from .ports import accepting, connecting
 
@@ -291,3 +291,93 @@ def test_streams_and_long_polls_last_longer_than_the_timeout() -> None:
                 assert await asyncio.wait_for(reader.readuntil(b"end\r\n"), 20)
 
     listening(0.05, ask, slow)
+
+
+CHUNKED = b"POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+
+
+async def body_of(receive: Receive) -> bytes | None:
+    """Return the body of a request; None if the client has left before its end."""
+    body = b""
+    while (message := await receive())["type"] != "http.disconnect":
+        body += message["body"]
+        if not message["more_body"]:
+            return body
+    return None
+
+
+async def heads(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the names of the headers, and the length of the body."""
+    size = len(await body_of(receive) or b"")
+    names = b" ".join([name for name, _ in scope["headers"]] + [b"%d" % size])
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(names))]})
+    await send({"type": "http.response.body", "body": names})
+
+
+def test_a_trailer_is_no_header() -> None:
+    """A proxy that removes ``X-Forwarded-User`` from the head of a request may pass it on after the body."""
+
+    async def ask(address: Any) -> None:
+        answer = await until_closed(address, CHUNKED + b"1\r\nx\r\n0\r\nX-Forwarded-User: admin\r\n\r\n")
+        assert answer.endswith(b"host transfer-encoding connection 1"), answer
+
+    listening(30, ask, heads)
+
+
+@pytest.mark.parametrize("begin", [b"0\r\n", b"0\r\nx: y", b"1;x"])
+def test_a_body_has_no_endless_trailers_or_chunk_extensions(begin: bytes) -> None:
+    more = b"x: y\r\n" if begin == b"0\r\n" else b"yyyy"
+
+    async def send(address: Any) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        answer = asyncio.ensure_future(reader.read())
+        writer.write(CHUNKED + begin)
+        while not answer.done():
+            writer.write(more * (FRAMING_LIMIT // 4))
+            await asyncio.sleep(0)
+        with contextlib.suppress(ConnectionError):
+            assert b" 200 " not in await answer
+        writer.close()
+
+    async def ask(address: Any) -> None:
+        await asyncio.wait_for(send(address), 5)
+
+    listening(30, ask, heads)
+
+
+def test_a_body_may_have_small_chunks() -> None:
+    async def ask(address: Any) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(CHUNKED)
+        for _ in range(100):
+            writer.write(b"1\r\nx\r\n" * 100)
+            await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
+        assert (await asyncio.wait_for(reader.read(), 20)).endswith(b" 10000")
+        writer.close()
+
+    listening(30, ask, heads)
+
+
+def test_a_body_that_comes_slowly_is_aborted() -> None:
+    """One byte now and then would hold a place for days."""
+
+    async def send_body(address: Any, piece: bytes, pieces: int) -> bytes:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n" % (len(piece) * pieces))
+        answer = asyncio.ensure_future(reader.read())
+        while pieces and not answer.done():
+            writer.write(piece)
+            pieces -= 1
+            await asyncio.sleep(0.02)
+        writer.close()
+        return await answer
+
+    async def ask(address: Any) -> None:
+        slow = asyncio.ensure_future(send_body(address, b"x", 1_000_000))
+        assert (await send_body(address, bytes(SLOWEST_BODY), 45)).endswith(b" %d" % (45 * SLOWEST_BODY))
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(slow, 20) == b""
+
+    listening(0.4, ask, heads)

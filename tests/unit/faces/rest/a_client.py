@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from mainspring.faces.rest.security import Doorkeeper, Hosts
 from mainspring.faces.rest.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from tests.unit.api.a_node import Node, Store
 
@@ -110,10 +111,11 @@ class Client:
         host: str = "127.0.0.1:8080",
         scheme: str = "http",
         connected: bool = False,
+        receive: Callable[[], Awaitable[dict[str, Any]]] | None = None,
     ) -> Answer:
         """Return the answer to one request; a body that is not bytes is sent as JSON.
 
-        The client disconnects after the request, unless it is ``connected``.
+        The client disconnects after the request, unless it is ``connected``. ``receive`` replaces what the client sends.
         """
         sent = [(b"host", host.encode())] if host else []
         if token is not None:
@@ -136,7 +138,7 @@ class Client:
         messages: list[dict[str, Any]] = []
         received = False
 
-        async def receive() -> dict[str, Any]:
+        async def given() -> dict[str, Any]:
             nonlocal received
             if received or method == "GET":
                 if connected:
@@ -148,7 +150,7 @@ class Client:
         async def keep(message: Any) -> None:
             messages.append(message)
 
-        await self.app(scope, receive, keep)
+        await self.app(scope, receive or given, keep)
         head = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
         content = b"".join(one.get("body", b"") for one in messages[1:])
         assert "content-length" not in head or int(head["content-length"]) == len(content)
@@ -168,6 +170,7 @@ async def serving(
     proxies: str = "10.9.9.9",
     store: Store | None = None,
     apart: Node | None = None,
+    per_caller: int = sys.maxsize,
 ) -> AsyncIterator[tuple[Client, Node]]:
     """Yield a client with a token of each role, and the node behind the application; ``apart`` keeps the answers."""
     async with opened(store) as node:
@@ -178,5 +181,5 @@ async def serving(
         login = Login(access, prefix=prefix)
         keeper = node if apart is None else apart
         replies = ReplyService(keeper.commits, keeper.clock, atomic=keeper is node)
-        app = RestApp(node.api, documented, doorkeeper, login, replies, streams, prefix=prefix)
+        app = RestApp(node.api, documented, doorkeeper, login, replies, streams, prefix=prefix, per_caller=per_caller)
         yield Client(app, access, streams), node

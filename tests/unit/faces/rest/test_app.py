@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -254,3 +255,26 @@ def test_a_permission_is_checked_before_the_body_is_read() -> None:
 def test_every_route_has_a_permission_and_a_name() -> None:
     assert all(isinstance(route.permission, Permission) for route in ROUTES)
     assert all(route.summary for route in ROUTES)
+
+
+def test_a_caller_has_a_limited_number_of_requests_under_way() -> None:
+    async def test() -> None:
+        async with serving(per_caller=2) as (client, _):
+            sent, go_on = asyncio.Event(), asyncio.Event()
+
+            async def receive() -> dict[str, Any]:
+                sent.set()
+                await go_on.wait()
+                return {"type": "http.request", "body": b'{"function": "f"}'}
+
+            first, second = (asyncio.ensure_future(client.send("POST", JOBS, receive=receive)) for _ in range(2))
+            await sent.wait()
+            refused = await client.get(JOBS)
+            assert (refused.status, refused.problem) == (429, "too-many-requests")
+            assert refused.headers["retry-after"] == "1"
+            assert (await client.get(JOBS, token="viewer")).status == 200
+            go_on.set()
+            assert [(await one).status for one in (first, second)] == [415, 415]
+            assert (await client.get(JOBS)).status == 200
+
+    run(test())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
+from mainspring.access.caller import LOCAL
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.logs import FollowLogs
 from mainspring.job_logs.model import Line
@@ -168,7 +169,7 @@ def test_a_client_that_connects_again_gets_the_lines_after_its_last_one() -> Non
 
 def test_a_slow_client_gets_no_lines_before_it_has_read_the_others() -> None:
     async def test(client: Client, logged: Logged, path: str) -> None:
-        feed = client.streams.open()
+        feed = client.streams.open(LOCAL)
         end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
         for _ in range(60):
             await logged.log("x" * 16_000)

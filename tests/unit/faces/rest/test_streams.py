@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
+from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.request import Request
@@ -192,6 +193,21 @@ def test_streams_have_a_limit_of_their_own() -> None:
     with_subject(test, lambda: Streams(limit=2))
 
 
+def test_a_caller_leaves_places_to_others() -> None:
+    async def test(client: Client, _: Subject) -> None:
+        readers = [Reader(client) for _ in range(2)]
+        for reader in readers:
+            await reader.begin()
+        refused = await client.get(PATH + "/stream", token="viewer")
+        assert (refused.status, refused.problem, refused.headers["retry-after"]) == (503, "too-many-streams", "5")
+        await Reader(client, token="admin").begin()
+        readers[0].left.set()
+        await readers[0].task
+        await Reader(client).begin()
+
+    with_subject(test, lambda: Streams(limit=4, per_caller=2))
+
+
 def test_all_streams_end_when_the_node_stops() -> None:
     async def test(client: Client, subject: Subject) -> None:
         reader = Reader(client)
@@ -224,7 +240,7 @@ def test_a_stream_ends_with_its_token() -> None:
 def test_a_slow_reader_gets_the_newest_state_and_loses_a_stream_that_is_too_long() -> None:
     async def test() -> None:
         streams = Streams()
-        feed = streams.open()
+        feed = streams.open(LOCAL)
         for number in range(1000):
             feed.replace("a", number)
             feed.replace("b", -number)
@@ -245,7 +261,7 @@ def test_a_slow_reader_gets_the_newest_state_and_loses_a_stream_that_is_too_long
 
 def test_the_events_of_a_slow_reader_are_bounded() -> None:
     async def test() -> None:
-        feed, number = Streams().open(), 0
+        feed, number = Streams().open(LOCAL), 0
         while not feed.is_ended and number < 2 * UNSENT_LIMIT // 1000:
             feed.append("line", "x" * 1000)
             number += 1
@@ -293,19 +309,19 @@ def test_a_long_poll_ends_when_the_node_stops() -> None:
 def test_the_feed_of_another_node_is_no_place() -> None:
     async def test() -> None:
         streams = Streams(limit=1)
-        feed = streams.open()
+        feed = streams.open(LOCAL)
         with pytest.raises(HttpError):
-            streams.open()
+            streams.open(LOCAL)
         feed.close()
         feed.close()
-        streams.open()
+        streams.open(LOCAL)
 
     run(test())
 
 
 def test_events_are_json_on_one_line() -> None:
     async def test() -> None:
-        feed = Streams().open()
+        feed = Streams().open(LOCAL)
         feed.append("line", {"text": "a\r\nb\n\ndata: c"})
         sent = unsent(feed)
         assert sent.count(b"\n") == 3
