@@ -1,0 +1,86 @@
+"""Cursors of the right form with positions that no node has made: clients can compute the digest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from mainspring.faces.rest import paging
+from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.replies import Items
+
+from .a_server import ALL_ROUTES, whole_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mainspring.faces.rest.registry import Route
+
+    from .a_client import Client
+
+N = "/api/v1/namespaces/default"
+PLACES = [
+    "",
+    "0",
+    "-1",
+    "1_0",
+    "x",
+    "\0",
+    "\u0663",
+    "1" * 18,
+    str(2**63),
+    "9" * 5000,
+    "1:\0",
+    f"{2**63}:a",
+    "n00",
+    "nzz",
+    "m-1",
+    f"m{2**63}",
+    "s1.zz",
+    f"s{2**63}.00",
+    "1.1.1",
+    "999999999999999999.999999999999999999.999999999999999999",
+    "H:n:1",
+    f"H:n:{2**63}",
+    f"{2**40}-{2**63}",
+    "1@1",
+]
+LISTS = [route for route in ALL_ROUTES if any(one.name == paging.FIELD for one in msgspec.structs.fields(route.takes))]
+
+
+async def names_of(client: Client) -> dict[str, str]:
+    job = await client.send("POST", f"{N}/jobs", {"function": "f"})
+    await client.send("POST", f"{N}/schedules", {"name": "f", "function": "f", "every": 60})
+    begun = await client.send("POST", f"{N}/operations", {"action": "cancel", "handles": [job.json["handle"]]})
+    return {"namespace": "default", "handle": job.json["handle"], "id": begun.json["id"]}
+
+
+async def check(client: Client, route: Route, names: dict[str, str]) -> list[tuple[str, str, int]]:
+    values = [names.get(one, "f") for one in route.parameters]
+    path = route.path
+    for name, value in zip(route.parameters, values, strict=True):
+        path = path.replace("{" + name + "}", quote(value, safe=":"))
+    inputs = Inputs(route).read(values, b"", b"")
+    wrong = []
+    for place in PLACES:
+        cursor = paging.seal(Items([], place), inputs, path).next
+        answer = await client.get(f"{path}?cursor={cursor}")
+        if answer.status not in {200, 404, 422}:
+            wrong.append((path, place[:40], answer.status))
+    return wrong
+
+
+@pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/jobs.db"])
+def test_a_forged_cursor_is_refused_or_harmless(store: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with whole_node(store.format(tmp_path)) as (client, _):
+            names = await names_of(client)
+            wrong = [one for route in LISTS for one in await check(client, route, names)]
+            assert wrong == []
+            assert len(LISTS) > 8
+
+    asyncio.run(test())
