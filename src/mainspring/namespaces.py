@@ -79,7 +79,12 @@ def name_of(key: bytes) -> bytes:
 
 
 def key_of_text(namespace: str, name: str) -> str:
-    """Return the key of a name that is text, such as that of a schedule. Raises UsageError for a name that looks like a key."""
+    """Return the key of a name that is text, such as that of a schedule.
+
+    Raises UsageError for a name that looks like a key, and for one with NUL, which PostgreSQL's texts cannot contain.
+    """
+    if "\0" in name:
+        raise UsageError(f"{name!r} contains the character NUL: leave it out")
     if "\x1f" in name:
         raise UsageError(f"{name!r} contains the character U+001F, which separates namespaces from names: leave it out")
     return name if namespace == DEFAULT else f"{namespace}\x1f{name}"

@@ -114,7 +114,7 @@ class Start(Request[Started]):
     handles: Annotated[list[str], msgspec.Meta(max_length=HANDLES_LIMIT)] | None = None
     dry_run: bool = False
     """Only count the jobs."""
-    expect: int | None = None
+    expect: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
     """The most jobs that may match. If more do, the request fails and nothing changes."""
     reason: Reason = ""
     rate: float | None = None

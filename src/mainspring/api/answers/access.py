@@ -36,6 +36,9 @@ ROLES: Final = {
     Role.ADMIN: "create and revoke tokens, drain nodes, and read the audit",
 }
 
+LONGEST_LIFE: Final = 100 * 366 * 86_400.0
+"""Seconds: the longest life of a token that ends at all."""
+
 
 class AccessCalls:
     """Answers about the credentials of a node's store. ``namespaces`` returns those with functions on this node.
@@ -86,6 +89,10 @@ class AccessCalls:
         expires_us = 0 if request.expires_at is None else to_us(request.expires_at.timestamp())
         if request.expires_at is not None and expires_us <= to_us(self._wall()):
             raise ApiError(Code.INVALID, f"expires_at {request.expires_at.isoformat()} is not in the future")
+        if expires_us > to_us(self._wall() + LONGEST_LIFE):
+            raise ApiError(
+                Code.INVALID, f"expires_at {request.expires_at} is more than a hundred years ahead: leave it out"
+            )
         template = store.Credential(
             b"",
             Kind.TOKEN,
@@ -103,6 +110,8 @@ class AccessCalls:
         return self._created(created, secret)
 
     async def _list(self, request: tokens.List, caller: Caller) -> tokens.Listed:
+        if request.after is not None and "\0" in request.after:
+            raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {request.after[:100]!r}")
         page = await self._page(request.after, request.limit)
         found = [self._info(one) for one in page.items if _manages(caller, one)]
         return tokens.Listed(found, page.next)
@@ -117,6 +126,8 @@ class AccessCalls:
 
     async def _found(self, token: str, caller: Caller) -> Credential:
         """Return a token by its id or its name. Tokens that the caller does not administer do not exist for it."""
+        if "\0" in token:  # PostgreSQL's texts cannot contain it
+            raise _no_token(token)
         found: Credential | None = await Later(lambda done, failed: self._access.find_token(token, done, failed))
         named = [] if found is None else [found]
         after: str | None = None
@@ -130,7 +141,7 @@ class AccessCalls:
             ids = ", ".join(one.token for one in named)
             raise ApiError(Code.CONFLICT, f"{len(named)} tokens have the name {token!r}: give one of the ids {ids}")
         if not named or not _manages(caller, named[0]):
-            raise ApiError(Code.TOKEN_NOT_FOUND, f"there is no token {token!r}; mainspring tokens list shows their ids")
+            raise _no_token(token)
         return named[0]
 
     async def _revoke(self, request: tokens.Revoke, caller: Caller) -> TokenInfo:
@@ -196,6 +207,8 @@ class AccessCalls:
             raise ApiError(
                 Code.FORBIDDEN, f"{caller.name!r} may not read the audit: its grant is for some functions alone"
             )
+        if request.what is not None and "\0" in request.what:
+            raise ApiError(Code.INVALID, f"what contains the character NUL: no act is named {request.what!r}")
         query = StoredActs(
             namespace=None if request.everywhere else request.namespace,
             who=request.who,
@@ -217,6 +230,10 @@ class AccessCalls:
         act = caller.act(audit.MARK, request.label, namespace=request.namespace)
         await Later[None](lambda done, failed: self._access.record(act, done, failed))
         return audit.MarkInfo(request.label, rfc3339(to_us(self._wall())), caller.name)
+
+
+def _no_token(token: str) -> ApiError:
+    return ApiError(Code.TOKEN_NOT_FOUND, f"there is no token {token!r}; mainspring tokens list shows their ids")
 
 
 async def _not_kept(_: object) -> Any:

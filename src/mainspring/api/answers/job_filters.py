@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.jobs import STATE_BY_NAME
 from mainspring.clock import to_us
+from mainspring.jobs.tags import check_tags
 from mainspring.namespaces import key_of_text
 from mainspring.queries.filters import JobFilter
 from mainspring.workflows.model import function_named
@@ -55,7 +56,7 @@ async def filter_of(criteria: Criteria, namespace: str, find_run: Callable[[str,
         schedule=None if criteria.schedule is None else key_of_text(namespace, criteria.schedule),
         run=None if criteria.workflow is None else await find_run(namespace, criteria.workflow),
         error_type=criteria.error_type,
-        tag=criteria.tag,
+        tag=None if criteria.tag is None else check_tags((criteria.tag,), "tag")[0],
         created_from_us=_time_us(criteria.created_from),
         created_to_us=_time_us(criteria.created_to),
     )
