@@ -302,7 +302,7 @@ async def body_of(receive: Receive) -> bytes | None:
     while (message := await receive())["type"] != "http.disconnect":
         body += message["body"]
         if not message["more_body"]:
-            return body
+            return bytes(body)
     return None
 
 

@@ -68,11 +68,11 @@ def requests(route: Route, names: dict[str, str]) -> Iterator[tuple[str, Any]]:
     reader, body = READERS[route.operation], copy.deepcopy(BODIES.get(route.operation, route.example))
 
     def path(odd: str = "", value: str = "") -> str:
-        made = route.path
+        target = route.path
         for name in route.parameters:
             text = value if name == odd else names.get(name, "f")
-            made = made.replace("{" + name + "}", quote(text, safe=":"))
-        return made
+            target = target.replace("{" + name + "}", quote(text, safe=":"))
+        return target
 
     for name in route.parameters:
         for value in ODD["string"]:
