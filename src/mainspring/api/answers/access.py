@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
@@ -36,8 +37,8 @@ ROLES: Final = {
     Role.ADMIN: "create and revoke tokens, drain nodes, and read the audit",
 }
 
-LONGEST_LIFE: Final = 100 * 366 * 86_400.0
-"""Seconds: the longest life of a token that ends at all."""
+LAST_US: Final = to_us(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
+"""The latest end of a token that ends at all: times after the year 9999 cannot be shown."""
 
 
 class AccessCalls:
@@ -89,9 +90,9 @@ class AccessCalls:
         expires_us = 0 if request.expires_at is None else to_us(request.expires_at.timestamp())
         if request.expires_at is not None and expires_us <= to_us(self._wall()):
             raise ApiError(Code.INVALID, f"expires_at {request.expires_at.isoformat()} is not in the future")
-        if expires_us > to_us(self._wall() + LONGEST_LIFE):
+        if expires_us > LAST_US:
             raise ApiError(
-                Code.INVALID, f"expires_at {request.expires_at} is more than a hundred years ahead: leave it out"
+                Code.INVALID, "expires_at is in the year 9999 or later: leave it out for a token that does not end"
             )
         template = store.Credential(
             b"",
