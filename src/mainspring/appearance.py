@@ -45,6 +45,8 @@ _OF_STATE: Final = {
     "failed": "bad",
     "cancelled": "stopped",
     "expired": "late",
+    # functions and schedules
+    "paused": "stopped",
     # attempts
     "retried": "bad",
     "timed_out": "late",

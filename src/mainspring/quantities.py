@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from decimal import Decimal
 from math import isfinite
+from typing import Any
 
 from mainspring.errors import SettingsError
 
@@ -22,6 +23,7 @@ _UNIT_SECONDS = {
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
 _SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_RATE_PATTERN = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
 
 def parse_duration(text: str) -> float:
@@ -101,3 +103,27 @@ def parse_time(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is not a time: write it as 2030-01-31T12:00:00Z") from None
+
+
+def parse_rate(text: str) -> dict[str, Any] | None:
+    """Return a rate in the form of the wire, or None for ``none``. Raises SettingsError for other text.
+
+    ``100/1m`` is 100 starts in a minute; ``100/1m,20`` also limits the burst to 20 starts at once.
+    """
+    if text == "none":
+        return None
+    match = _RATE_PATTERN.fullmatch(text.strip())
+    if match is None or len(match[1]) > 9 or len(match[3] or "") > 9:
+        raise SettingsError(
+            f"{text!r} is not a rate: write jobs and a time, such as 100/1m, or also a burst, such as 100/1m,20"
+        )
+    burst = None if match[3] is None else int(match[3])
+    return {"number": int(match[1]), "per": parse_duration(match[2]), "burst": burst}
+
+
+def format_rate(rate: dict[str, Any] | None) -> str | None:
+    """Write a rate as `parse_rate` reads it."""
+    if rate is None:
+        return None
+    burst = "" if rate["burst"] == rate["number"] else f",{rate['burst']}"
+    return f"{rate['number']}/{format_duration(rate['per'])}{burst}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .a_site import Site
 
-PAGES = ("/jobs", "/nodes", "/nothing")
+PAGES = ("/jobs", "/functions", "/functions/resize", "/nodes", "/nothing")
 WIDTHS = (1280, 320)
 
 

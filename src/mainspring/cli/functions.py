@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -15,7 +14,7 @@ from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain, reading
 from mainspring.cli.unregistered import check_exists
 from mainspring.errors import SettingsError
-from mainspring.quantities import format_duration, parse_duration
+from mainspring.quantities import format_rate, parse_rate
 
 if TYPE_CHECKING:
     from mainspring.client.blocking import Client
@@ -37,7 +36,6 @@ COLUMNS = (
 Name = Annotated[str, Parameter(help="The function's name.")]
 Create = Annotated[bool, plain("--create", "Accept a function that has no jobs, workers or limits yet.", negative="")]
 _NOT_GIVEN = "not given"
-_RATE_PATTERN = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
 functions = App(name="functions", help="List, limit, pause and resume functions, and show their past.")
 
@@ -49,30 +47,6 @@ def parse_number(text: str) -> int | None:
     if not text.isdigit() or len(text) > 9:
         raise SettingsError(f"{text!r} is not a limit: write a number of jobs, or none")
     return int(text)
-
-
-def parse_rate(text: str) -> dict[str, Any] | None:
-    """Return a rate in the form of the wire, or None for ``none``. Raises SettingsError for other text.
-
-    ``100/1m`` is 100 starts in a minute; ``100/1m,20`` also limits the burst to 20 starts at once.
-    """
-    if text == "none":
-        return None
-    match = _RATE_PATTERN.fullmatch(text.strip())
-    if match is None or len(match[1]) > 9 or len(match[3] or "") > 9:
-        raise SettingsError(
-            f"{text!r} is not a rate: write jobs and a time, such as 100/1m, or also a burst, such as 100/1m,20"
-        )
-    burst = None if match[3] is None else int(match[3])
-    return {"number": int(match[1]), "per": parse_duration(match[2]), "burst": burst}
-
-
-def format_rate(rate: dict[str, Any] | None) -> str | None:
-    """Write a rate as `parse_rate` reads it."""
-    if rate is None:
-        return None
-    burst = "" if rate["burst"] == rate["number"] else f",{rate['burst']}"
-    return f"{rate['number']}/{format_duration(rate['per'])}{burst}"
 
 
 _LIMIT_OPTION: dict[str, Any] = {"converter": reading(parse_number), "metavar": "JOBS"}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from mainspring.cli.functions import format_rate, parse_rate
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
 from mainspring.errors import NotFoundError, SettingsError
+from mainspring.quantities import format_rate, parse_rate
 
 FUNCTION = {
     "function": "mail",

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.cli.main import build_app
+from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
-
-EXAMPLES = {"number": "5", "seconds": "5", "json": "[1]", "time": "2030-01-31T12:00:00Z", "flag": "1", "names": "a"}
 
 
 def _example(action: Action) -> dict[str, str]:

@@ -160,8 +160,7 @@ def test_hostile_strings_stay_text() -> None:
                     assert shown.main.all("script") == []
                     assert shown.main.all("img") == []
                 links = [one for one in listed.main.all("a") if one.text == " ".join(text.split())]
-                found = await browser.open(links[0].attributes["href"])
-                assert [row[1].split()[0] for row in found.rows()] == [handle]
+                assert (await browser.open(links[0].attributes["href"])).title.startswith(" ".join(text.split()))
 
     run(test())
 

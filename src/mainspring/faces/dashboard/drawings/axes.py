@@ -1,0 +1,64 @@
+"""Scales and ticks of drawings: from values and times to places."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final, NamedTuple
+
+_NICE: Final = (1, 2, 5, 10)
+_STEPS: Final = (1, 5, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+"""Seconds between ticks of time."""
+
+
+class Tick(NamedTuple):
+    """A mark on an axis."""
+
+    at: float
+    """Its place."""
+    text: str
+
+
+class Scale(NamedTuple):
+    """A linear scale from values to places."""
+
+    low: float
+    high: float
+    start: float
+    """The place of the lowest value."""
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the place of a value, with one decimal: more are bytes that nobody sees."""
+        if self.high <= self.low:
+            return self.start
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+
+def nice_ceiling(value: float) -> float:
+    """Return a round number that is not below a value: 1, 2 or 5 times a power of ten."""
+    if value <= 1:
+        return 1
+    power = 1.0
+    while power * 10 < value:
+        power *= 10
+    return next(power * one for one in _NICE if power * one >= value)
+
+
+def time_ticks(scale: Scale, zone: dt.tzinfo, most: int = 8) -> list[Tick]:
+    """Return ticks for a scale of seconds since 1970 at round times of a zone, at most so many."""
+    span = scale.high - scale.low
+    step = next((one for one in _STEPS if span / one <= most), _STEPS[-1] * max(1, round(span / _STEPS[-1] / most)))
+    offset = dt.datetime.fromtimestamp(scale.low, zone).utcoffset() or dt.timedelta()
+    first = scale.low - (scale.low + offset.total_seconds()) % step
+    ticks = []
+    time = first if first >= scale.low else first + step
+    while time <= scale.high:
+        ticks.append(Tick(scale(time), _clock(dt.datetime.fromtimestamp(time, zone), step)))
+        time += step
+    return ticks
+
+
+def _clock(time: dt.datetime, step: float) -> str:
+    if step >= 86400 or (time.hour, time.minute, time.second) == (0, 0, 0):
+        return time.strftime("%d %b")
+    return time.strftime("%H:%M:%S" if step < 60 else "%H:%M")

@@ -1,0 +1,160 @@
+"""The pages of functions: their work, limits, pauses, failures, and the last hour or day."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.audit import MarkInfo
+from mainspring.api.functions import FunctionInfo
+from mainspring.api.namespaces import NamespaceStatus
+from mainspring.api.series import Errors, Series
+from mainspring.faces.dashboard.actions import REASON, Action, Field
+from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.drawings.throughput import failures, throughput
+from mainspring.faces.dashboard.registry import Page
+from mainspring.quantities import format_rate
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.visit import Response, Visit
+    from mainspring.resources.limit_specs import RateSpec
+
+ROWS: Final = 100
+FUNCTION: Final = f"{N}/functions/{{function}}"
+STEPS: Final = ("minute", "half_hour")
+
+PAUSE: Final = Action(
+    operation="functions_pause",
+    label="Pause",
+    done="No more jobs of the function start, on all nodes within seconds. Running jobs go on.",
+    path=f"{FUNCTION}/pause",
+    fields=(
+        REASON,
+        Field(name="until", label="Until", kind="time", option="--until", hint="empty: until it is resumed"),
+    ),
+    command="functions pause {function}",
+)
+RESUME: Final = Action(
+    operation="functions_resume",
+    label="Resume",
+    done="Jobs of the function start again.",
+    path=f"{FUNCTION}/resume",
+    command="functions resume {function}",
+)
+LIMIT: Final = Action(
+    operation="functions_limits_set",
+    label="Change the limits",
+    done="The limits apply on all nodes within seconds.",
+    path=f"{FUNCTION}/limits",
+    method="PUT",
+    permission=Permission.DEVELOP,
+    if_match=True,
+    fields=(
+        Field(
+            name="concurrency", label="Jobs at a time", kind="number", option="--concurrency", hint="empty: no limit"
+        ),
+        Field(
+            name="concurrency_per_key",
+            label="Jobs of one concurrency key at a time",
+            kind="number",
+            option="--concurrency-per-key",
+            hint="empty: no limit",
+        ),
+        Field(
+            name="rate", label="Starts in a time", kind="rate", option="--rate", hint="such as 100/1m; empty: no limit"
+        ),
+        Field(
+            name="rate_per_key", label="Starts of one key", kind="rate", option="--rate-per-key", hint="such as 10/1s"
+        ),
+    ),
+    command="functions limit {function}",
+)
+DECLARED: Final = Action(
+    operation="functions_limits_delete",
+    label="Use the limits of the workers",
+    done="The limits that workers declare apply again.",
+    path=f"{FUNCTION}/limits",
+    method="DELETE",
+    permission=Permission.DEVELOP,
+    if_match=True,
+    command="functions limit {function} --declared",
+)
+ACTIONS: Final = (PAUSE, RESUME, LIMIT, DECLARED)
+
+
+def rate(spec: RateSpec | None) -> str:
+    """Return a rate as users write it; empty for none."""
+    return "" if spec is None else format_rate(msgspec.to_builtins(spec)) or ""
+
+
+def limit_values(function: FunctionInfo) -> dict[str, str]:
+    """Return the values of the fields of `LIMIT`."""
+    numbers = {"concurrency": function.concurrency, "concurrency_per_key": function.concurrency_per_key}
+    rates = {"rate": function.rate, "rate_per_key": function.rate_per_key}
+    return {name: "" if value is None else str(value) for name, value in numbers.items()} | {
+        name: rate(value) for name, value in rates.items()
+    }
+
+
+def limits_in_words(function: FunctionInfo) -> str:
+    """Return all limits of a function in a few words."""
+    parts = []
+    if function.concurrency is not None:
+        parts.append(f"{function.concurrency} at a time")
+    if function.concurrency_per_key is not None:
+        parts.append(f"{function.concurrency_per_key} at a time per key")
+    if function.rate is not None:
+        parts.append(rate(function.rate))
+    if function.rate_per_key is not None:
+        parts.append(f"{rate(function.rate_per_key)} per key")
+    return ", ".join(parts)
+
+
+async def functions(visit: Visit) -> Response:
+    """Show all functions: first those that fail."""
+    listed, status = await asyncio.gather(
+        visit.calls.get(Items[FunctionInfo], f"{N}/functions", query={"cursor": visit.field("cursor"), "limit": ROWS}),
+        visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status")),
+    )
+    failing = status.failing if isinstance(status, NamespaceStatus) and not visit.field("cursor") else None
+    return visit.render("functions.html", listed=listed, failing=failing, rows=ROWS, limits_in_words=limits_in_words)
+
+
+async def function(visit: Visit) -> Response:
+    """Show a function."""
+    calls, name = visit.calls, dict(visit.parameters)
+    step = visit.field("step") if visit.field("step") in STEPS else STEPS[0]
+    shown, series, errors, marks = await asyncio.gather(
+        calls.get(FunctionInfo, FUNCTION, name),
+        visit.optional(calls.get(Series, f"{FUNCTION}/series", name, query={"step": step})),
+        visit.optional(calls.get(Errors, f"{FUNCTION}/errors", name)),
+        visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20})),
+    )
+    drawn = None
+    if isinstance(series, Series):
+        drawn = throughput(series, [] if isinstance(marks, Problem) else marks.items, visit.settings.timezone)
+    changes = [RESUME if shown.paused else PAUSE, LIMIT, *([DECLARED] if shown.source == "command" else [])]
+    return visit.render(
+        "function.html",
+        function=shown,
+        limits=limits_in_words(shown),
+        buckets=[]
+        if drawn is None or not isinstance(series, Series)
+        else [one for one in reversed(series.buckets) if one.submitted or one.succeeded or failures(one)],
+        failures=failures,
+        drawing=drawn,
+        has_series=isinstance(series, Series),
+        errors=None if isinstance(errors, Problem) else errors.errors,
+        actions=[one for one in changes if visit.may(one.permission, shown.function)],
+        values={LIMIT.key: limit_values(shown)},
+        step=step,
+    )
+
+
+PAGES: Final = (
+    Page(path="/functions", handler=functions, menu="Functions"),
+    Page(path="/functions/{function}", handler=function),
+)
