@@ -1,17 +1,19 @@
 """Lines of running jobs, from any thread, in batches on their way to the servers.
 
 A batch is sent after `INTERVAL`, or when it has `BATCH_BYTES`. Of a job that logs faster than its lines can be sent, the oldest
-ones are dropped; the numbers of the lines show how many.
+ones are dropped; the numbers of the lines show how many. If the server keeps no lines, they go to the worker's own log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 if TYPE_CHECKING:
     from mainspring.worker.job_log import LogLine
@@ -28,6 +30,7 @@ DELIVERY_BYTES: Final = 128 * 1024
 TOTAL_BYTES: Final = 1024 * 1024
 """The same of all jobs."""
 
+log = structlog.get_logger("mainspring.worker")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -106,6 +109,7 @@ class LogBatches:
             self._timer = None
         self._sent = self._loop.time()
         packets: dict[Link, list[tuple[bytes, bytes, int, list[LogLine]]]] = {}
+        refused: list[tuple[bytes, LogLine]] = []
         with self._lock:
             self._is_scheduled = self._is_hurried = False
             self._bytes = 0
@@ -117,11 +121,15 @@ class LogBatches:
                     if session.takes_logs:
                         first = waiting.next - len(waiting.lines)
                         packets.setdefault(origin.link, []).append((*origin.key, first, list(waiting.lines)))
+                    else:
+                        refused += [(origin.key[0], line) for line in waiting.lines if not line.logger]
                     waiting.lines.clear()
                     waiting.bytes = 0
         for link, batch in packets.items():
             link.session.send_logs(_encode(batch))
             link.flush()
+        for handle, line in refused:
+            contextvars.Context().run(_write_here, handle, line)  # this one may be that of another job
 
     @property
     def has_lines(self) -> bool:
@@ -132,3 +140,9 @@ class LogBatches:
         """Forget a delivery that has ended."""
         with self._lock:
             self._deliveries.pop(origin, None)
+
+
+def _write_here(handle: bytes, line: LogLine) -> None:
+    """Write a line of ``current_job().log`` to the log of the worker, which has the records of `logging` already."""
+    fields = {"fields": line.fields} if line.fields else {}
+    log.log(10 * (line.level + 1), line.message, handle=handle.decode("utf-8", "replace"), **fields)

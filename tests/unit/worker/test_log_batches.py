@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+import structlog.testing
 
 from mainspring.worker import log_batches
 from mainspring.worker.job_log import LogLine
@@ -106,6 +107,20 @@ def test_of_too_many_lines_the_newest_are_sent() -> None:
         batches.add(origin, line())
         batches.send()
         assert numbers(session)[1] == (2 * DELIVERY_BYTES // 1000 + 1, 1)
+
+    run(test())
+
+
+def test_lines_that_the_server_does_not_keep_go_to_the_log_of_the_worker() -> None:
+    async def test() -> None:
+        batches, session, origin = attached()
+        session.takes_logs = False
+        with structlog.testing.capture_logs() as logged:
+            batches.add(origin, LogLine(1, 2, "", "by its log", {"event": 1}))
+            batches.add(origin, LogLine(1, 1, "shop", "a record, which is there already"))
+            batches.send()
+        assert logged == [{"event": "by its log", "log_level": "warning", "handle": "H:n:1", "fields": {"event": 1}}]
+        assert session.sent == []
 
     run(test())
 
