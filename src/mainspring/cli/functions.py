@@ -188,8 +188,8 @@ def series(
 ) -> int:
     """Print what happened to a function's jobs in each of the last 60 minutes, at all nodes.
 
-    Nodes write their numbers once a minute. Minutes without jobs are left out, except with --json. The last columns are times in
-    the queue and durations of attempts in seconds: half of them, and 95%, were shorter.
+    Nodes write their numbers every 5 seconds. Minutes without jobs are left out, except with --json. The last columns are times
+    in the queue and durations of attempts in seconds: half of them, and 95%, were shorter.
     """
     answer = call(server.client(), ReadSeries(function, "half_hour" if half_hours else "minute"))
     if json:
@@ -203,7 +203,7 @@ def series(
 def errors(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Print the failed attempts of a function in the last 24 hours, at all nodes, grouped by type of error.
 
-    The handle and the message are those of the last attempt with this error. Nodes write their numbers once a minute.
+    The handle and the message are those of the last attempt with this error. Nodes write their numbers every 5 seconds.
     """
     answer = call(server.client(), ReadErrors(function))
     if json:

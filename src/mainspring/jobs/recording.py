@@ -1,6 +1,6 @@
-"""Writes the series of a node's functions to its store, once a minute, from the differences of its figures.
+"""Writes the series of a node's functions to its store, every few seconds, from the differences of its figures.
 
-So jobs and attempts cost no more than the figures themselves, and a store gets a row for each function that was used.
+So jobs and attempts cost no more than the figures themselves, and a store gets rows of functions that were used alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.attempts import Attempts, Distribution, Figures
     from mainspring.storage.commit_queue import CommitQueue
 
+EVERY: Final = 5.0
+"""Seconds between two writings in one minute. A later writing replaces the rows of an earlier one."""
 BATCH: Final = 250
 """Rows in one operation: a few milliseconds of a transaction."""
 MOST_UNSENT: Final = 20_000
@@ -46,6 +48,7 @@ class Recorder:
         self._clock = clock
         self._term = term
         self._minute = begin_of(MINUTE, clock.wall())
+        self._next = clock.wall() + EVERY
         self._seen: dict[bytes, _Seen] = {}
         self._buckets: dict[int, dict[bytes, Bucket]] = {step: {} for step in KEPT}
         """The buckets under way, by their length in seconds and by function."""
@@ -53,18 +56,22 @@ class Recorder:
         self._sending = False
 
     def tick(self) -> None:
-        """Write the last minute if it is over. Call this about once a second."""
-        minute = begin_of(MINUTE, self._clock.wall())
+        """Write the minute under way from time to time, and once it is over. Call this about once a second."""
+        now = self._clock.wall()
+        minute = begin_of(MINUTE, now)
+        if minute == self._minute and now < self._next:
+            return
+        self._next = now + EVERY
+        self.write()
         if minute == self._minute:
             return
-        self.write()
         self._buckets[MINUTE].clear()
         if begin_of(HALF_HOUR, minute) != begin_of(HALF_HOUR, self._minute):
             self._buckets[HALF_HOUR].clear()
         self._minute = minute
 
     def write(self) -> None:
-        """Write the minute and the half hour under way, for a node that ends."""
+        """Write the minute and the half hour under way."""
         term = self._term()
         errors = self._attempts.errors.take()
         for figures in self._attempts.figures(self._clock.monotonic()):
@@ -117,7 +124,7 @@ class Recorder:
 
         def refused(_: object) -> None:
             self._sending = False
-            self._unsent[:0] = rows  # with the next minute
+            self._unsent[:0] = rows  # with the next writing
 
         oldest = {step: oldest_kept(step, self._clock.wall()) for step in KEPT}
         self._commits.put(SaveSeries(rows, oldest), sent, refused)

@@ -1,4 +1,4 @@
-"""Series of a node: the differences of its figures, once a minute."""
+"""Series of a node: the differences of its figures, by minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.error_groups import UNKNOWN, ErrorGroups
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Job
-from mainspring.jobs.recording import Recorder
+from mainspring.jobs.recording import EVERY, Recorder
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.series.model import HALF_HOUR, MINUTE, MOST_TYPES, OTHER_TYPES, Bucket
 from mainspring.testing import ManualClock
@@ -60,6 +60,23 @@ def settlement(function: bytes, outcome: Outcome, error: bytes = b"") -> Settlem
     ended = Settlement(Job(7, function, b""), event, 1, error=error or failure("ValueError", "no\nmore"))
     ended.outcome, ended.ran_us, ended.waited_us = outcome, 2000, -1
     return ended
+
+
+def test_the_minute_under_way_is_written_every_few_seconds() -> None:
+    node = Recorded()
+    node.ended(b"f", Outcome.SUCCEEDED)
+    node.pass_time(EVERY - 1)
+    assert not node.commits.rows
+    node.pass_time(1)
+    assert node.bucket(b"f", 0).outcomes == {"succeeded": 1}
+    node.ended(b"f", Outcome.FAILED)
+    node.pass_time(EVERY)
+    assert node.bucket(b"f", 0).outcomes == {"succeeded": 1, "failed": 1}
+    assert node.bucket(b"f", 0, HALF_HOUR).outcomes == {"succeeded": 1, "failed": 1}
+    node.ended(b"f", Outcome.SUCCEEDED)
+    node.pass_time(60)
+    assert node.bucket(b"f", 0).outcomes == {"succeeded": 2, "failed": 1}
+    assert (b"f", MINUTE, BEGIN + 60) not in node.commits.rows
 
 
 def test_each_minute_has_what_happened_in_it() -> None:
