@@ -359,20 +359,26 @@ SELECT
 
 -- ---- reading ----
 
+-- The columns of a job as `rows.stored` reads them, without result and payload.
+-- part: columns
+id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground;
+
+-- part: columns_of_ended
+id, function, 4 AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground;
+
 -- A namespace of '' stands for all.
 -- name: find
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+SELECT {columns}
 FROM jobs WHERE id = ANY ($1::bigint[])
     AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $2))
 UNION ALL
-SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, foreground
+SELECT {columns_of_ended}
 FROM ended WHERE id = ANY ($1::bigint[])
     AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = ended.function AND f.namespace = $2))
 UNION ALL
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL, NULL, foreground
+SELECT {columns}
 FROM dead WHERE id = ANY ($1::bigint[])
     AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = dead.function AND f.namespace = $2));
 
@@ -443,17 +449,19 @@ SELECT id, created_us FROM (
 ORDER BY id DESC LIMIT 1 OFFSET $2;
 
 -- Of the options, a statement finds parts: its caller compares the rest.
--- name: list_jobs
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
-FROM jobs
-WHERE id < $1 AND id >= $3
-    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
+-- part: matches
+($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
     AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
     AND ($9::bytea IS NULL OR position($9 IN options) > 0)
     AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
     AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
-    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $13))
+    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = function AND f.namespace = $13));
+
+-- name: list_jobs
+SELECT {columns}
+FROM jobs
+WHERE id < $1 AND id >= $3
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- If few jobs are in a state, its index returns all of them sooner. If there are more, the answer is NULL: they are not sent.
@@ -474,42 +482,24 @@ SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
 FROM (SELECT id FROM jobs WHERE state IN (2, 3) LIMIT $1 + 1) AS few;
 
 -- name: list_these
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+SELECT {columns}
 FROM jobs
 WHERE id = ANY ($3::bigint[]) AND id < $1
-    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
-    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
-    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
-    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
-    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
-    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $13))
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- name: list_ended
-SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground
+SELECT {columns_of_ended}
 FROM ended
 WHERE id < $1 AND id >= $3
-    AND ($4::smallint[] IS NULL OR 4 = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
-    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
-    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
-    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
-    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
-    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = ended.function AND f.namespace = $13))
+    AND ($4::smallint[] IS NULL OR 4 = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- name: list_dead
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+SELECT {columns}
 FROM dead
 WHERE id < $1 AND id >= $3
-    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
-    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
-    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
-    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
-    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
-    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = dead.function AND f.namespace = $13))
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- The jobs with a tag. Some may be deleted already.
@@ -521,25 +511,17 @@ SELECT job FROM tags WHERE namespace = $1 AND tag = $2 AND job >= $3 AND job < $
 
 -- name: list_tagged
 SELECT * FROM (
-    SELECT id, function, state AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-        input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+    SELECT {columns}
     FROM jobs WHERE id = ANY ($3::bigint[])
     UNION ALL
-    SELECT id, function, 4 AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-        input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground
+    SELECT {columns_of_ended}
     FROM ended WHERE id = ANY ($3::bigint[])
     UNION ALL
-    SELECT id, function, state AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-        input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+    SELECT {columns}
     FROM dead WHERE id = ANY ($3::bigint[])
 ) AS found
 WHERE id < $1
-    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND ($5::int IS NULL OR function = $5) AND ($6::bytea IS NULL OR uniq = $6)
-    AND ($7::bytea IS NULL OR position($7 IN options) > 0) AND ($8::bytea IS NULL OR position($8 IN options) > 0)
-    AND ($9::bytea IS NULL OR position($9 IN options) > 0)
-    AND ($10::bytea IS NULL OR substr(error, 1, length($10)) = $10)
-    AND created_us >= $11::bigint AND ($12::bigint = 0 OR created_us < $12)
-    AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = found.function AND f.namespace = $13))
+    AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- ---- retention ----

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
+
+from mainspring.storage.named_statements import statements_of
 
 SQL_FILES = (
     "statements.sql",
@@ -16,13 +17,5 @@ SQL_FILES = (
     "replies.sql",
     "bulk.sql",
 )
-_NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)
-
-
-def _load() -> dict[str, str]:
-    texts = [files(__package__).joinpath(name).read_text("utf-8") for name in SQL_FILES]
-    return {name: statement for text in texts for name, statement in _NAMED.findall(text)}
-
-
-SQL = _load()
+SQL = statements_of("\n".join(files(__package__).joinpath(name).read_text("utf-8") for name in SQL_FILES))
 """The statements by name."""

@@ -134,15 +134,18 @@ WHERE id IN (
     WHERE state > 4 AND term >= 0 AND state = ? AND ended_us < ? ORDER BY ended_us LIMIT ?)
 RETURNING function, state, priority;
 
+-- The columns of a job as `rows.stored` reads them, without result and payload.
+-- part: columns
+id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL, key;
+
 -- name: find
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
+SELECT {columns}
 FROM jobs WHERE id = ?;
 
 -- A job of another namespace is not found.
 -- name: find_of
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
+SELECT {columns}
 FROM jobs WHERE id = ?1 AND (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?2;
 
 -- name: arguments
@@ -159,14 +162,16 @@ SELECT iif(length(payload) <= ?2, payload, NULL), payload IS NOT NULL, attempts 
 SELECT id, created_us FROM jobs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
 
 -- Of what is stored as bytes, a statement compares parts: its caller compares the rest.
+-- part: matches
+?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
+    AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
+    AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12);
+
 -- name: list
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
+SELECT {columns}
 FROM jobs
 WHERE id < ?1 AND id >= ?3
-    AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
-    AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
-    AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+    AND {matches}
     AND (?13 = '' OR (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?13)
 ORDER BY id DESC LIMIT ?2;
 
@@ -176,13 +181,10 @@ SELECT id, created_us FROM jobs
 WHERE id = (SELECT job FROM tags WHERE namespace = ?3 AND tag = ?4 AND job < ?1 ORDER BY job DESC LIMIT 1 OFFSET ?2);
 
 -- name: list_tagged
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
+SELECT {columns}
 FROM tags AS t CROSS JOIN jobs ON jobs.id = t.job
 WHERE t.namespace = ?14 AND t.tag = ?15 AND t.job < ?1 AND t.job >= ?3
-    AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
-    AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
-    AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+    AND {matches}
 ORDER BY t.job DESC LIMIT ?2;
 
 -- If few jobs are in a state, its partial index returns all of them sooner.
@@ -205,13 +207,10 @@ SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 LIMIT ?3;
 SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 AND function = ?2 LIMIT ?3;
 
 -- name: list_these
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
+SELECT {columns}
 FROM jobs
 WHERE id IN (SELECT value FROM json_each(?3)) AND id < ?1
-    AND ?4 & (1 << state) AND (?5 IS NULL OR function = ?5) AND (?6 IS NULL OR uniq = ?6)
-    AND (?7 IS NULL OR ifnull(key, x'') = ?7) AND (?8 IS NULL OR instr(options, ?8)) AND (?9 IS NULL OR instr(options, ?9))
-    AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12)
+    AND {matches}
     AND (?13 = '' OR (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?13)
 ORDER BY id DESC LIMIT ?2;
 
